@@ -11,6 +11,7 @@ EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
 KILLS ?= 100
+SPARKS ?= 4.0 4.1 4.2
 REQUESTS ?= 1000000
 READY ?= 1
 # Tests wait for clients and disks for more than half of their time.
@@ -90,6 +91,18 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
 	$(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests torture
+
+# Each is found before the one of the environment, which has all else.
+build/pyspark-%: | $(VENV)/.dev
+	$(PY) -m pip install -q --disable-pip-version-check --no-compile --target $@.part 'pyspark==$*.*'
+	@mv $@.part $@
+
+.PHONY: sparkversions
+sparkversions: dev $(VENV)/.spark $(SPARKS:%=build/pyspark-%) ## the connector with older PySparks (SPARKS="4.0 4.1 4.2"; fetches 450 MB each)
+	@for version in $(SPARKS); do echo "PySpark $$version"; \
+	    PYTHONPATH="$(CURDIR)/build/pyspark-$$version:$$PYTHONPATH" \
+	    $(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests \
+	    --ignore compat_tests/test_spark_pipelines.py || exit 1; done
 
 .PHONY: sparkcopy
 sparkcopy: dev $(VENV)/.spark ## what of Spark takes minutes; KILLS (100) of queries, workers and the broker while it copies

@@ -126,7 +126,7 @@ def read_by_ranges(url: str, count: int, _: str) -> Reading:
     import pyspark.sql.pandas.types  # noqa: F401  # it is loaded before a task begins
 
     from pyxbroker.spark import plan
-    from pyxbroker.spark.columns import record_batches
+    from pyxbroker.spark.columns import ALL_USUAL, Columns
     from pyxbroker.spark.options import BATCH, Options
     from pyxbroker.spark.range_reader import RangeReader
 
@@ -134,13 +134,13 @@ def read_by_ranges(url: str, count: int, _: str) -> Reading:
 
     def read() -> int:
         ends = plan.ends_of(options)
-        values = plan.values_of_topics(options)
+        columns = Columns.asked(plan.values_of_topics(options), [ALL_USUAL])
         rows = size = 0
         for wanted in plan.ranges_of(
             options, plan.starts_of(options, ends), plan.stops_of(options, ends)
         ):
-            reader = RangeReader(options, wanted, values)
-            for batch in record_batches(wanted.topic, values, reader, reader.definition):
+            reader = RangeReader(options, wanted, columns)
+            for batch in columns.record_batches(wanted.topic, reader, reader.definition):
                 rows += batch.num_rows
                 size += batch.column(0).buffers()[2].size
             reader.close()

@@ -48,6 +48,8 @@ AnyClient: TypeAlias = "pulsar.Client | GoClient"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "pyxbroker: holds only for our broker, not for the peers")
+    config.addinivalue_line("markers", "since_spark(version): about what older PySparks lack")
+    config.addinivalue_line("markers", "only_spark(version): with libraries for that PySpark")
 
 
 def broker_kind() -> str:
@@ -58,11 +60,33 @@ def broker_kind() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if broker_kind() == "pyxbroker":
-        return
-    ours = [item for item in items if item.get_closest_marker("pyxbroker")]
-    config.hook.pytest_deselected(items=ours)
-    items[:] = [item for item in items if item not in ours]
+    others = [item for item in items if _is_of_another_spark(item)]
+    if broker_kind() != "pyxbroker":
+        others += [item for item in items if item.get_closest_marker("pyxbroker")]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _is_of_another_spark(item: pytest.Item) -> bool:
+    """Whether it is about what an older PySpark, if there is one, does not have, or about another
+    one alone.
+    """
+    since, only = (item.get_closest_marker(name) for name in ("since_spark", "only_spark"))
+    if since is None and only is None:
+        return False
+    try:
+        from pyspark import __version__
+    except ImportError:
+        return False
+    mine = _numbers(__version__)
+    if since is not None and mine < _numbers(since.args[0]):
+        return True
+    return only is not None and mine != _numbers(only.args[0])
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in version.split(".")[:2]]
 
 
 def official_client(url: str, **options: object) -> pulsar.Client:

@@ -6,6 +6,7 @@ what needs no Spark is in test_spark_ranges.py.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_the_tour_of_the_readme(
     assert "apple" in shown and "pear" in shown and "__publishTime" in shown
 
 
+def test_a_session_of_tests_has_its_temporary_files_in_its_own_folder(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One that is killed would leave them behind elsewhere."""
+    spark.range(1).count()
+    system = spark.sparkContext._jvm.java.lang.System
+    temporary = Path(system.getProperty("java.io.tmpdir"))
+    assert tmp_path_factory.getbasetemp() in temporary.parents
+    assert spark.conf.get("spark.local.dir") == str(temporary)
+    assert list(temporary.glob("blockmgr-*"))
+
+
 def test_columns_of_a_partitioned_topic_and_tasks_of_a_large_one(
     load: Load, broker: Broker, client: pulsar.Client, topic: str
 ) -> None:
@@ -101,34 +114,52 @@ def test_columns_of_a_partitioned_topic_and_tasks_of_a_large_one(
 def test_a_stream_goes_on_where_it_was_in_bounded_batches_and_leaves_nothing(
     spark: Any, broker: Broker, client: pulsar.Client, topic: str, tmp_path: Path, load: Load
 ) -> None:
+    from pyspark.sql.datasource import DataSourceStreamReader
+
     copy = f"{topic}-copy"
 
-    def run(**options: str) -> list[Any]:
+    def run(is_ending: bool = False, **options: str) -> list[Any]:
         source = {"topic": topic, "startingOffsets": "earliest", "admin_url": broker.web_url}
         rows = spark.readStream.format("pulsar").options(**given(broker, source | options)).load()
+        trigger = {"availableNow": True} if is_ending else {"processingTime": "0 seconds"}
         query = (
             rows.writeStream.format("pulsar")
             .options(**given(broker, {"topic": copy}))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(processingTime="0 seconds")
+            .trigger(**trigger)
             .start()
         )
         try:
-            query.processAllAvailable()
+            if is_ending:
+                assert query.awaitTermination(120)
+            else:
+                query.processAllAvailable()
             return [each for each in query.recentProgress if each["numInputRows"]]
         finally:
             query.stop()
 
+    is_bounded = hasattr(DataSourceStreamReader, "getDefaultReadLimit")  # from Spark 4.2 on
+    bound = {"maxBytesPerTrigger": "1200"} if is_bounded else {}
+
+    def are_bounded(batches: list[Any]) -> bool:
+        return len(batches) > 2 and max(each["numInputRows"] for each in batches) < 60
+
     publish(client, topic, range(100))
-    batches = run(maxBytesPerTrigger="1200")
+    batches = run(**bound)
     assert sum(each["numInputRows"] for each in batches) == 100
-    assert len(batches) > 2 and max(each["numInputRows"] for each in batches) < 60
+    assert are_bounded(batches) == is_bounded
     publish(client, topic, range(100, 150))
     assert sum(each["numInputRows"] for each in run()) == 50
+    publish(client, topic, range(150, 250))
+    batches = run(is_ending=True, **bound)
+    assert sum(each["numInputRows"] for each in batches) == 100
+    assert are_bounded(batches) == is_bounded
+    (source,) = batches[0]["sources"]
+    assert not is_bounded or source["latestOffset"] not in (None, source["endOffset"])
     rows = load(topic=copy).collect()
-    assert sorted(numbers_of(rows)) == list(range(150))
+    assert sorted(numbers_of(rows)) == list(range(250))
     assert {bytes(row["__key"]): row["__messageProperties"] for row in rows} == {
-        f"key {number}".encode(): {"number": str(number)} for number in range(150)
+        f"key {number}".encode(): {"number": str(number)} for number in range(250)
     }
     for each in (topic, copy):
         path = f"/admin/v2/{each.replace('://', '/')}/subscriptions"
@@ -172,6 +203,53 @@ def test_offsets_of_a_stream_are_replayed_and_have_what_appears(
     assert values(start, stream.latestOffset(start)) == []
     publish(client, f"{topic}-s1", range(40, 42))
     assert values(start, stream.latestOffset(start)) == [40, 41]
+
+
+@pytest.mark.since_spark("4.2")
+def test_a_query_of_what_is_there_now_ends_with_that_and_is_cut_alike_when_repeated(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """What Spark asks for the trigger availableNow, without Spark."""
+    from pyspark.sql.streaming.datasource import ReadMaxBytes
+
+    from pyxbroker.spark.source import PulsarDataSource
+
+    publish(client, f"{topic}-s1", range(100))
+    options = {
+        "topicsPattern": f"{topic}-s.*",
+        "startingOffsets": "earliest",
+        "admin_url": broker.web_url,
+        "maxBytesPerTrigger": "1500",
+        "bytesPerTask": "500",
+    }
+    source = PulsarDataSource(given(broker, options))
+    stream = source.streamReader(source.schema())
+    offsets = [stream.initialOffset()]
+    stream.prepareForTriggerAvailableNow()
+    publish(client, f"{topic}-s1", range(100, 150))
+    publish(client, f"{topic}-s2", range(150, 160))
+
+    def ranges(start: dict[str, str], end: dict[str, str]) -> list[Any]:
+        again = source.streamReader(source.schema())
+        return [part.range for part in again.partitions(start, end)]
+
+    cuts, found = [], []
+    while (end := stream.latestOffset(offsets[-1], ReadMaxBytes(1500))) != offsets[-1]:
+        cuts.append(ranges(offsets[-1], end))
+        for part in stream.partitions(offsets[-1], end):
+            found += [int(row["value"]) for b in stream.read(part) for row in b.to_pylist()]
+        publish(client, f"{topic}-s1", range(200, 210))
+        offsets.append(end)
+        assert len(offsets) < 50, "it has no end"
+    assert sorted(found) == list(range(100))
+    assert len(cuts) > 2 and all(len(each) > 1 for each in cuts[:-1])
+    assert [ranges(*each) for each in itertools.pairwise(offsets)] == cuts
+    assert stream.latestOffset(offsets[-1]) == offsets[-1]
+    assert set(stream.reportLatestOffset()) == {f"{topic}-s1", f"{topic}-s2"}
+    # The next query goes on with what came meanwhile.
+    following = source.streamReader(source.schema())
+    following.prepareForTriggerAvailableNow()
+    assert set(following.latestOffset(offsets[-1])) == {f"{topic}-s1", f"{topic}-s2"}
 
 
 def without_metadata(row: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import pulsar
 import pulsar.schema
 import pytest
 from harness.brokers import ROOT, Broker
-from harness.spark_session import spark_home
+from harness.spark_session import settings_of, spark_home
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +36,7 @@ BROKER_SETTINGS = {
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
 }
-# A JVM that lives for seconds is not worth to be compiled well.
-SHORT_LIVED = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SMALL_SPARK = (
-    *("--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SHORT_LIVED),
-    *("--conf", "spark.sql.shuffle.partitions=2"),
-)
+SMALL_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 JOB_TIMEOUT_S = 240
 ORIGIN = ("replay.topic", "replay.messageId", "replay.publishTime")
 
@@ -57,6 +52,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+def conf_of(settings: dict[str, str]) -> list[str]:
+    """The options of a command line for settings of Spark's."""
+    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+
+
 @dataclass
 class Jobs:
     """Runs jobs by the command line."""
@@ -67,6 +67,8 @@ class Jobs:
         beside = str(Path(sys.executable).parent / "pyxbroker")
         command = shlex.split(os.environ.get("PYXBROKER_COMMAND", beside))
         line = [*command, "pipeline", "run", name, *options, *spark]
+        if spark is SMALL_SPARK:
+            line += conf_of(settings_of(Path(self.environment["TMPDIR"])))
         return Running.start(line, self.environment)
 
     def run(self, name: str, *options: str, spark: tuple[str, ...] = SMALL_SPARK) -> Done:
@@ -428,7 +430,7 @@ def test_spark_submit_runs_a_job_as_it_is(
     program = ROOT / "src" / "pyxbroker" / "spark" / "pipelines" / "archive.py"
     submit = Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"
     line = [str(submit), "--master", "local[2]", "--driver-memory", "512m"]
-    line += ["--conf", SHORT_LIVED, str(program)]
+    line += [*conf_of(settings_of(Path(environment["TMPDIR"]))), str(program)]
     line += ["--service-url", broker.url, "--topic", topic, "--until-now"]
     environment = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable}
     done = Running.start([*line, "--to", str(tmp_path / "archive")], environment).wait()

@@ -20,6 +20,21 @@ def spark_home(place: Path) -> Path:
     return place
 
 
+def settings_of(directory: Path) -> dict[str, str]:
+    """What a session that lives for seconds wants: all its temporary files are in the directory, so
+    that one that is killed leaves nothing behind.
+    """
+    temporary = directory / "temporary"
+    temporary.mkdir(exist_ok=True)
+    return {
+        "spark.local.dir": str(temporary),
+        "spark.driver.memory": "512m",
+        # What would make it fast later makes its start slow.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        f" -XX:-UsePerfData -Djava.io.tmpdir={temporary}",
+    }
+
+
 def make_session(directory: Path, **settings: str) -> Any:
     """A session with two cores that knows the format `pulsar`; `spark_master` is spark.master.
 
@@ -39,9 +54,7 @@ def make_session(directory: Path, **settings: str) -> Any:
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "512m",
-        # It lives for seconds: what would make it fast later makes its start slow.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **settings_of(directory),
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

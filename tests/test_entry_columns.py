@@ -25,6 +25,7 @@ from pyxbroker.entry_columns import (
     FULL,
     LOOK,
     MORE,
+    NONE,
     NUMBER,
     OTHER,
     TRUTH,
@@ -454,10 +455,50 @@ def test_truth_values_are_bits() -> None:
 def test_layouts_that_fit_no_values_are_refused() -> None:
     for decoding, widths in (
         *((BYTES, ()), (BYTES, (0, 0)), (BYTES, (8,)), (NUMBER, (0,)), (NUMBER, (3,))),
-        *((TRUTH, (1,)), (NUMBER, (BITS,)), (9, (0,)), (-1, (0,))),
+        *((TRUTH, (1,)), (NUMBER, (BITS,)), (9, (0,)), (-1, (0,)), (NONE, (0,))),
     ):
         with pytest.raises(ValueError):
             EntryColumns(decoding, widths, compression)
+    for kept in (-1, 256):
+        with pytest.raises(ValueError, match="no columns beside the values"):
+            EntryColumns(NONE, (), compression, kept=kept)
+
+
+# --- columns beside the values --------------------------------------------------------------------
+
+
+def test_columns_that_are_not_asked_for_have_no_rows() -> None:
+    columns = EntryColumns(NONE, (), compression, kept=0)
+    columns.want(NEAR, FAR)
+    properties = [pb.KeyValue(key="a", value="1")]
+    columns.take_entry(3, 0, section(b"v", partition_key="k", properties=properties, event_time=1))
+    filled = columns.finish()
+    assert (filled.rows, filled.values, filled.properties) == (1, [], 0)
+    for each in (filled.key, filled.property_names, filled.producer_name, filled.ordering_key):
+        assert cells(each, 0, VARIABLE) == []
+    for each in (filled.publish_time, filled.event_time, filled.sequence_id, filled.ledger_id):
+        assert cells(each, 0, 8) == []
+    assert len(cells(filled.message_id, 1, VARIABLE)) == 1
+
+
+def test_who_sent_a_message_and_where_it_is() -> None:
+    columns = EntryColumns(BYTES, (VARIABLE,), compression, kept=255)
+    columns.want(NEAR, FAR)
+    columns.take_entry(3, 0, section(b"v", sequence_id=8, ordering_key=b"o"))
+    heads = head(b"a", sequence_id=5), head(b"b"), head(b"c", ordering_key=b"\xff")
+    columns.take_entry(3, 1, section(b"".join(heads), sequence_id=4, num_messages_in_batch=3))
+    filled = columns.finish()
+
+    def numbers(column: Any, width: int) -> list[int]:
+        found = cells(column, filled.rows, width)
+        return [int.from_bytes(each, "little", signed=True) for each in found]
+
+    assert cells(filled.producer_name, 4, VARIABLE) == [b"p"] * 4
+    assert numbers(filled.sequence_id, 8) == [8, 5, 4, 4]
+    assert cells(filled.ordering_key, 4, VARIABLE) == [b"o", None, None, b"\xff"]
+    assert numbers(filled.ledger_id, 8) == [3] * 4
+    assert numbers(filled.entry_id, 8) == [0, 1, 1, 1]
+    assert numbers(filled.batch_index, 4) == [-1, 0, 1, 2]
 
 
 def test_nulls_that_begin_late_and_end_early() -> None:

@@ -36,6 +36,21 @@ cdef enum Decoding:
     DECODE_NUMBER = 1               # one column; big-endian, as wide as the column
     DECODE_TRUTH = 2                # one column of truth values; a byte
     DECODE_AVRO = 3                 # by the program of their schema version
+    DECODE_NONE = 4                 # no column: they are not looked at
+
+# Columns beside the values, which are kept where they are wanted; ids of messages are in any case,
+# as who says what is wrong with a message names it by that.
+cdef enum Kept:
+    KEEP_KEY = 1
+    KEEP_PUBLISH_TIME = 2
+    KEEP_EVENT_TIME = 4
+    KEEP_PROPERTIES = 8
+    KEEP_PRODUCER_NAME = 16
+    KEEP_SEQUENCE_ID = 32
+    KEEP_ORDERING_KEY = 64
+    KEEP_POSITION = 128             # ledger, entry and batch index as numbers
+    KEEP_USUAL = 15
+    KEEP_ALL = 255
 
 cdef struct Place:
     int64_t ledger_id
@@ -50,12 +65,16 @@ cdef struct Head:
     uint32_t properties
     const uint8_t *key              # NULL: none
     uint32_t key_size
+    const uint8_t *ordering_key     # NULL: none
+    uint32_t ordering_key_size
+    uint64_t sequence_id
     uint64_t event_time             # ms since the epoch, 0: none
     int32_t payload_size            # SingleMessageMetadata only
     bint is_base64                  # the key is
     bint has_null_key
     bint has_null_value
     bint is_compacted_out
+    bint has_sequence_id            # else it is that of the entry
 
 # What MessageMetadata says of an entry.
 cdef struct EntryHead:
@@ -67,6 +86,8 @@ cdef struct EntryHead:
     int32_t chunks                  # 0: it is none
     bint is_batch
     bint is_encrypted
+    const uint8_t *producer_name
+    uint32_t producer_name_size
     const uint8_t *schema_version
     uint32_t schema_version_size
     const uint8_t *payload          # behind the metadata
@@ -79,6 +100,7 @@ cdef class Block:
 
 cdef class EntryColumns:
     cdef int decoding
+    cdef int kept                   # columns beside the values (Kept)
     cdef object codecs              # base/compression.py
     cdef object program_of          # (schema version) -> AvroProgram, or None: `translate`
     cdef object translate           # (schema version, payload) -> a payload of the newest schema
@@ -119,6 +141,12 @@ cdef class EntryColumns:
     cdef Column property_names
     cdef Column property_values
     cdef int64_t properties         # in all rows
+    cdef Column producer_name
+    cdef Column sequence_id
+    cdef Column ordering_key
+    cdef Column ledger_of           # of each message
+    cdef Column entry_of
+    cdef Column index_of            # -1: it is no message of a batch
     cdef int _check_decoding(self, int decoding) except -1
     cdef int _take_frame(self, const uint8_t *command, uint32_t command_size,
                          const uint8_t *payload, uint32_t payload_size) except -1
@@ -142,6 +170,10 @@ cdef class EntryColumns:
     cdef AvroProgram _program(self, object version)
     cdef int _add_key(self, const Head *head) except -1
     cdef int _add_id(self, const EntryHead *entry, int32_t index) except -1
+    cdef int _add_times(self, const EntryHead *entry, const Head *head) except -1
+    cdef int _add_sender(self, const EntryHead *entry, const Head *head) except -1
+    cdef int _add_position(self, int32_t index) except -1
     cdef int _add_properties(self, const Head *head) except -1
     cdef int _add_property(self, const uint8_t *data, uint32_t size) except -1
     cdef bint _is_full(self) noexcept
+    cdef int64_t _rows_if(self, int kept) noexcept

@@ -17,7 +17,20 @@ BYTES: int
 NUMBER: int
 TRUTH: int
 AVRO: int
+NONE: int
 """What becomes of payloads; see Decoding in entry_columns.pxd."""
+
+KEY: int
+PUBLISH_TIME: int
+EVENT_TIME: int
+PROPERTIES: int
+PRODUCER_NAME: int
+SEQUENCE_ID: int
+ORDERING_KEY: int
+POSITION: int
+USUAL: int
+"""Columns beside the values, one bit each, and those that are there if nothing is said; see Kept in
+entry_columns.pxd."""
 
 BITS: int
 VARIABLE: int
@@ -49,7 +62,8 @@ class ColumnBuffers(NamedTuple):
     data: Block
 
 class Filled(NamedTuple):
-    """Rows of messages. A row has the properties from its offset to that of the next one.
+    """Rows of messages. A row has the properties from its offset to that of the next one. Columns
+    that are not kept have no rows.
 
     versions: the schema version of messages, and the row from which on they have it. Times are
     microseconds since 1970.
@@ -66,6 +80,12 @@ class Filled(NamedTuple):
     property_offsets: Block
     property_names: ColumnBuffers
     property_values: ColumnBuffers
+    producer_name: ColumnBuffers
+    sequence_id: ColumnBuffers
+    ordering_key: ColumnBuffers
+    ledger_id: ColumnBuffers
+    entry_id: ColumnBuffers
+    batch_index: ColumnBuffers
 
 class Codecs(Protocol):
     """What unpacks; base/compression.py is it."""
@@ -88,10 +108,11 @@ class EntryColumns:
         translate: Callable[[bytes, bytes], bytes] | None = None,
         rows_max: int = ...,
         bytes_max: int = ...,
+        kept: int = ...,
     ) -> None:
-        """widths: of the columns of values. program_of: the program of a schema version, of the
-        newest one for None; where there is none for a version, translate makes of it and a payload
-        one of the newest.
+        """widths: of the columns of values. kept: those beside them, bits such as KEY. program_of:
+        the program of a schema version, of the newest one for None; where there is none for a
+        version, translate makes of it and a payload one of the newest.
         """
     @property
     def ledger_id(self) -> int:

@@ -59,6 +59,17 @@ BYTES = DECODE_BYTES
 NUMBER = DECODE_NUMBER
 TRUTH = DECODE_TRUTH
 AVRO = DECODE_AVRO
+NONE = DECODE_NONE
+
+KEY = KEEP_KEY
+PUBLISH_TIME = KEEP_PUBLISH_TIME
+EVENT_TIME = KEEP_EVENT_TIME
+PROPERTIES = KEEP_PROPERTIES
+PRODUCER_NAME = KEEP_PRODUCER_NAME
+SEQUENCE_ID = KEEP_SEQUENCE_ID
+ORDERING_KEY = KEEP_ORDERING_KEY
+POSITION = KEEP_POSITION
+USUAL = KEEP_USUAL
 
 BITS = WIDTH_BITS
 VARIABLE = WIDTH_VARIABLE
@@ -98,6 +109,12 @@ class Filled(NamedTuple):
     property_offsets: object
     property_names: ColumnBuffers
     property_values: ColumnBuffers
+    producer_name: ColumnBuffers
+    sequence_id: ColumnBuffers
+    ordering_key: ColumnBuffers
+    ledger_id: ColumnBuffers
+    entry_id: ColumnBuffers
+    batch_index: ColumnBuffers
 
 
 cdef class Block:
@@ -146,11 +163,12 @@ cdef enum:
     F_EVENT_TIME = 3
     F_NULL_VALUE = 4
     F_NULL_KEY = 5
-    SHARED_FIELDS = 6
+    F_ORDERING_KEY = 6
+    SHARED_FIELDS = 7
 
 cdef uint32_t[2][SHARED_FIELDS] _numbers
-_numbers[0][:] = [4, 6, 17, 12, 25, 30]
-_numbers[1][:] = [1, 2, 6, 5, 9, 10]
+_numbers[0][:] = [4, 6, 17, 12, 25, 30, 18]
+_numbers[1][:] = [1, 2, 6, 5, 9, 10, 7]
 
 
 cdef inline bint _see_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
@@ -161,6 +179,9 @@ cdef inline bint _see_shared(Head *head, const Field *field, const uint32_t *num
             head.key_size = field.size
         elif field.number == numbers[F_PROPERTIES]:
             head.properties += 1
+        elif field.number == numbers[F_ORDERING_KEY]:
+            head.ordering_key = field.data
+            head.ordering_key_size = field.size
         else:
             return False
     elif field.wire == WIRE_VARINT:
@@ -203,6 +224,9 @@ cdef int _parse_batched(const uint8_t *data, uint32_t size, Head *head) except -
             has_size = True
         elif field.number == 4:
             head.is_compacted_out = field.value != 0
+        elif field.number == 8:
+            head.sequence_id = field.value
+            head.has_sequence_id = True
     if not has_size:
         raise Damaged("a head in its batch cannot be read (it has no size)")
     return 0
@@ -222,6 +246,8 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
             continue
         if field.wire == WIRE_BYTES:
             if field.number == 1:
+                entry.producer_name = field.data
+                entry.producer_name_size = field.size
                 seen |= 1
             elif field.number == 13:
                 entry.is_encrypted = True
@@ -237,6 +263,8 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
 
 cdef inline int _see_number(EntryHead *entry, const Field *field) noexcept:
     if field.number == 2:
+        entry.message.sequence_id = field.value
+        entry.message.has_sequence_id = True
         return 2
     if field.number == 3:
         entry.publish_time = field.value
@@ -326,11 +354,16 @@ cdef class EntryColumns:
 
     def __cinit__(self, int decoding, widths not None, codecs not None, int32_t partition=-1,
                   program_of=None, translate=None, int64_t rows_max=1 << 16,
-                  int64_t bytes_max=8 << 20):
+                  int64_t bytes_max=8 << 20, int kept=KEEP_USUAL):
         cdef int i
+        # Enums have no sign.
+        if not 0 <= kept <= <int>KEEP_ALL:
+            raise ValueError("%d are no columns beside the values" % kept)
         if not 0 <= len(widths) <= VALUES_MAX:
             raise ValueError("%d columns are too many" % len(widths))
-        if decoding != DECODE_AVRO and len(widths) != 1:
+        if decoding == DECODE_NONE and len(widths):
+            raise ValueError("values that are not looked at have no column")
+        if decoding not in (DECODE_AVRO, DECODE_NONE) and len(widths) != 1:
             raise ValueError("values that are no records have one column")
         self.values = <Column *>calloc(max(len(widths), 1), sizeof(Column))
         if self.values == NULL:
@@ -346,8 +379,13 @@ cdef class EntryColumns:
         self.partition = partition
         self.rows_max = rows_max
         self.bytes_max = bytes_max
+        self.kept = kept
         self.publish_time.width = 8
         self.event_time.width = 8
+        self.sequence_id.width = 8
+        self.ledger_of.width = 8
+        self.entry_of.width = 8
+        self.index_of.width = 4
         self.versions = []
         if decoding == DECODE_AVRO:
             self.program_of = program_of
@@ -357,7 +395,7 @@ cdef class EntryColumns:
     cdef int _check_decoding(self, int decoding) except -1:
         cdef int width = self.values[0].width
         # Enums have no sign.
-        if not 0 <= decoding <= <int>DECODE_AVRO:
+        if not 0 <= decoding <= <int>DECODE_NONE:
             raise ValueError("%d is no way to decode values" % decoding)
         if decoding == DECODE_BYTES and width != WIDTH_VARIABLE:
             raise ValueError("bytes are no values of a width")
@@ -380,6 +418,12 @@ cdef class EntryColumns:
         free_memory(&self.property_offsets)
         free_column(&self.property_names)
         free_column(&self.property_values)
+        free_column(&self.producer_name)
+        free_column(&self.sequence_id)
+        free_column(&self.ordering_key)
+        free_column(&self.ledger_of)
+        free_column(&self.entry_of)
+        free_column(&self.index_of)
         free_memory(&self.scratch)
 
     # --- the range ------------------------------------------------------------------------------
@@ -635,25 +679,21 @@ cdef class EntryColumns:
 
     cdef int _add_row(self, const EntryHead *entry, const Head *head, const uint8_t *data,
                       uint32_t size, int32_t index) except -1:
-        cdef int64_t time
         self._see_version(entry)
         self.is_uneven = True
         if head.has_null_value:
             self._add_nulls()
         else:
             self._add_values(data, size)
-        self._add_key(head)
+        if self.kept & KEEP_KEY:
+            self._add_key(head)
         self._add_id(entry, index)
-        if entry.publish_time > TIME_MS_MAX or head.event_time > TIME_MS_MAX:
-            raise Damaged("its time is none")
-        time = <int64_t>entry.publish_time * 1000
-        add_value(&self.publish_time, &time)
-        time = <int64_t>head.event_time * 1000
-        if time:
-            add_value(&self.event_time, &time)
-        else:
-            add_null(&self.event_time, self.rows)
-        self._add_properties(head)
+        self._add_times(entry, head)
+        if self.kept & KEEP_PROPERTIES:
+            self._add_properties(head)
+        if self.kept & ~KEEP_USUAL:
+            self._add_sender(entry, head)
+            self._add_position(index)
         self.bytes += head.size
         self.rows += 1
         self.is_uneven = False
@@ -673,6 +713,8 @@ cdef class EntryColumns:
             return self._add_record(data, size)
         if self.decoding == DECODE_NUMBER:
             return self._add_number(data, size)
+        if self.decoding == DECODE_NONE:
+            return 0
         if size != 1:
             raise Undecodable("%d bytes are no truth value" % size)
         return add_truth(self.values, self.rows, data[0] != 0)
@@ -752,6 +794,43 @@ cdef class EntryColumns:
         self.message_id.data.size = p - self.message_id.data.data
         return add_offset(&self.message_id.offsets, self.message_id.data.size)
 
+    cdef int _add_times(self, const EntryHead *entry, const Head *head) except -1:
+        cdef int64_t time
+        if entry.publish_time > TIME_MS_MAX or head.event_time > TIME_MS_MAX:
+            raise Damaged("its time is none")
+        if self.kept & KEEP_PUBLISH_TIME:
+            time = <int64_t>entry.publish_time * 1000
+            add_value(&self.publish_time, &time)
+        if self.kept & KEEP_EVENT_TIME:
+            time = <int64_t>head.event_time * 1000
+            if time:
+                add_value(&self.event_time, &time)
+            else:
+                add_null(&self.event_time, self.rows)
+        return 0
+
+    cdef int _add_sender(self, const EntryHead *entry, const Head *head) except -1:
+        """Who sent a message, and in which order."""
+        cdef uint64_t id
+        if self.kept & KEEP_PRODUCER_NAME:
+            add_bytes(&self.producer_name, entry.producer_name, entry.producer_name_size)
+        if self.kept & KEEP_SEQUENCE_ID:
+            id = head.sequence_id if head.has_sequence_id else entry.message.sequence_id
+            add_value(&self.sequence_id, &id)
+        if self.kept & KEEP_ORDERING_KEY:
+            if head.ordering_key == NULL:
+                add_null(&self.ordering_key, self.rows)
+            else:
+                add_bytes(&self.ordering_key, head.ordering_key, head.ordering_key_size)
+        return 0
+
+    cdef int _add_position(self, int32_t index) except -1:
+        if self.kept & KEEP_POSITION:
+            add_value(&self.ledger_of, &self.ledger_id)
+            add_value(&self.entry_of, &self.entry_id)
+            add_value(&self.index_of, &index)
+        return 0
+
     cdef int _add_properties(self, const Head *head) except -1:
         cdef uint32_t at = 0
         cdef uint32_t left = head.properties
@@ -792,7 +871,7 @@ cdef class EntryColumns:
         cdef int i
         if self.is_uneven:
             raise AssertionError("these columns broke off")
-        if self.property_offsets.size == 0:
+        if self.property_offsets.size == 0:  # no rows, or not wanted
             reserve(&self.property_offsets, 4)
             memset(self.property_offsets.data, 0, 4)
             self.property_offsets.size = 4
@@ -800,15 +879,25 @@ cdef class EntryColumns:
             rows,
             [_buffers(&self.values[i], rows) for i in range(self.value_count)],
             self.versions,
-            _buffers(&self.key, rows),
+            _buffers(&self.key, self._rows_if(KEEP_KEY)),
             _buffers(&self.message_id, rows),
-            _buffers(&self.publish_time, rows),
-            _buffers(&self.event_time, rows),
+            _buffers(&self.publish_time, self._rows_if(KEEP_PUBLISH_TIME)),
+            _buffers(&self.event_time, self._rows_if(KEEP_EVENT_TIME)),
             self.properties,
             _block(&self.property_offsets),
             _buffers(&self.property_names, self.properties),
             _buffers(&self.property_values, self.properties),
+            _buffers(&self.producer_name, self._rows_if(KEEP_PRODUCER_NAME)),
+            _buffers(&self.sequence_id, self._rows_if(KEEP_SEQUENCE_ID)),
+            _buffers(&self.ordering_key, self._rows_if(KEEP_ORDERING_KEY)),
+            _buffers(&self.ledger_of, self._rows_if(KEEP_POSITION)),
+            _buffers(&self.entry_of, self._rows_if(KEEP_POSITION)),
+            _buffers(&self.index_of, self._rows_if(KEEP_POSITION)),
         )
         self.versions = []
         self.rows = self.bytes = self.properties = 0
         return filled
+
+    cdef int64_t _rows_if(self, int kept) noexcept:
+        """Of a column: none, where it is not wanted."""
+        return self.rows if self.kept & kept else 0

@@ -21,6 +21,7 @@ from pyxbroker.entry_columns import (
     CHUNK,
     FULL,
     LOOK,
+    ColumnBuffers,
     Damaged,
     Encrypted,
     EntryColumns,
@@ -60,31 +61,48 @@ LAYOUTS = (
     (entry_columns.TRUTH, (BITS,)),
     (entry_columns.NUMBER, (4,)),
     (entry_columns.AVRO, AVRO_WIDTHS),
+    (entry_columns.NONE, ()),
 )
+
+
+USUAL = entry_columns.USUAL
+KEPT = (USUAL, 255, 0)
+"""Columns beside the values."""
 
 
 def columns_of(choice: int) -> tuple[EntryColumns, tuple[int, ...]]:
     decoding, widths = LAYOUTS[choice % len(LAYOUTS)]
     if decoding == entry_columns.AVRO:
-        return PROGRAMS.columns(choice % 3 - 1), widths
+        return PROGRAMS.columns(choice % 3 - 1, KEPT[choice % len(KEPT)]), widths
     # Full at once, or not so soon: an entry is read in one go, or in several.
     rows_max = 1 + choice // 16
-    columns = EntryColumns(decoding, widths, compression, choice % 3 - 1, rows_max=rows_max)
-    return columns, widths
+    arguments = (decoding, widths, compression, choice % 3 - 1)
+    return EntryColumns(*arguments, rows_max=rows_max, kept=KEPT[choice % len(KEPT)]), widths
 
 
 def look_at(filled: Filled, widths: tuple[int, ...]) -> None:
     """Every byte that Arrow would read of the columns."""
     for each, width in zip(filled.values, widths, strict=True):
         cells(each, filled.rows, width)
-    for column in (filled.key, filled.message_id):
-        cells(column, filled.rows, VARIABLE)
-    for column in (filled.publish_time, filled.event_time):
-        cells(column, filled.rows, 8)
+    cells(filled.message_id, filled.rows, VARIABLE)
+    for column in (filled.key, filled.producer_name, filled.ordering_key):
+        cells(column, rows_in(filled, column, VARIABLE), VARIABLE)
+    numbers = (filled.publish_time, filled.event_time, filled.sequence_id)
+    for column in (*numbers, filled.ledger_id, filled.entry_id):
+        cells(column, rows_in(filled, column, 8), 8)
+    cells(filled.batch_index, rows_in(filled, filled.batch_index, 4), 4)
     for column in (filled.property_names, filled.property_values):
         cells(column, filled.properties, VARIABLE)
     ends = list(memoryview(filled.property_offsets).cast("i"))
-    assert len(ends) == filled.rows + 1 and ends == sorted(ends) and ends[-1] == filled.properties
+    assert len(ends) in (filled.rows + 1, 1)
+    assert ends == sorted(ends) and ends[-1] == filled.properties
+
+
+def rows_in(filled: Filled, column: ColumnBuffers, width: int) -> int:
+    """None of a column that is not kept."""
+    if width == VARIABLE:
+        return filled.rows if len(column.offsets or b"") > 4 else 0
+    return filled.rows if len(column.data) else 0
 
 
 def take_all(columns: EntryColumns, widths: tuple[int, ...], stream: bytes) -> None:
@@ -135,7 +153,7 @@ def seeds() -> list[bytes]:
     bare = [each[6:] for each in entries]
     stream = b"".join(message(number, each) for number, each in enumerate(bare))
     return [
-        *(bytes([choice]) + b"\0\xff\0" + stream for choice in (0, 1, 2, 3, 32)),
+        *(bytes([choice]) + b"\0\xff\0" + stream for choice in (0, 1, 2, 3, 4, 32)),
         *(bytes([choice]) + b"\0\xff\1" + each for choice in (0, 3) for each in bare),
         *(b"\0\0\xff\1" + each for each in entries),
     ]

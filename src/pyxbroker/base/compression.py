@@ -7,9 +7,15 @@ is taken for what can be there.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 # How many bytes one compressed byte can become.
 _RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
+
+
+def compress(compression: int, data: bytes) -> bytes:
+    """What `decompress` makes the data of."""
+    return _COMPRESSORS[compression](data)
 
 
 def decompress(compression: int, data: bytes, size: int) -> bytes:
@@ -107,3 +113,30 @@ def _fill_snappy(data: memoryview, output: memoryview) -> int:
 
 
 _DECOMPRESSORS_INTO = {1: _fill_lz4, 2: _fill_zlib, 3: _fill_zstd, 4: _fill_snappy}
+
+
+def _compress_lz4(data: bytes) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.lz4.compress_block(data, store_size=False))
+
+
+def _compress_zstd(data: bytes) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.zstd.compress(data))
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+_COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
+    0: lambda data: data,
+    1: _compress_lz4,
+    2: zlib.compress,
+    3: _compress_zstd,
+    4: _compress_snappy,
+}

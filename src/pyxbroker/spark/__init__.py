@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `pulsar` known to a session."""
+    """Makes the format `pulsar` known to a session, and lets filters through to it."""
+    from pyspark.sql.datasource import DataSourceReader
+
     from pyxbroker.spark.source import PulsarDataSource
 
+    if hasattr(DataSourceReader, "pushFilters"):  # from Spark 4.1 on
+        # Where this is off, Spark refuses a source that takes filters. Others do not notice.
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(PulsarDataSource)

@@ -68,6 +68,39 @@ def repeated_text(text: str, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
+def sender_text(filled: Filled, kind: pa.DataType) -> pa.Array:
+    """The column of producers' names. Raises PulsarSparkError where one is no UTF-8."""
+    import pyarrow as pa
+
+    array = array_of(kind, filled.rows, filled.producer_name)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        row = _bad_text(filled.producer_name, filled.rows)
+        raise PulsarSparkError(
+            f"the producer of the message {position_in(filled, row)} has a name that is no UTF-8."
+        ) from error
+    return array
+
+
+def versions_of(filled: Filled, kind: pa.DataType) -> pa.Array:
+    """The column of schema versions: the numbers of Pulsar's registry, null where there is none."""
+    import pyarrow as pa
+
+    begins = [row for row, _ in filled.versions]
+    ends = [*begins[1:], filled.rows]
+    parts = [
+        pa.repeat(pa.scalar(_version(version), kind), end - begin)
+        for (begin, version), end in zip(filled.versions, ends, strict=True)
+    ]
+    return pa.concat_arrays(parts) if parts else pa.array([], kind)
+
+
+def _version(version: bytes) -> int | None:
+    """Other registries than Pulsar's have versions that are no numbers of 8 bytes."""
+    return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
+
+
 def payloads_of(filled: Filled) -> list[bytes | None]:
     """The payloads of messages whose values are bytes."""
     (column,) = filled.values

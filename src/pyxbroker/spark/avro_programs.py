@@ -7,7 +7,7 @@ that becomes another type, a record with another name) fastavro makes the bytes 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker import avro_columns, entry_columns
@@ -67,20 +67,24 @@ def is_flat(definition: bytes) -> bool:
 class Programs:
     """Of the versions of a topic's schema, told in the newest one."""
 
-    def __init__(self, definition: bytes, definitions: Definitions) -> None:
-        """definition: of the newest one, which `is_flat`."""
+    def __init__(
+        self, definition: bytes, definitions: Definitions, only: Sequence[str] | None = None
+    ) -> None:
+        """definition: of the newest one, which `is_flat`. only: the fields that have columns."""
         self._newest, self._named = parse(definition)
         self._definitions = definitions
-        self.fields = _fields_of(self._newest, self._named)
+        fields = _fields_of(self._newest, self._named)
+        self.fields = fields if only is None else {name: fields[name] for name in only}
         self._writers = {b"": self._newest}
         self._made: dict[bytes, AvroProgram | None] = {
             b"": self._compile(self._newest, self._named)
         }
 
-    def columns(self, partition: int) -> EntryColumns:
+    def columns(self, partition: int, kept: int = entry_columns.USUAL) -> EntryColumns:
         return EntryColumns(
             *(entry_columns.AVRO, self._widths(), compression),
             *(partition, self._program_of, self._translate),
+            kept=kept,
         )
 
     def _widths(self) -> tuple[int, ...]:
@@ -129,7 +133,7 @@ class Programs:
             kind = field._replace(kind=told.kind)
             steps.append(kind.step(columns.get(name, -1)))
         for field in self._newest["fields"]:
-            if field["name"] not in written:
+            if field["name"] in self.fields and field["name"] not in written:
                 default = self._default(field)
                 if default is None:
                     return None

@@ -24,6 +24,7 @@ from pyxbroker.spark.positions import BEGINNING, Position, position_of
 from pyxbroker.spark.security import Security
 
 T = TypeVar("T")
+C = TypeVar("C", bound="BrokerConnection")
 
 CLIENT_VERSION = "pyxbroker-spark"
 PROTOCOL_VERSION = 21
@@ -80,6 +81,9 @@ class Address(NamedTuple):
 
 class BrokerConnection:
     """One connection to one broker. Close it; nothing of it stays with the broker then."""
+
+    message_bytes_max = 5 << 20
+    """What a message may have; brokers say it, or mean this."""
 
     def __init__(self, url: str, settings: Settings, proxied: str = "") -> None:
         """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
@@ -313,6 +317,7 @@ class BrokerConnection:
             )
         if answer.type != pb.BaseCommand.CONNECTED:
             raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
+        self.message_bytes_max = answer.connected.max_message_size or self.message_bytes_max
 
     def _ask(self, command: Any, body: Any, topic: str = "") -> Any:
         """The answer to a command with a request id; an ERROR is raised."""
@@ -345,9 +350,12 @@ class BrokerConnection:
     def _pong(self) -> None:
         self._send(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
 
-    def _send(self, command: Any) -> None:
+    def _send(self, command: Any, section: bytes = b"") -> None:
+        """section: a message's metadata and payload, which follow the command."""
         body = command.SerializeToString()
-        frame = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+        size = 4 + len(body) + len(section)
+        frame = size.to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + section
+        self._socket.settimeout(self._timeout_s)
         try:
             self._socket.sendall(frame)
         except OSError as error:
@@ -509,10 +517,14 @@ class Cluster:
             self.close()
             return self.any_broker().schema(topic, version)
 
-    def reader(self, topic: str, at: Position) -> BrokerConnection:
-        """A connection of its own, with a reader at the position; see BrokerConnection.open."""
+    def connect(self, topic: str, kind: type[C]) -> C:
+        """A connection of its own with the broker that has a topic. Close it."""
         url, proxied = self._broker_of(topic)
-        connection = BrokerConnection(url, self._settings, proxied)
+        return kind(url, self._settings, proxied)
+
+    def reader(self, topic: str, at: Position) -> BrokerConnection:
+        """The same with a reader at the position; see BrokerConnection.open."""
+        connection = self.connect(topic, BrokerConnection)
         try:
             connection.open(topic, at)
         except BaseException:
@@ -589,7 +601,7 @@ def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
     if name in _NOT_THERE:
         return TopicMissing(f"there is no topic {topic}: {message}")
     what = f"the broker refused {topic}" if topic else "the broker refused"
-    return Refused(f"{what} ({name}): {message}{_advice(name)}", may_pass=name in _NOT_READY)
+    return Refused(f"{what} ({name}): {message}{_advice(name)}", name in _NOT_READY, name)
 
 
 def _advice(error: str) -> str:
@@ -602,6 +614,6 @@ _ADVICE = {
     "AuthenticationError": "Who this is say pulsar.client.authPluginClassName and"
     " pulsar.client.authParams; a token may have expired.",
     "IncompatibleSchema": "The topic's schema does not go with what is written.",
-    "AuthorizationError": "Reading needs the right to consume, and a pattern that of the namespace;"
-    " who grants it is in docs/security.md of the broker.",
+    "AuthorizationError": "Reading needs the right to consume, and a pattern that of the namespace,"
+    " writing that to produce; who grants it is in docs/security.md of the broker.",
 }

@@ -147,6 +147,8 @@ def _describe(message: Any, head: Any) -> None:
     """What is said of a message in the metadata of its entry, or in its head in a batch."""
     if key := message.partition_key():
         head.partition_key = key
+    if ordering := message.ordering_key():
+        head.ordering_key = ordering.encode()
     if message.event_timestamp():
         head.event_time = message.event_timestamp()
     if message.has_null_value():

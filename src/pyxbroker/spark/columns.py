@@ -1,76 +1,195 @@
-"""The columns of a source, and Arrow's record batches of what was read.
+"""The columns of a source: which there are, which are asked for, and Arrow's record batches.
 
 `__key`, `__topic`, `__messageId`, `__publishTime`, `__eventTime` and `__messageProperties` come
 with each message, named and typed as the JVM connector does; before them is the message's value.
+More of what a message has is told where it is asked for. What is not asked for is not collected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyxbroker.entry_columns import Filled
-from pyxbroker.spark.arrays import array_of, properties_of, repeated_text
+from pyxbroker import entry_columns
+from pyxbroker.base.near_names import did_you_mean
+from pyxbroker.entry_columns import EntryColumns, Filled
+from pyxbroker.spark.arrays import (
+    array_of,
+    properties_of,
+    repeated_text,
+    sender_text,
+    versions_of,
+)
+from pyxbroker.spark.errors import PulsarSparkError, WrongOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
     from pyxbroker.spark.avro_programs import Definitions
     from pyxbroker.spark.values import Values
 
+ALL_USUAL = "*"
+"""In the option `columns`: those that there are without it."""
 
-def schema_of(values: Values) -> StructType:
-    """The columns in Spark's types. Made without Spark's parser, which workers do not have."""
+
+class _Column(NamedTuple):
+    """What comes with each message: Spark's type, what is to be kept for it, and how it is made."""
+
+    kind: str
+    kept: int
+    array: Callable[[str, Filled, pa.DataType], pa.Array]
+
+
+_COLUMNS = {
+    "__key": _Column("BinaryType", entry_columns.KEY, lambda _, f, t: array_of(t, f.rows, f.key)),
+    "__topic": _Column("StringType", 0, lambda topic, f, _: repeated_text(topic, f.rows)),
+    "__messageId": _Column("BinaryType", 0, lambda _, f, t: array_of(t, f.rows, f.message_id)),
+    "__publishTime": _Column(
+        "TimestampType",
+        entry_columns.PUBLISH_TIME,
+        lambda _, f, t: array_of(t, f.rows, f.publish_time),
+    ),
+    "__eventTime": _Column(
+        "TimestampType",
+        entry_columns.EVENT_TIME,
+        lambda _, f, t: array_of(t, f.rows, f.event_time),
+    ),
+    "__messageProperties": _Column(
+        "", entry_columns.PROPERTIES, lambda _, f, t: properties_of(f, t)
+    ),
+    "__orderingKey": _Column(
+        "BinaryType",
+        entry_columns.ORDERING_KEY,
+        lambda _, f, t: array_of(t, f.rows, f.ordering_key),
+    ),
+    "__producerName": _Column(
+        "StringType", entry_columns.PRODUCER_NAME, lambda _, f, t: sender_text(f, t)
+    ),
+    "__sequenceId": _Column(
+        "LongType",
+        entry_columns.SEQUENCE_ID,
+        lambda _, f, t: array_of(t, f.rows, f.sequence_id),
+    ),
+    "__schemaVersion": _Column("LongType", 0, lambda _, f, t: versions_of(f, t)),
+    "__ledgerId": _Column(
+        "LongType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.ledger_id)
+    ),
+    "__entryId": _Column(
+        "LongType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.entry_id)
+    ),
+    "__batchIndex": _Column(
+        "IntegerType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.batch_index)
+    ),
+}
+USUAL = (
+    *("__key", "__topic", "__messageId"),
+    *("__publishTime", "__eventTime", "__messageProperties"),
+)
+
+
+class Columns:
+    """The columns of a DataFrame, in their order. Pickles."""
+
+    def __init__(self, values: Values, names: Sequence[str]) -> None:
+        """names: each of a column that there is."""
+        self._names = tuple(names)
+        self._values = values.only([name for name in names if name not in _COLUMNS])
+
+    @classmethod
+    def asked(cls, values: Values, names: Sequence[str]) -> Columns:
+        """By the option `columns`. Raises WrongOption."""
+        known = names_of(values)
+        found: list[str] = []
+        for name in names:
+            if name != ALL_USUAL and name not in known:
+                raise WrongOption(f"columns: {_unknown(name, known)}")
+            found += _usual(values) if name == ALL_USUAL else [name]
+        if twice := next((name for name in found if found.count(name) > 1), None):
+            raise WrongOption(f"columns names {twice} twice.")
+        return cls(values, found)
+
+    @classmethod
+    def of(cls, values: Values, schema: StructType) -> Columns:
+        """Those of a schema: its own, or one that a user gives. Raises PulsarSparkError."""
+        known = {field.name: field for field in cls(values, names_of(values)).schema().fields}
+        for field in schema.fields:
+            if field.name not in known:
+                raise PulsarSparkError(f"the schema that is given: {_unknown(field.name, known)}")
+            found = known[field.name].dataType.simpleString()
+            if field.dataType.simpleString() != found:
+                raise PulsarSparkError(
+                    f"the schema that is given says {field.name} is"
+                    f" {field.dataType.simpleString()}: it is {found}. A schema chooses columns;"
+                    " cast what is to be of another type."
+                )
+        return cls(values, [field.name for field in schema.fields])
+
+    @property
+    def needs_own_reader(self) -> bool:
+        """Whether one of them is what the official client does not tell."""
+        return "__sequenceId" in self._names
+
+    def schema(self) -> StructType:
+        """In Spark's types. Made without Spark's parser, which workers do not have."""
+        from pyspark.sql import types
+
+        fields = {field.name: field for field in self._values.fields()}
+        return types.StructType([fields.get(name) or _field(name) for name in self._names])
+
+    def entry_columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        """What entries are to be decoded to."""
+        kept = 0
+        for name in self._names:
+            kept |= _COLUMNS[name].kept if name in _COLUMNS else 0
+        return self._values.columns(partition, definitions, kept)
+
+    def record_batches(
+        self, topic: str, read: Iterable[Filled], definitions: Definitions
+    ) -> Iterator[pa.RecordBatch]:
+        """A record batch of each part of what was read. Raises PulsarSparkError."""
+        import pyarrow as pa
+
+        schema = self.arrow_schema()
+        kinds = {field.name: field.type for field in schema}
+        own = [field.name for field in self._values.fields()]
+        for filled in read:
+            arrays = self._values.arrays(filled, [kinds[name] for name in own], definitions)
+            made = dict(zip(own, arrays, strict=True))
+            for name in self._names:
+                if name not in made:
+                    made[name] = _COLUMNS[name].array(topic, filled, kinds[name])
+            yield pa.RecordBatch.from_arrays([made[name] for name in self._names], schema=schema)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Spark wants them from a task."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = self.schema()
+        try:
+            return to_arrow_schema(columns, timezone="UTC")
+        except TypeError:  # before Spark 4.2, where it is UTC anyway
+            return to_arrow_schema(columns)
+
+
+def names_of(values: Values) -> list[str]:
+    """All columns that can be asked for."""
+    return [*(field.name for field in values.fields()), *_COLUMNS]
+
+
+def _usual(values: Values) -> list[str]:
+    return [*(field.name for field in values.fields()), *USUAL]
+
+
+def _field(name: str) -> StructField:
     from pyspark.sql import types
 
-    metadata = {
-        "__key": types.BinaryType(),
-        "__topic": types.StringType(),
-        "__messageId": types.BinaryType(),
-        "__publishTime": types.TimestampType(),
-        "__eventTime": types.TimestampType(),
-        "__messageProperties": types.MapType(types.StringType(), types.StringType()),
-    }
-    own = [types.StructField(name, kind) for name, kind in metadata.items()]
-    return types.StructType([*values.fields(), *own])
+    kind = _COLUMNS[name].kind
+    made: DataType = types.MapType(types.StringType(), types.StringType())
+    return types.StructField(name, getattr(types, kind)() if kind else made)
 
 
-def record_batches(
-    topic: str, values: Values, read: Iterable[Filled], definitions: Definitions
-) -> Iterator[pa.RecordBatch]:
-    """A record batch of each part of what was read. Raises PulsarSparkError."""
-    import pyarrow as pa
-
-    schema = arrow_schema(values)
-    for filled in read:
-        count = len(schema) - 6
-        kinds = [field.type for field in schema]
-        arrays = values.arrays(filled, kinds[:count], definitions)
-        yield pa.RecordBatch.from_arrays(
-            [*arrays, *_metadata(topic, filled, kinds[count:])], schema=schema
-        )
-
-
-def arrow_schema(values: Values) -> pa.Schema:
-    """The columns as Spark wants them from a task."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    columns = schema_of(values)
-    try:
-        return to_arrow_schema(columns, timezone="UTC")
-    except TypeError:  # before Spark 4.2, where it is UTC anyway
-        return to_arrow_schema(columns)
-
-
-def _metadata(topic: str, filled: Filled, kinds: list[pa.DataType]) -> list[pa.Array]:
-    """The columns that come with each message."""
-    key, _, message_id, publish_time, event_time, properties = kinds
-    return [
-        array_of(key, filled.rows, filled.key),
-        repeated_text(topic, filled.rows),
-        array_of(message_id, filled.rows, filled.message_id),
-        array_of(publish_time, filled.rows, filled.publish_time),
-        array_of(event_time, filled.rows, filled.event_time),
-        properties_of(filled, properties),
-    ]
+def _unknown(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    hint = did_you_mean(name, names) or f"there are {', '.join(names)}."
+    return f"there is no column {name}: {hint}"

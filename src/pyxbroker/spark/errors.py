@@ -29,7 +29,9 @@ class DataLost(PulsarSparkError):
 class Refused(PulsarSparkError):
     """The broker said no."""
 
-    def __init__(self, sentence: str, may_pass: bool = False) -> None:
+    def __init__(self, sentence: str, may_pass: bool = False, code: str = "") -> None:
         super().__init__(sentence)
+        self.code = code
+        """The name of a ServerError, where it is one."""
         self.may_pass = may_pass
         """Whether asking again later may help."""

@@ -11,11 +11,19 @@ Who stands with a name is let go first: a task that was given up, and whose proc
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    client_of,
+    reason_of_silence,
+    schema_of,
+    tell_schema,
+    tell_trouble,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import (
@@ -46,7 +54,7 @@ NOT_THE_SAME = (
 class Partition:
     """A producer, and what is stored of its task's part already."""
 
-    producer: Any
+    producer: Any  # of the client, or an EntryProducer
     stored: Id | None  # the last one of this batch
     is_met: bool = False  # the row of `stored` came again, and was the same
     sent: int = -1  # the last sequence id
@@ -60,6 +68,12 @@ class Topic:
     count: int  # how many of them its rows go to; 0: it is not partitioned
     is_known: bool  # the broker remembers a producer, so deduplication is on
     names: list[str] = field(default_factory=list)
+    entries: dict[int, Partition] = field(default_factory=dict)
+    """Of messages that the client cannot send: producers of other names, with ids of their own."""
+
+    def all(self) -> Iterator[Partition]:
+        yield from self.partitions
+        yield from self.entries.values()
 
 
 class ExactlyOnce:
@@ -73,27 +87,33 @@ class ExactlyOnce:
         self._rows = Rows()
         self._router = router_of(options, part.task)
         self._topics: dict[str, Topic] = {}
-        self._receipts = Receipts()
+        self._receipts = Receipts(lambda: reason_of_silence(options, list(self._topics)[:1]))
         self._client = client_of(options)
 
     def send(self, message: Outgoing) -> None:
         topic = self._topics.get(message.topic) or self._open(message.topic)
         self._rows.add(message)
-        index = self._router.partition_of(message.key, topic.count or 1)
+        index = self._router.partition_of(key_text(message.key), topic.count or 1)
+        is_entry = needs_entry(message)
         partition = topic.partitions[index]
+        if is_entry:
+            partition = topic.entries.get(index) or self._open_entries(topic, index, message.topic)
         made = Id.of(self._part, self._rows.row, topic.count, self._rows.check)
         if partition.stored is not None and self._is_stored(partition, made, message.topic):
             return
         self._receipts.check()
-        is_much = self._receipts.expect(len(message.value or b""))
         partition.sent = made.number
+        if is_entry:
+            partition.producer.send(message, partition.sent)
+            return
+        is_much = self._receipts.expect(len(message.value or b""))
         send(partition.producer, message, self._receipts, partition.sent)
         if is_much:
             self._flush()
 
     def finish(self) -> None:
         for name, topic in self._topics.items():
-            for partition in topic.partitions:
+            for partition in topic.all():
                 if partition.stored is not None and not partition.is_met:
                     self._refuse(name)
         self._flush()
@@ -103,6 +123,9 @@ class ExactlyOnce:
         return [name for name, topic in self._topics.items() if self._lacks(name, topic)]
 
     def close(self) -> None:
+        for topic in self._topics.values():
+            for each in topic.entries.values():
+                each.producer.close()
         self._client.close()
 
     def _flush(self) -> None:
@@ -112,6 +135,9 @@ class ExactlyOnce:
             for name, each in zip(topic.names, topic.partitions, strict=True)
         }
         flush(producers, self._receipts)
+        for topic in self._topics.values():
+            for partition in topic.entries.values():
+                partition.producer.flush()
 
     # --- what is stored -------------------------------------------------------------------------
 
@@ -142,14 +168,7 @@ class ExactlyOnce:
         count = 0 if names == [name] else len(names)
         producers = [self._producer(each) for each in names]
         lasts = [id_of(each.last_sequence_id()) for each in producers]
-        mine = Id.of(self._part, 0, 0, 0).epoch
-        if any(each is not None and each.epoch > mine for each in lasts):
-            raise PulsarSparkError(
-                f"{topic} has later batches of this query than {self._part.epoch} already: was the"
-                " checkpoint set back, or copied? Begin with a new checkpoint, or write with"
-                " exactlyOnce=false."
-            )
-        stored = [each if each is not None and each.epoch == mine else None for each in lasts]
+        stored = [self._stored(topic, each) for each in lasts]
         # Partitions may have been added since this batch was begun.
         counts = {each.partitions for each in stored if each is not None}
         found = Topic(
@@ -164,6 +183,30 @@ class ExactlyOnce:
         tell_schema(self._options, self._client, name, self._described)
         self._topics[topic] = found
         return found
+
+    def _stored(self, topic: str, last: Id | None) -> Id | None:
+        """The last id of a producer, if it is of this batch. Raises PulsarSparkError."""
+        mine = Id.of(self._part, 0, 0, 0).epoch
+        if last is not None and last.epoch > mine:
+            raise PulsarSparkError(
+                f"{topic} has later batches of this query than {self._part.epoch} already: was the"
+                " checkpoint set back, or copied? Begin with a new checkpoint, or write with"
+                " exactlyOnce=false."
+            )
+        return last if last is not None and last.epoch == mine else None
+
+    def _open_entries(self, topic: Topic, index: int, name: str) -> Partition:
+        """Raises PulsarSparkError, also where rows of this batch went to other partitions."""
+        producer = EntryProducer(
+            self._options, topic.names[index], self._described, f"{self._part.producer_name}-bytes"
+        )
+        made = topic.entries[index] = Partition(producer, None)
+        last = id_of(producer.last_sequence_id)
+        made.stored = self._stored(name, last)
+        topic.is_known = topic.is_known or last is not None
+        if made.stored is not None and made.stored.partitions != topic.count:
+            self._refuse(name)
+        return made
 
     def _producer(self, topic: str) -> Any:
         import pulsar
@@ -197,6 +240,13 @@ class ExactlyOnce:
                 tell_trouble(name, partition.producer.close)
                 partition.producer = self._producer(topic.names[index])
                 if partition.producer.last_sequence_id() == partition.sent:
+                    return False
+                _lacking[place] = time.monotonic() + FORGET_S
+                return True
+        for partition in topic.entries.values():
+            if partition.sent >= 0:
+                partition.producer.reopen()
+                if partition.producer.last_sequence_id == partition.sent:
                     return False
                 _lacking[place] = time.monotonic() + FORGET_S
                 return True

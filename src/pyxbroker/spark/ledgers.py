@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
 from pyxbroker.spark.security import Security
+
+REDIRECTS_MAX = 20
 
 
 class Ledger(NamedTuple):
@@ -52,7 +54,28 @@ def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> li
 
 
 def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:
-    """What REST answers about a topic. Raises NotReachable, TopicMissing, PulsarSparkError."""
+    """What REST answers about a topic. A broker that does not have it sends on to the one that has.
+
+    Raises NotReachable, TopicMissing, PulsarSparkError.
+    """
+    asked, target = url, path
+    for _ in range(REDIRECTS_MAX):
+        answer = _get(asked, target, timeout_s, security)
+        if answer.status not in (307, 308, 301, 302):
+            return _json_of(answer, asked, topic)
+        asked, target = _sent_on(answer, asked)
+    raise PulsarSparkError(f"{url} and other brokers send who asks for {topic} round in a ring.")
+
+
+class _Answer(NamedTuple):
+    status: int
+    reason: str
+    location: str
+    body: bytes
+
+
+def _get(url: str, path: str, timeout_s: float, security: Security) -> _Answer:
+    """Raises NotReachable."""
     where = urlsplit(url)
     host, port = where.hostname or "", where.port
     headers = {"Accept": "application/json"}
@@ -66,11 +89,34 @@ def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Secur
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        text = answer.read()
+        location = answer.headers.get("Location", "")
+        return _Answer(answer.status, answer.reason, location, answer.read())
     except (OSError, http.client.HTTPException) as error:
         raise NotReachable(f"admin.url is {url}, and nobody answers there: {error!r}") from error
     finally:
         connection.close()
+
+
+def _sent_on(answer: _Answer, url: str) -> tuple[str, str]:
+    """(the URL of another broker, what it is asked) of an answer that names one.
+
+    Who this is is shown to that one too, as Pulsar's own admin clients do, but not in the clear
+    where it was asked by TLS. Raises PulsarSparkError.
+    """
+    where = urlsplit(urljoin(url, answer.location))
+    if not answer.location or where.scheme not in ("http", "https") or not where.hostname:
+        raise PulsarSparkError(f"{url} sends on ({answer.status}) to nobody.")
+    if url.startswith("https://") and where.scheme != "https":
+        raise PulsarSparkError(
+            f"{url} sends on to {where.scheme}://{where.netloc}, which has no TLS: brokers have to"
+            " tell their URLs with TLS (webServicePortTls)."
+        )
+    target = where.path + (f"?{where.query}" if where.query else "")
+    return f"{where.scheme}://{where.netloc}", target
+
+
+def _json_of(answer: _Answer, url: str, topic: str) -> Any:
+    """Raises TopicMissing, PulsarSparkError."""
     if answer.status == 404:
         raise TopicMissing(f"{url} knows no topic {topic}.")
     if answer.status in (401, 403):
@@ -80,11 +126,11 @@ def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Secur
             " pulsar.client. if these are not given."
         )
     if answer.status != 200:
-        reason = text[:200].decode(errors="replace")
+        reason = answer.body[:200].decode(errors="replace")
         raise Refused(
             f"{url} answers {answer.status} for {topic}: {reason}", may_pass=answer.status >= 500
         )
     try:
-        return json.loads(text)
+        return json.loads(answer.body)
     except ValueError as error:
         raise PulsarSparkError(f"{url} answers for {topic} what is no JSON.") from error

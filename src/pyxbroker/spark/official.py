@@ -5,7 +5,8 @@ It comes with the extra `spark`, and is imported when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from pyxbroker.spark.errors import PulsarSparkError
@@ -13,6 +14,7 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.security import Security
+from pyxbroker.spark.topics import name_of
 
 T = TypeVar("T")
 
@@ -70,6 +72,28 @@ def tell_trouble(topic: str, do: Callable[[], T]) -> T:
         raise PulsarSparkError(f"{topic} cannot be written: {sentence_of(error)}.") from error
 
 
+def reason_of_silence(options: Options, topics: Iterable[str]) -> str:
+    """Why a broker does not answer, who is asked anew: the client tries on until its time is over,
+    and says of a token that expired, or of a right that was taken away, that nobody answered.
+    """
+    try:
+        with cluster_of(options) as cluster:
+            cluster.any_broker()
+        client = client_of(options)
+        try:
+            for topic in topics:
+                made = tell_trouble(topic, partial(client.create_producer, str(name_of(topic))))
+                made.close()
+        finally:
+            client.close()
+    except PulsarSparkError as error:
+        return str(error).removesuffix(".")
+    return MEANINGS[SILENCE]
+
+
+SILENCE = "timeout"
+
+
 def sentence_of(error: object) -> str:
     """What the client says, in words: its results are names such as `Pulsar error: TimeOut`."""
     text = str(error).removeprefix("Pulsar error: ").removeprefix("Result.")
@@ -77,7 +101,7 @@ def sentence_of(error: object) -> str:
 
 
 MEANINGS = {
-    "timeout": "the broker did not answer in time",
+    SILENCE: "the broker did not answer in time",
     "connecterror": "no broker answers",
     "authenticationerror": "the broker does not take what says who this is"
     " (pulsar.client.authPluginClassName, pulsar.client.authParams)",

@@ -62,6 +62,13 @@ def text(name: str, value: str) -> str:
     return value.strip()
 
 
+def names(name: str, value: str) -> list[str]:
+    found = [each.strip() for each in text(name, value).split(",")]
+    if not all(found):
+        raise WrongOption(f"{name} is {value!r}: it has to be names with commas between them.")
+    return found
+
+
 def secret(name: str, value: str) -> Secret:
     return Secret(text(name, value))
 

@@ -55,6 +55,8 @@ TABLE = (
     Option("endingOffsets", (BATCH,), read.offsets, LATEST),
     Option("startingTime", _READS, read.moment),
     Option("endingTime", (BATCH,), read.moment),
+    Option("columns", _READS, read.names, ["*"]),
+    Option("publishTimeSkewMs", (BATCH,), read.milliseconds, 300.0),
     Option("failOnDataLoss", _READS, read.flag, True),
     Option("allowDifferentTopicSchemas", _READS, read.flag, False),
     Option("waitingForNonExistedTopic", (STREAM,), read.flag, False),

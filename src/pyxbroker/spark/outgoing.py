@@ -1,9 +1,9 @@
 """A row as it becomes a message: which column of a DataFrame is what of it.
 
-`value` is the payload (null is a tombstone), and if there are `__key`, `__topic`, `__eventTime`,
-`__deliverAt` and `__messageProperties` they are that of the message. `__messageId` and
-`__publishTime` are left out, as a message gets new ones, so that what was read can be written as it
-is. Other columns are the fields of a record, which is the payload then (records.py).
+`value` is the payload (null is a tombstone), and if there are `__key`, `__orderingKey`, `__topic`,
+`__eventTime`, `__deliverAt` and `__messageProperties` they are that of the message. What a message
+gets anew, such as `__messageId`, is left out, so that what was read can be written as it is. Other
+columns are the fields of a record, which is the payload then (records.py).
 """
 
 from __future__ import annotations
@@ -28,20 +28,30 @@ TYPES = {
     "__eventTime": ("timestamp",),
     "__deliverAt": ("timestamp",),
     "__messageProperties": ("map<string,string>",),
+    "__orderingKey": ("binary", "string"),
     "__messageId": ("binary",),
     "__publishTime": ("timestamp",),
+    "__producerName": ("string",),
+    "__sequenceId": ("bigint",),
+    "__schemaVersion": ("bigint",),
+    "__ledgerId": ("bigint",),
+    "__entryId": ("bigint",),
+    "__batchIndex": ("int",),
 }
 
 
 class Outgoing(NamedTuple):
-    """A message that is to be sent. Times are in ms since 1970, 0 for none; value None: a null."""
+    """A message that is to be sent. Times are in ms since 1970, 0 for none; value None: a null.
+    Keys that are bytes are no UTF-8.
+    """
 
     topic: str
-    key: str | None
+    key: str | bytes | None
     value: bytes | None
     properties: dict[str, str]
     event_time: int = 0
     deliver_at: int = 0
+    ordering_key: str | bytes | None = None
 
 
 class Messages:
@@ -74,6 +84,7 @@ class Messages:
             {key: text or "" for key, text in row.get("__messageProperties") or ()},
             _milliseconds(row.get("__eventTime")),
             _milliseconds(row.get("__deliverAt")),
+            _key(row.get("__orderingKey")),
         )
 
 
@@ -108,12 +119,11 @@ def _milliseconds(moment: datetime | None) -> int:
     return 0 if moment is None else round(moment.timestamp() * 1000)
 
 
-def _key(key: bytes | str | None) -> str | None:
+def _key(key: bytes | str | None) -> str | bytes | None:
+    """Text where it can be."""
     if key is None or isinstance(key, str):
         return key
     try:
         return key.decode()
-    except UnicodeDecodeError as error:
-        raise PulsarSparkError(
-            f"the __key {key[:40]!r} is no UTF-8, and other keys cannot be written yet."
-        ) from error
+    except UnicodeDecodeError:
+        return key

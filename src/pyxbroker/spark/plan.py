@@ -146,7 +146,7 @@ def _ledgers(options: Options, topic: str) -> list[Ledger]:
 def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """Where each topic begins to be read. Raises WrongOption."""
     if options["startingTime"] is not None:
-        found = _before_time(options, options["startingTime"], ends)
+        found = before_time(options, options["startingTime"], ends)
         return {topic: max((found[topic], ends[topic].first), key=_key) for topic in ends}
     wishes = _wish_of_each("startingOffsets", options["startingOffsets"], ends)
     return {topic: _start(wish, ends[topic]) for topic, wish in wishes.items()}
@@ -155,13 +155,13 @@ def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
 def stops_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """The last message of each topic that is read. Raises WrongOption."""
     if options["endingTime"] is not None:
-        found = _before_time(options, options["endingTime"] + 1, ends)
+        found = before_time(options, options["endingTime"] + 1, ends)
         return {topic: min((found[topic], ends[topic].last), key=_key) for topic in ends}
     wishes = _wish_of_each("endingOffsets", options["endingOffsets"], ends)
     return {topic: _stop(wish, ends[topic]) for topic, wish in wishes.items()}
 
 
-def _before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[str, Position]:
+def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[str, Position]:
     """Of each topic what lies before the first message of that time."""
 
     def find(cluster: Cluster, topic: str) -> Position:

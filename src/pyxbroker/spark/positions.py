@@ -97,7 +97,7 @@ def _wish_of_topic(option: str, topic: str, value: object) -> Wish:
             word = value.strip().lower()
             return word if word in (EARLIEST, LATEST) else parse(word)
         if isinstance(value, list):
-            return _of_bytes(bytes(each & 0xFF for each in value))
+            return of_bytes(bytes(each & 0xFF for each in value))
         raise ValueError(f"{value!r} is neither a text nor a list of bytes")
     except (TypeError, ValueError) as error:
         raise WrongOption(
@@ -106,7 +106,8 @@ def _wish_of_topic(option: str, topic: str, value: object) -> Wish:
         ) from error
 
 
-def _of_bytes(data: bytes) -> Position:
+def of_bytes(data: bytes) -> Position:
+    """The message of an id as clients serialize it. Raises ValueError."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, sentence_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    MEANINGS,
+    SILENCE,
+    client_of,
+    reason_of_silence,
+    schema_of,
+    sentence_of,
+    tell_schema,
+    tell_trouble,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.routing import Router
@@ -40,7 +51,9 @@ class Sender(Protocol):
 class Receipts:
     """Counts what was sent and what was answered; the client's threads answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason_of_silence: Callable[[], str]) -> None:
+        """reason_of_silence: asks why a broker did not answer in time."""
+        self._reason_of_silence = reason_of_silence
         self._lock = threading.Condition()
         self._waiting = 0
         self._failed = 0
@@ -69,11 +82,13 @@ class Receipts:
 
     def check(self) -> None:
         """Raises PulsarSparkError if a message was not acknowledged."""
-        if self._failed:
-            with self._lock:
-                raise PulsarSparkError(
-                    f"{self._failed} messages were not acknowledged: {self._reason}."
-                )
+        if not self._failed:
+            return
+        with self._lock:
+            failed, reason = self._failed, self._reason
+        if reason == MEANINGS[SILENCE]:
+            reason = self._reason_of_silence()
+        raise PulsarSparkError(f"{failed} messages were not acknowledged: {reason}.")
 
     def settle(self) -> None:
         """Waits for the last answers, after a flush. Raises PulsarSparkError."""
@@ -91,10 +106,14 @@ class AtLeastOnce:
         self._described = schema
         self._schema = schema_of(schema)
         self._made: dict[str, Any] = {}
-        self._receipts = Receipts()
+        self._receipts = Receipts(lambda: reason_of_silence(options, list(self._made)[:1]))
         self._client = client_of(options)
+        self._entries = Entries(options, schema, self._client)
 
     def send(self, message: Outgoing) -> None:
+        if needs_entry(message):
+            self._entries.send(message)
+            return
         producer = self._made.get(message.topic) or self._open(message.topic)
         self._receipts.check()
         is_much = self._receipts.expect(len(message.value or b""))
@@ -104,8 +123,10 @@ class AtLeastOnce:
 
     def finish(self) -> None:
         flush(self._made, self._receipts)
+        self._entries.flush()
 
     def close(self) -> None:
+        self._entries.close()
         self._client.close()
 
     def _open(self, topic: str) -> Any:
@@ -123,6 +144,41 @@ class AtLeastOnce:
         return made
 
 
+class Entries:
+    """Producers of our own for the messages of a task that the client cannot send."""
+
+    def __init__(self, options: Options, schema: tuple[str, str] | None, client: Any) -> None:
+        self._options = options
+        self._schema = schema
+        self._client = client
+        self._partitions: dict[str, list[str]] = {}
+        self._made: dict[str, EntryProducer] = {}
+        self._router = router_of(options, 0)
+
+    def send(self, message: Outgoing) -> None:
+        """Raises PulsarSparkError."""
+        if message.topic not in self._partitions:
+            check_room(self._partitions)
+            name = str(name_of(message.topic))
+            self._partitions[message.topic] = tell_trouble(
+                message.topic, lambda: self._client.get_topic_partitions(name)
+            )
+        names = self._partitions[message.topic]
+        name = names[self._router.partition_of(key_text(message.key), len(names))]
+        if name not in self._made:
+            self._made[name] = EntryProducer(self._options, name, self._schema)
+        self._made[name].send(message)
+
+    def flush(self) -> None:
+        """Raises PulsarSparkError."""
+        for each in self._made.values():
+            each.flush()
+
+    def close(self) -> None:
+        for each in self._made.values():
+            each.close()
+
+
 def send(
     producer: Any, message: Outgoing, receipts: Receipts, sequence_id: int | None = None
 ) -> None:
@@ -132,6 +188,7 @@ def send(
         receipts.take,
         properties=message.properties,
         partition_key=message.key,
+        ordering_key=message.ordering_key,
         event_timestamp=message.event_time or None,
         deliver_at=message.deliver_at or None,
         sequence_id=sequence_id,
@@ -149,7 +206,7 @@ def flush(producers: dict[str, Any], receipts: Receipts) -> None:
     receipts.settle()
 
 
-def check_room(made: dict[str, Any]) -> None:
+def check_room(made: Mapping[str, Any]) -> None:
     """Raises PulsarSparkError."""
     if len(made) == TOPICS_MAX:
         raise PulsarSparkError(f"one task writes more than {TOPICS_MAX} topics.")

@@ -21,11 +21,12 @@ from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
 from pyxbroker.spark.client_connection import ClientConnection
+from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
 from pyxbroker.spark.positions import BEGINNING, Position
-from pyxbroker.spark.values import Bytes, Values
+from pyxbroker.spark.values import columns_of_bytes
 
 LOOK_S = 1.0
 """After so long without a message the broker is asked whether there is one."""
@@ -39,8 +40,8 @@ _log = logging.getLogger(__name__)
 class RangeReader:
     """Reads one range. Iterate once, and close."""
 
-    def __init__(self, options: Options, wanted: Range, values: Values | None = None) -> None:
-        """values: what becomes of payloads; they are bytes without."""
+    def __init__(self, options: Options, wanted: Range, columns: Columns | None = None) -> None:
+        """columns: what entries become; payloads are bytes without."""
         self._options = options
         self._range = wanted
         self._cluster: Cluster = cluster_of(options)
@@ -50,7 +51,10 @@ class RangeReader:
         # bounded by the socket: nothing is taken from it before what came is decoded.
         self._permits_max: int = options["pulsar.reader.receiverQueueSize"]
         partition = TopicName.get(wanted.topic).partition_index
-        self._columns = (values or Bytes()).columns(partition, self.definition)
+        if columns is None:
+            self._columns = columns_of_bytes(partition)
+        else:
+            self._columns = columns.entry_columns(partition, self.definition)
         self._columns.want(wanted.begin, wanted.end)
         self._entries = 0  # that came until the last look
         self._chunks = Chunks()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Before Spark 4.1 there is none; source.py then refuses streaming.
-StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
+# Before Spark 4.1 a stream's rows come one by one.
+ArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
+StreamWriter: Any = ArrowWriter or datasource.DataSourceStreamWriter
+ROWS_PER_BATCH = 1_000
+"""Of rows that come one by one."""
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark tells its tasks (local properties)."""
@@ -106,49 +110,58 @@ def part_of_task() -> Part | None:
     return Part(query, context.partitionId(), int(batch))
 
 
-if StreamArrowWriter is not None:
+class PulsarStreamWriter(StreamWriter):
+    """The streaming sink."""
 
-    class PulsarStreamWriter(StreamArrowWriter):
-        """The streaming sink."""
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises PulsarSparkError."""
+        self._messages = Messages(options, schema)
+        patiently(options, lambda: check_broker(options))
+        self._options = options
+        self._schema = schema
 
-        def __init__(self, options: Options, schema: StructType) -> None:
-            """Raises PulsarSparkError."""
-            self._messages = Messages(options, schema)
-            patiently(options, lambda: check_broker(options))
-            self._options = options
+    def write(self, iterator: Iterator[Any]) -> Written:
+        if ArrowWriter is None:
+            iterator = batches_of(iterator, self._schema)
+        wish = self._options["exactlyOnce"]
+        part = part_of_task()
+        if part is None and wish == "true":
+            raise PulsarSparkError("Spark does not say which batch this is.")
+        if part is None or wish == "false" or self._is_known_to_lack():
+            return write_at_least_once(self._options, self._messages, iterator)
+        return self._write_once(part, iterator)
 
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            wish = self._options["exactlyOnce"]
-            part = part_of_task()
-            if part is None and wish == "true":
-                raise PulsarSparkError("Spark does not say which batch this is.")
-            if part is None or wish == "false" or self._is_known_to_lack():
-                return write_at_least_once(self._options, self._messages, iterator)
-            return self._write_once(part, iterator)
+    def _write_once(self, part: Part, iterator: Iterator[pa.RecordBatch]) -> Written:
+        sender = ExactlyOnce(self._options, self._messages.payloads.schema(), part)
+        try:
+            count = write(sender, self._messages, iterator)
+            lacking = sender.without_deduplication()
+        finally:
+            sender.close()
+        if lacking and self._options["exactlyOnce"] == "true":
+            raise PulsarSparkError(f"exactlyOnce is true, and {_lacks(lacking)}")
+        return Written(count, tuple(lacking))
 
-        def _write_once(self, part: Part, iterator: Iterator[pa.RecordBatch]) -> Written:
-            sender = ExactlyOnce(self._options, self._messages.payloads.schema(), part)
-            try:
-                count = write(sender, self._messages, iterator)
-                lacking = sender.without_deduplication()
-            finally:
-                sender.close()
-            if lacking and self._options["exactlyOnce"] == "true":
-                raise PulsarSparkError(f"exactlyOnce is true, and {_lacks(lacking)}")
-            return Written(count, tuple(lacking))
+    def _is_known_to_lack(self) -> bool:
+        return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
 
-        def _is_known_to_lack(self) -> bool:
-            return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Warns, the first time, of what is not exactly once."""
+        found = [each for each in messages if isinstance(each, Written)]
+        lacking = sorted({topic for each in found for topic in each.without_deduplication})
+        if lacking:
+            _log.warning("written at least once, not exactly once: %s", _lacks(lacking))
 
-        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Warns, the first time, of what is not exactly once."""
-            found = [each for each in messages if isinstance(each, Written)]
-            lacking = sorted({topic for each in found for topic in each.without_deduplication})
-            if lacking:
-                _log.warning("written at least once, not exactly once: %s", _lacks(lacking))
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays; the batch is sent again."""
 
-        def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """What was sent stays; the batch is sent again."""
+
+def batches_of(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Spark's rows as it would give them by Arrow."""
+    from pyspark.sql.conversion import LocalDataToArrowConversion
+
+    while some := list(islice(rows, ROWS_PER_BATCH)):
+        yield from LocalDataToArrowConversion.convert(some, schema, False).to_batches()
 
 
 def _lacks(topics: Sequence[str]) -> str:

@@ -6,25 +6,26 @@ connections where they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from pyxbroker.spark import sink
-from pyxbroker.spark.columns import schema_of
+from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.filters import Place
 from pyxbroker.spark.options import BATCH, SINK, STREAM, Options, check_names
 from pyxbroker.spark.plan import (
     ends_of,
     ranges_of,
     starts_of,
     stops_of,
+    uses_client,
     values_of_topics,
     without_lost,
 )
-from pyxbroker.spark.sink import PulsarWriter
+from pyxbroker.spark.sink import PulsarStreamWriter, PulsarWriter
 from pyxbroker.spark.stream import PulsarStreamReader
 from pyxbroker.spark.tasks import RangePartition, read_partition
 from pyxbroker.spark.values import Values
@@ -45,13 +46,15 @@ class PulsarDataSource(DataSource):
 
     def schema(self) -> StructType:
         check_names(self.options)
-        return schema_of(self._values)
+        return Columns.asked(self._values, self._asked_columns()).schema()
 
     def reader(self, schema: StructType) -> PulsarReader:
-        return PulsarReader(Options(BATCH, self.options), self._values_for(schema))
+        options = Options(BATCH, self.options)
+        return PulsarReader(options, self._columns_of(schema, options))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        return PulsarStreamReader(Options(STREAM, self.options), self._values_for(schema))
+        options = Options(STREAM, self.options)
+        return PulsarStreamReader(options, self._columns_of(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarWriter:
         _refuse_overwriting(overwrite)
@@ -59,26 +62,36 @@ class PulsarDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwriting(overwrite)
-        if sink.StreamArrowWriter is None:
-            raise PulsarSparkError("writing a stream needs Spark 4.1 or newer.")
-        return sink.PulsarStreamWriter(Options(SINK, self.options), schema)
+        made: DataSourceStreamWriter = PulsarStreamWriter(Options(SINK, self.options), schema)
+        return made
 
     @cached_property
     def _values(self) -> Values:
-        # Which one it will be, a batch or a stream, is not known yet: ends are told later.
-        ends = ("endingoffsets", "endingtime")
-        named = {name: each for name, each in self.options.items() if name.lower() not in ends}
-        return values_of_topics(Options(STREAM, named))
+        return values_of_topics(self._options)
 
-    def _values_for(self, schema: StructType) -> Values:
-        """The values of topics, if these are the columns that are asked for."""
-        found = schema_of(self._values).simpleString()
-        if schema.simpleString() != found:
+    @property
+    def _options(self) -> Options:
+        # Which one it will be, a batch or a stream, is not known yet: what only one of them has is
+        # told later.
+        of_batches = ("endingoffsets", "endingtime", "publishtimeskewms")
+        named = {
+            name: each for name, each in self.options.items() if name.lower() not in of_batches
+        }
+        return Options(STREAM, named)
+
+    def _columns_of(self, schema: StructType, options: Options) -> Columns:
+        """Raises PulsarSparkError."""
+        found = Columns.of(self._values, schema)
+        if found.needs_own_reader and uses_client(options):
             raise PulsarSparkError(
-                f"the columns are {found}; to read others (a schema of your own, or one that the"
-                " topic had before) is not built yet."
+                "the official client, which reads here (reader, or a key is given), does not tell"
+                " __sequenceId: leave that column out."
             )
-        return self._values
+        return found
+
+    def _asked_columns(self) -> list[str]:
+        found: list[str] = self._options["columns"]
+        return found
 
 
 def _refuse_overwriting(overwrite: bool) -> None:
@@ -89,15 +102,23 @@ def _refuse_overwriting(overwrite: bool) -> None:
 class PulsarReader(DataSourceReader):
     """Reads what is there when the query starts."""
 
-    def __init__(self, options: Options, values: Values) -> None:
+    def __init__(self, options: Options, columns: Columns) -> None:
         self._options = options
-        self._values = values
+        self._columns = columns
+        self._place = Place()
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Looks where messages can be, and gives all filters back: Spark says which pass."""
+        for each in filters:
+            self._place.add(each)
+        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         ends = ends_of(self._options)
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
-        ranges = ranges_of(self._options, begins, stops_of(self._options, ends))
-        return [RangePartition(each) for each in ranges]
+        stops = stops_of(self._options, ends)
+        begins, stops = self._place.narrow(self._options, begins, stops)
+        return [RangePartition(each) for each in ranges_of(self._options, begins, stops)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_partition(self._options, self._values, partition)
+        return read_partition(self._options, self._columns, partition)

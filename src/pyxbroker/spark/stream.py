@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import (
@@ -28,31 +29,40 @@ from pyxbroker.spark.plan import (
 )
 from pyxbroker.spark.positions import BEGINNING, Position, read_offset, read_sizes, write_offset
 from pyxbroker.spark.tasks import RangePartition, read_partition
-from pyxbroker.spark.values import Values
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
-except ImportError:  # before Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before Spark 4.2, which asks for one batch of all there is then
     ReadAllAvailable = ReadMaxBytes = None
+    SupportsTriggerAvailableNow = object
 
 _log = logging.getLogger(__name__)
 
 
-class PulsarStreamReader(DataSourceStreamReader):
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks of the source on the driver, batch after batch."""
 
-    def __init__(self, options: Options, values: Values) -> None:
+    _until: dict[str, Position] | None = None
+    """What was there when a query began that ends with that."""
+    _reported: dict[str, str] | None = None
+    """What was there when it was looked the last time."""
+
+    def __init__(self, options: Options, columns: Columns) -> None:
         """Raises WrongOption."""
         self._options = options
-        self._values = values
+        self._columns = columns
         if options["maxBytesPerTrigger"] is None:
             return
-        if ReadMaxBytes is None:
-            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
         if options["admin.url"] is None:
             raise WrongOption(
                 "maxBytesPerTrigger needs admin.url, which tells how large topics are."
             )
+        if ReadMaxBytes is None:
+            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
 
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
@@ -79,9 +89,18 @@ class PulsarStreamReader(DataSourceStreamReader):
         found = self._ends()
         ends = {topic: each.last for topic, each in found.items()}
         sizes = {topic: each.bytes_per_entry for topic, each in found.items()}
+        self._reported = write_offset(ends)
+        if self._until is not None:
+            # What came later is for the next query, and so is a topic that was not there.
+            until = self._until
+            ends = {
+                topic: min(end, until[topic], key=_key)
+                for topic, end in ends.items()
+                if topic in until
+            }
         # An offset never goes back, and a topic that was deleted stays where it was read to.
         for topic, begin in begins.items():
-            ends[topic] = max(ends.get(topic, begin), begin, key=lambda each: each.key)
+            ends[topic] = max(ends.get(topic, begin), begin, key=_key)
         latest = ends
         if limit is not None and isinstance(limit, ReadMaxBytes):
             bytes_max = limit.max_bytes
@@ -93,6 +112,13 @@ class PulsarStreamReader(DataSourceStreamReader):
         return offset | {
             topic: text for topic, text in (start or {}).items() if ends[topic] == begins[topic]
         }
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = {topic: each.last for topic, each in self._ends().items()}
+
+    def reportLatestOffset(self) -> dict[str, str] | None:
+        """What the query's progress tells, so that one sees how far it is behind."""
+        return self._reported
 
     def getDefaultReadLimit(self) -> Any:
         bytes_max = self._options["maxBytesPerTrigger"]
@@ -116,7 +142,7 @@ class PulsarStreamReader(DataSourceStreamReader):
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_partition(self._options, self._values, partition)
+        return read_partition(self._options, self._columns, partition)
 
     def _ends(self) -> dict[str, Ends]:
         return patiently(self._options, lambda: ends_of(self._options))
@@ -134,3 +160,7 @@ class PulsarStreamReader(DataSourceStreamReader):
                     raise
                 _log.warning("%s", error)
         return found
+
+
+def _key(position: Position) -> tuple[int, int, int]:
+    return position.key

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from pyxbroker.spark.columns import record_batches
+from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.range_reader import RangeReader
-from pyxbroker.spark.values import Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,12 +25,13 @@ class RangePartition(InputPartition):
 
 
 def read_partition(
-    options: Options, values: Values, partition: InputPartition
+    options: Options, columns: Columns, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a task."""
-    assert isinstance(partition, RangePartition)
-    reader = RangeReader(options, partition.range, values)
+    if not isinstance(partition, RangePartition):
+        return  # Spark makes one of its own where there is nothing to read
+    reader = RangeReader(options, partition.range, columns)
     try:
-        yield from record_batches(partition.range.topic, values, reader, reader.definition)
+        yield from columns.record_batches(partition.range.topic, reader, reader.definition)
     finally:
         reader.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker import entry_columns
@@ -19,6 +19,7 @@ from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_arra
 from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
 from pyxbroker.spark.avro_types import NoColumn, parse, plain, spark_type
 from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.json_columns import arrays_of_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +49,12 @@ class Values(Protocol):
         """The columns in Spark's types."""
         ...
 
-    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
-        """What entries are to be decoded to."""
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
+        """What entries are to be decoded to; kept: see EntryColumns."""
+        ...
+
+    def only(self, names: Sequence[str]) -> Values:
+        """These columns of them, in this order."""
         ...
 
     def arrays(
@@ -66,6 +71,24 @@ def values_of(type_: int, definition: bytes) -> Values:
     return Primitive(type_) if type_ in _PRIMITIVES else Bytes()
 
 
+class Nothing:
+    """No column: what the payloads are is not looked at."""
+
+    def fields(self) -> list[StructField]:
+        return []
+
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
+        return EntryColumns(entry_columns.NONE, (), compression, partition, kept=kept)
+
+    def only(self, names: Sequence[str]) -> Values:
+        return self
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        return []
+
+
 class Bytes:
     """One column `value` with the payloads as they are; null for a tombstone."""
 
@@ -74,13 +97,16 @@ class Bytes:
 
         return [StructField("value", BinaryType())]
 
-    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
-        return columns_of_bytes(partition)
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
+        return columns_of_bytes(partition, kept)
 
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
         return [array_of(kinds[0], filled.rows, filled.values[0])]
+
+    def only(self, names: Sequence[str]) -> Values:
+        return self if names else Nothing()
 
 
 class Primitive:
@@ -95,9 +121,12 @@ class Primitive:
         name, _, _ = _PRIMITIVES[self._type]
         return [types.StructField("value", getattr(types, name)())]
 
-    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
         _, decoding, width = _PRIMITIVES[self._type]
-        return EntryColumns(decoding, (width,), compression, partition)
+        return EntryColumns(decoding, (width,), compression, partition, kept=kept)
+
+    def only(self, names: Sequence[str]) -> Values:
+        return self if names else Nothing()
 
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
@@ -112,6 +141,7 @@ class Record:
         """Use `of`."""
         self._type = type_
         self._definition = definition
+        self._only: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, type_: int, definition: bytes) -> Record | None:
@@ -126,23 +156,34 @@ class Record:
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import StructField
 
-        parsed = self._parsed()
+        named = self._named()
         return [
-            StructField(field["name"], spark_type(field["type"], self._named(), ()))
-            for field in parsed["fields"]
+            StructField(field["name"], spark_type(field["type"], named, ()))
+            for field in self._fields()
         ]
 
-    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+    def only(self, names: Sequence[str]) -> Values:
+        if not names:
+            return Nothing()
+        made = Record(self._type, self._definition)
+        made._only = tuple(names)
+        return made
+
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
         if self._is_flat:
-            return Programs(self._definition, definitions).columns(partition)
-        return columns_of_bytes(partition)
+            programs = Programs(self._definition, definitions, self._only)
+            return programs.columns(partition, kept)
+        return columns_of_bytes(partition, kept)
 
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
         if self._is_flat:
             return [_array(filled, kind, index) for index, kind in enumerate(kinds)]
-        return self._decoded(filled, kinds, definitions)
+        found = None
+        if self._type == JSON:
+            found = arrays_of_json(filled, self._fields(), self._named(), kinds)
+        return found or self._decoded(filled, kinds, definitions)
 
     @property
     def _is_flat(self) -> bool:
@@ -152,35 +193,44 @@ class Record:
     def _decoded(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        """Message by message: of JSON, and of records within records."""
-        import pyarrow as pa
+        """Message by message: records within records, and JSON that is not as it shall be."""
+        fields, named = self._fields(), self._named()
+        decode = self._of_avro(definitions) if self._type == AVRO else _of_json
+        is_json = self._type == JSON
+        found: list[list[Any]] = [[] for _ in fields]
 
-        parsed = self._parsed()
-        names = [field["name"] for field in parsed["fields"]]
-        decode = self._of_avro(parsed, definitions) if self._type == AVRO else self._of_json(parsed)
-        found: dict[str, list[Any]] = {name: [] for name in names}
-        for record in _each(filled, decode):
-            for name in names:
-                found[name].append(None if record is None else record.get(name))
-        return [pa.array(found[name], kind) for name, kind in zip(names, kinds, strict=True)]
+        def told(payload: bytes, version: bytes) -> list[Any] | None:
+            record = decode(payload, version)
+            if record is None:
+                return None
+            return [plain(record.get(f["name"]), f["type"], named, is_json) for f in fields]
 
-    def _of_avro(self, parsed: Any, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
+        nothing = [None] * len(fields)
+        for row in _each(filled, told):
+            for column, value in zip(found, nothing if row is None else row, strict=True):
+                column.append(value)
+        return [
+            _filled_array(filled, field["name"], column, kind)
+            for field, column, kind in zip(fields, found, kinds, strict=True)
+        ]
+
+    def _of_avro(self, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
         import fastavro
 
+        parsed = self._parsed()
         writers = {b"": parsed}
-        named = self._named()
 
         def decode(payload: bytes, version: bytes) -> Any:
             if version not in writers:
                 writers[version] = parse(definitions(version))[0]
-            found = fastavro.schemaless_reader(io.BytesIO(payload), writers[version], parsed)
-            return plain(found, parsed, named, is_json=False)
+            return fastavro.schemaless_reader(io.BytesIO(payload), writers[version], parsed)
 
         return decode
 
-    def _of_json(self, parsed: Any) -> Callable[[bytes, bytes], Any]:
-        named = self._named()
-        return lambda payload, _: plain(json.loads(payload), parsed, named, is_json=True)
+    def _fields(self) -> list[dict[str, Any]]:
+        """Of the record, those that are asked for."""
+        every = {field["name"]: field for field in self._parsed()["fields"]}
+        return list(every.values()) if self._only is None else [every[name] for name in self._only]
 
     def _parsed(self) -> Any:
         parsed, _ = parse(self._definition)
@@ -192,9 +242,17 @@ class Record:
         return parse(self._definition)[1]
 
 
-def columns_of_bytes(partition: int) -> EntryColumns:
+def _of_json(payload: bytes, _: bytes) -> Any:
+    found = json.loads(payload)
+    if found is not None and not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def columns_of_bytes(partition: int, kept: int = entry_columns.USUAL) -> EntryColumns:
     """One column of payloads as they are."""
-    return EntryColumns(entry_columns.BYTES, (entry_columns.VARIABLE,), compression, partition)
+    widths = (entry_columns.VARIABLE,)
+    return EntryColumns(entry_columns.BYTES, widths, compression, partition, kept=kept)
 
 
 def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
@@ -204,6 +262,24 @@ def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
     if pa.types.is_string(kind):
         return text_array(filled, kind, column)
     return array_of(kind, filled.rows, column)
+
+
+def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of decoded values. Raises PulsarSparkError where one is not of the type."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                raise PulsarSparkError(
+                    f"the message {position_in(filled, row)} cannot be read by its schema: the"
+                    f" field {name} is no {kind} ({error})."
+                ) from error
+        raise
 
 
 def _each(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:

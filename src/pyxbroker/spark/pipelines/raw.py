@@ -7,29 +7,12 @@ fields of records, behind the position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
-from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.options import BATCH, STREAM, Options
+from pyxbroker.spark.columns import ALL_USUAL
 from pyxbroker.spark.pipelines.arguments import POSITION
-from pyxbroker.spark.positions import Position, read_offset, write_offset
-from pyxbroker.spark.source import PulsarDataSource, PulsarReader
-from pyxbroker.spark.stream import PulsarStreamReader
+from pyxbroker.spark.source import PulsarDataSource
 from pyxbroker.spark.values import Bytes, Values
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which has no batches with a limit either
-    SupportsTriggerAvailableNow = object
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class DecodedTopics(PulsarDataSource):
@@ -39,17 +22,8 @@ class DecodedTopics(PulsarDataSource):
     def name(cls) -> str:
         return "pulsar-decoded"
 
-    def schema(self) -> StructType:
-        kinds = (LongType(), LongType(), IntegerType())
-        position = [StructField(*each) for each in zip(POSITION, kinds, strict=True)]
-        return StructType([*position, *super().schema().fields])
-
-    def reader(self, schema: StructType) -> PulsarReader:
-        return _Reader(Options(BATCH, self.options), self._values_for(_without_position(schema)))
-
-    def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        values = self._values_for(_without_position(schema))
-        return _StreamReader(Options(STREAM, self.options), values)
+    def _asked_columns(self) -> list[str]:
+        return [*POSITION, ALL_USUAL]
 
 
 class RawTopics(DecodedTopics):
@@ -62,58 +36,3 @@ class RawTopics(DecodedTopics):
     @cached_property
     def _values(self) -> Values:
         return Bytes()
-
-
-class _Reader(PulsarReader):
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return map(_with_position, super().read(partition))
-
-
-class _StreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
-    """Ends with what was there when it was prepared, if it was.
-
-    Spark's own way of ending takes one batch for all, where batches have a limit.
-    """
-
-    _until: dict[str, Position] | None = None
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._until = {topic: each.last for topic, each in self._ends().items()}
-
-    def latestOffset(
-        self, start: dict[str, str] | None = None, limit: Any = None
-    ) -> dict[str, str]:
-        found = super().latestOffset(start, limit)
-        if self._until is None:
-            return found
-        begins = read_offset(start or {})
-        ends = {}
-        for topic, end in read_offset(found).items():
-            if topic in self._until:
-                end = min(end, self._until[topic], key=lambda each: each.key)
-                ends[topic] = max(end, begins.get(topic, end), key=lambda each: each.key)
-            elif topic in begins:
-                ends[topic] = begins[topic]
-        return write_offset(ends)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return map(_with_position, super().read(partition))
-
-
-def _without_position(schema: StructType) -> StructType:
-    return StructType(schema.fields[len(POSITION) :])
-
-
-def _with_position(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Its columns behind those of the position, which is what the message ids say."""
-    import pyarrow as pa
-
-    ids = [pb.MessageIdData.FromString(each) for each in batch.column("__messageId").to_pylist()]
-    numbers = (
-        pa.array([each.ledgerId for each in ids], pa.int64()),
-        pa.array([each.entryId for each in ids], pa.int64()),
-        pa.array([each.batch_index for each in ids], pa.int32()),
-    )
-    return pa.RecordBatch.from_arrays(
-        [*numbers, *batch.columns], names=[*POSITION, *batch.schema.names]
-    )
