@@ -21,7 +21,7 @@ from pyxbroker.auth.failed_logins import FailedLogins, network_of
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
-from test_logins import connect, keep_out, let_in, serve
+from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
 
 BAD = token("me", SECRET[::-1])
 
@@ -132,6 +132,27 @@ def test_a_connect_is_refused_after_too_many_failures(tmp_path: Path) -> None:
         )
         await client.closed()
         await let_in(broker, connect(token("known")))
+
+    serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
+
+
+def test_who_was_let_in_may_show_a_newer_token_whoever_guesses_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("me", exp=50), feature_flags=REFRESHES))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        expire(broker, monkeypatch)
+        await client.receive("authChallenge")
+        newer = token("me", exp=1000)
+        client.send(answer(newer))
+        assert await client.quiet() == []
+        assert not client.connection.closed
+        await let_in(broker, connect(newer))  # when it comes back
+        stranger = Client(broker)
+        stranger.send(connect(token("new")))
+        assert (await stranger.receive("error")).error == TooManyRequests.code
 
     serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
 
