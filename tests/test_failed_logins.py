@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import jwt
 import pytest
-from harness.tokens import SECRET, settings, token
+from harness.tokens import PACKAGE, SECRET, TOKENS, settings, token
 
 from fake_service import FakeService
 from one_broker import Broker, Client
@@ -155,6 +158,51 @@ def test_who_was_let_in_may_show_a_newer_token_whoever_guesses_from_there(
         assert (await stranger.receive("error")).error == TooManyRequests.code
 
     serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """An issuer that nobody can ask: its port is taken, and nobody listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def with_issuer(url: str) -> dict[str, Any]:
+    return {
+        "maxFailedLoginsPerAddress": 2,
+        "authenticationProviders": f"{PACKAGE}oidc.AuthenticationProviderOpenID,{TOKENS}",
+        "openIDAllowedTokenIssuers": url,
+        "openIDAllowedAudiences": "a",
+        "openIDRequireIssuersUseHttps": False,
+    }
+
+
+def of_issuer(url: str) -> str:
+    claims = {"iss": url, "sub": "me", "aud": "a", "iat": 1, "exp": 2**33}
+    return jwt.encode(claims, SECRET[:32], "HS256", headers={"kid": "k"})
+
+
+def test_what_cannot_be_checked_now_is_no_guess(tmp_path: Path, unreachable: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        for _ in range(3):
+            await keep_out(broker, connect(of_issuer(unreachable)))
+        await let_in(broker, connect(token("new")))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        client = Client(broker)
+        client.send(connect(token("other")))
+        assert (await client.receive("error")).error == TooManyRequests.code
+
+    serve(tmp_path, scenario, **with_issuer(unreachable))
+
+
+@pytest.mark.parametrize("anonymous", ["", "nobody"])
+def test_a_request_that_cannot_be_checked_now_is_no_guess(unreachable: str, anonymous: str) -> None:
+    shown = [("a", of_issuer(unreachable))] * 3 + [("a", token("new"))]
+    answers = ask(shown, anonymousUserRole=anonymous, **with_issuer(unreachable))
+    expected = 200 if anonymous else 401
+    assert [each.status for each in answers] == [expected] * 3 + [200]
 
 
 def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:

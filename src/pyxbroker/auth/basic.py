@@ -61,10 +61,7 @@ class BasicProvider:
         except UnicodeDecodeError:
             raise AuthenticationError("The user is not UTF-8 text.") from None
         digest = hashlib.blake2b(shown, key=self._key, digest_size=DIGEST_BYTES).digest()
-        kept = self._kept.get(user)
-        if kept is None or not is_same(digest, kept):
-            await self._check(user, password, digest)
-            remember(self._kept, user, digest, KEPT_MAX)
+        await self._check(user, password, digest)
         return Identity(user)
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
@@ -78,10 +75,26 @@ class BasicProvider:
 
     async def _check(self, user: str, password: bytes, digest: bytes) -> None:
         """Raises AuthenticationError."""
-        known = self._users.get(user)
-        is_right = digest not in self._wrong and await self._checks.check(
-            network_of(CLIENT_ADDRESS.get()), known or self._nobody, password
-        )
-        if known is None or not is_right:
+        is_right = self._known(user, digest)
+        if is_right is None:
+            check = self._users.get(user)
+            is_right = await self._checks.check(
+                network_of(CLIENT_ADDRESS.get()),
+                check or self._nobody,
+                password,
+                lambda: self._known(user, digest),
+            )
+            # Before the next one has its turn.
+            is_right = is_right and check is not None
+            if is_right:
+                remember(self._kept, user, digest, KEPT_MAX)
+        if not is_right:
             remember(self._wrong, digest, None, WRONG_MAX)
             raise Told(WRONG)
+
+    def _known(self, user: str, digest: bytes) -> bool | None:
+        """Whether something is right that was checked lately."""
+        if digest in self._wrong:
+            return False
+        kept = self._kept.get(user)
+        return True if kept is not None and is_same(digest, kept) else None
