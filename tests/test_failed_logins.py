@@ -219,7 +219,7 @@ def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
         for address, shown in headers:
             body = Body(0, lambda: None)
             body.end()
-            head = {"authorization": f"Bearer {shown}"}
+            head = {"authorization": shown if " " in shown else f"Bearer {shown}"}
             request = Request("GET", "/admin/v2/clusters", "", head, body, address=address)
             answers.append(await application.answer(request))
         await store.close()
@@ -246,3 +246,24 @@ def test_guesses_that_end_as_anonymous_are_counted_too() -> None:
         anonymousUserRole="nobody",
     )
     assert [each.status for each in answers] == [200, 200, 429]
+
+
+def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_logins, "RIGHT_MAX", 3)
+    settings = {"maxFailedLoginsPerAddress": 2, "anonymousUserRole": "nobody"}
+    known = token("known")
+    made_up = [("b", f"Basic {number}") for number in range(5)]
+    answers = ask([("a", known), *made_up, ("a", BAD), ("a", BAD), ("a", known)], **settings)
+    assert [each.status for each in answers] == [200] * 9
+
+    async def scenario(broker: Broker) -> None:
+        await let_in(broker, connect(known))
+        for number in range(5):
+            await let_in(broker, connect(b"%d" % number, "athenz"))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        await let_in(broker, connect(known))
+
+    serve(tmp_path, scenario, **settings)

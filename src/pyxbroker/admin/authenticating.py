@@ -46,7 +46,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
         raise
     if verified.refused is not None:
         _note_failed(request, method, shown, verified.refused)
-    else:
+    elif verified.provider is not None:
         failed_logins.succeeded(method, shown)
     original = request.headers.get(ORIGINAL_HEADER)
     request.principal = Principal(verified.identity.role, original)

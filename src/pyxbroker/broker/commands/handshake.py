@@ -29,7 +29,7 @@ from pyxbroker.base.pacing import paced
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.border import check_text
-from pyxbroker.broker.commands.login import answer_of, log_in, shown_by
+from pyxbroker.broker.commands.login import Login, answer_of, log_in, shown_by
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
@@ -153,7 +153,7 @@ class Handshake:
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
-        failed_logins.succeeded(method, shown)
+        self._note_right(login, method, shown)
         if connection.closed:
             return
         permissions = self._broker.permissions
@@ -188,7 +188,7 @@ class Handshake:
             log.warning("closed: another role than before", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._broker.failed_logins.succeeded(method, shown)
+        self._note_right(login, method, shown)
 
     @contextmanager
     def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
@@ -202,6 +202,11 @@ class Handshake:
                 self._broker.failed_logins.failed(address, method, shown)
             self._broker.audit.login_failed(address, "CONNECT", method, error)
             raise
+
+    def _note_right(self, login: Login, method: str, shown: bytes) -> None:
+        # Anonymous is who shows anything: it would push out what others have proved.
+        if login.verified.provider is not None:
+            self._broker.failed_logins.succeeded(method, shown)
 
     def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
         if connection.closed:
