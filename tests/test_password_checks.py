@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pyxbroker.auth import basic
+from pyxbroker.auth.htpasswd import Check
 from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotChecked
 from pyxbroker.base.errors import AuthenticationError
@@ -138,7 +139,7 @@ def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatc
             seen.append(password)
             return False
 
-        monkeypatch.setitem(one._users, "b", never)
+        monkeypatch.setitem(one._users, "b", Check(never, one._nobody.cost))
         for password in (b"1", b"1", b"2", b"1", b"3", b"1", b"2"):
             with pytest.raises(AuthenticationError, match="invalid"):
                 await one.authenticate(b"b:" + password)
@@ -155,7 +156,7 @@ def test_many_who_show_the_same_at_once_cost_one_check(
     async def main() -> None:
         one, gate = provider(), Gate()
         gate.open()
-        monkeypatch.setitem(one._users, "b", gate.check)
+        monkeypatch.setitem(one._users, "b", Check(gate.check, one._nobody.cost))
         shown = [one.authenticate(b"b:" + password) for _ in range(50)]
         other = one.authenticate(b"s:secret")
         found = await asyncio.gather(*shown, other, return_exceptions=True)
