@@ -153,6 +153,32 @@ def test_failed_logins_are_told_and_what_they_showed_is_not(
     serve(tmp_path, scenario)
 
 
+def test_a_bad_token_that_is_served_as_anonymous_is_told_all_the_same(
+    tmp_path: Path, lines: io.StringIO, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        body = Body(0, lambda: None)
+        body.end()
+        headers = {"authorization": f"Bearer {BAD}"}
+        request = Request("GET", "/admin/v2/clusters", "", headers, body, address="10.0.0.1")
+        service: Any = broker.service
+        assert (await Application(service, service).answer(request)).status == 200
+        assert request.principal == Principal("nobody")
+        assert told(lines) == [
+            {
+                "event": "login failed",
+                "address": "10.0.0.1",
+                "operation": "login by HTTP",
+                "method": "",
+                "reason": "The token cannot be used: InvalidSignatureError.",
+            }
+        ]
+        assert BAD not in lines.getvalue() + caplog.text
+
+    serve(tmp_path, scenario, anonymousUserRole="nobody")
+    assert "authentication failed" in caplog.text
+
+
 def test_what_is_done_to_a_subscription_by_the_protocol_is_told(
     tmp_path: Path, lines: io.StringIO
 ) -> None:

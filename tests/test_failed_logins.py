@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import jwt
 import pytest
-from harness.tokens import SECRET, settings, token
+from harness.tokens import PACKAGE, SECRET, TOKENS, settings, token
 
 from fake_service import FakeService
 from one_broker import Broker, Client
@@ -21,7 +24,7 @@ from pyxbroker.auth.failed_logins import FailedLogins, network_of
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
-from test_logins import connect, keep_out, let_in, serve
+from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
 
 BAD = token("me", SECRET[::-1])
 
@@ -136,6 +139,72 @@ def test_a_connect_is_refused_after_too_many_failures(tmp_path: Path) -> None:
     serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
 
 
+def test_who_was_let_in_may_show_a_newer_token_whoever_guesses_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("me", exp=50), feature_flags=REFRESHES))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        expire(broker, monkeypatch)
+        await client.receive("authChallenge")
+        newer = token("me", exp=1000)
+        client.send(answer(newer))
+        assert await client.quiet() == []
+        assert not client.connection.closed
+        await let_in(broker, connect(newer))  # when it comes back
+        stranger = Client(broker)
+        stranger.send(connect(token("new")))
+        assert (await stranger.receive("error")).error == TooManyRequests.code
+
+    serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """An issuer that nobody can ask: its port is taken, and nobody listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def with_issuer(url: str) -> dict[str, Any]:
+    return {
+        "maxFailedLoginsPerAddress": 2,
+        "authenticationProviders": f"{PACKAGE}oidc.AuthenticationProviderOpenID,{TOKENS}",
+        "openIDAllowedTokenIssuers": url,
+        "openIDAllowedAudiences": "a",
+        "openIDRequireIssuersUseHttps": False,
+    }
+
+
+def of_issuer(url: str) -> str:
+    claims = {"iss": url, "sub": "me", "aud": "a", "iat": 1, "exp": 2**33}
+    return jwt.encode(claims, SECRET[:32], "HS256", headers={"kid": "k"})
+
+
+def test_what_cannot_be_checked_now_is_no_guess(tmp_path: Path, unreachable: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        for _ in range(3):
+            await keep_out(broker, connect(of_issuer(unreachable)))
+        await let_in(broker, connect(token("new")))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        client = Client(broker)
+        client.send(connect(token("other")))
+        assert (await client.receive("error")).error == TooManyRequests.code
+
+    serve(tmp_path, scenario, **with_issuer(unreachable))
+
+
+@pytest.mark.parametrize("anonymous", ["", "nobody"])
+def test_a_request_that_cannot_be_checked_now_is_no_guess(unreachable: str, anonymous: str) -> None:
+    shown = [("a", of_issuer(unreachable))] * 3 + [("a", token("new"))]
+    answers = ask(shown, anonymousUserRole=anonymous, **with_issuer(unreachable))
+    expected = 200 if anonymous else 401
+    assert [each.status for each in answers] == [expected] * 3 + [200]
+
+
 def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
     """The answers of one broker to requests with a token each, from an address each."""
 
@@ -150,7 +219,7 @@ def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
         for address, shown in headers:
             body = Body(0, lambda: None)
             body.end()
-            head = {"authorization": f"Bearer {shown}"}
+            head = {"authorization": shown if " " in shown else f"Bearer {shown}"}
             request = Request("GET", "/admin/v2/clusters", "", head, body, address=address)
             answers.append(await application.answer(request))
         await store.close()
@@ -177,3 +246,24 @@ def test_guesses_that_end_as_anonymous_are_counted_too() -> None:
         anonymousUserRole="nobody",
     )
     assert [each.status for each in answers] == [200, 200, 429]
+
+
+def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_logins, "RIGHT_MAX", 3)
+    settings = {"maxFailedLoginsPerAddress": 2, "anonymousUserRole": "nobody"}
+    known = token("known")
+    made_up = [("b", f"Basic {number}") for number in range(5)]
+    answers = ask([("a", known), *made_up, ("a", BAD), ("a", BAD), ("a", known)], **settings)
+    assert [each.status for each in answers] == [200] * 9
+
+    async def scenario(broker: Broker) -> None:
+        await let_in(broker, connect(known))
+        for number in range(5):
+            await let_in(broker, connect(b"%d" % number, "athenz"))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        await let_in(broker, connect(known))
+
+    serve(tmp_path, scenario, **settings)

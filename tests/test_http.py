@@ -316,6 +316,46 @@ def test_who_is_served_keeps_a_place_that_there_is_for_nobody_else(run: Run) -> 
     run(main)
 
 
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_who_was_answered_and_owes_the_rest_of_a_body_gives_way(run: Run, more: bytes) -> None:
+    """A stranger is: what it is refused with comes before its body."""
+    owing = b"POST /unread HTTP/1.1\r\n" + HOST + more + b"Content-Length: 1000\r\n\r\n"
+
+    async def main() -> None:
+        async with served(connections_max=3) as web:
+            owe = [await dial(web) for _ in range(3)]
+            for reader, writer in owe:
+                writer.write(owing)
+                await reader.readuntil(b"]")
+            assert await statuses(web, LAST) == [200]
+            assert await owe[0][0].read() == b""
+            assert len(web.server._connections) <= 3
+            for _, writer in owe:
+                writer.close()
+
+    run(main)
+
+
+def test_who_sends_a_body_that_is_read_keeps_its_place(run: Run) -> None:
+    owing = b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: 4\r\n\r\n"
+
+    async def main() -> None:
+        async with served(connections_max=2) as web:
+            sending = [await dial(web) for _ in range(2)]
+            for _, writer in sending:
+                writer.write(owing)
+            await asyncio.sleep(0.05)
+            reader, writer = await dial(web)
+            assert await reader.read() == b""
+            writer.close()
+            for reader, writer in sending:
+                writer.write(b"body")
+                assert b"body" in await reader.readuntil(b"]")
+                writer.close()
+
+    run(main)
+
+
 def test_a_client_that_says_nothing_gives_way_to_one_that_asks(run: Run) -> None:
     async def main() -> None:
         async with served(connections_max=3) as web:

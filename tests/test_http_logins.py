@@ -138,6 +138,12 @@ def test_who_shows_nothing_that_is_good_is_anonymous_where_that_is_allowed() -> 
     assert asked(**allowed, strictAuthMethod=True)[0].status == 401
 
 
+def test_by_http_a_proxys_word_counts_whatever_a_connect_has_to_prove() -> None:
+    headers = bearer(token("proxy")) | {"x-original-principal": "me"}
+    _, principal = asked(headers=headers, proxyRoles="proxy", authenticateOriginalAuthData=True)
+    assert principal == Principal("proxy", "me")
+
+
 def test_a_method_may_have_to_be_named() -> None:
     assert asked(headers=bearer(token("me")), strictAuthMethod=True)[0].status == 401
     shown = named("token", **bearer(token("me")))

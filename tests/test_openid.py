@@ -26,7 +26,7 @@ from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.fetching import split_url
 from pyxbroker.auth.issuer import ANSWER_BYTES_MAX, KEYS_MAX, parse_key
 from pyxbroker.auth.openid import OpenIdProvider
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.provider import Identity, NotChecked, NotShown
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -344,6 +344,24 @@ def test_an_issuer_that_takes_a_connection_and_is_silent_is_given_up(trusted: Pa
         attempt(
             issuer, trusted, "no connection within 0.2 s", openIDHttpConnectionTimeoutMillis=200
         )
+
+
+def test_a_key_that_may_be_new_cannot_be_told_from_a_made_up_one_while_its_issuer_fails(
+    issuer: Issuer, trusted: Path
+) -> None:
+    async def main() -> None:
+        provider = provider_of(issuer, trusted, openIDKeyIdCacheMissRefreshSeconds=0)
+        await provider.authenticate(issuer.token().encode())
+        made_up = issuer.token(kid="k9", key=rsa_key()).encode()
+        with pytest.raises(AuthenticationError, match="does not have") as told:
+            await provider.authenticate(made_up)
+        assert not isinstance(told.value, NotChecked)
+        issuer.status = 500
+        with pytest.raises(NotChecked, match="the status 500"):
+            await provider.authenticate(made_up)
+        await provider.authenticate(issuer.token().encode())
+
+    asyncio.run(main())
 
 
 def test_who_waits_for_an_issuer_holds_up_nobody_else(issuer: Issuer, trusted: Path) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pyxbroker.auth import basic
+from pyxbroker.auth.htpasswd import Check
 from pyxbroker.auth.password_checks import PasswordChecks
-from pyxbroker.auth.provider import CLIENT_ADDRESS
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotChecked
 from pyxbroker.base.errors import AuthenticationError
 from test_passwords import provider
 from web_client import until
@@ -109,7 +110,7 @@ def test_when_too_many_wait_the_last_of_the_longest_line_gives_way() -> None:
         few = await begin(checks, gate, "b", b"right")
         gate.open()
         found = await asyncio.gather(*many, *few, return_exceptions=True)
-        refused = [at for at, each in enumerate(found) if isinstance(each, AuthenticationError)]
+        refused = [at for at, each in enumerate(found) if isinstance(each, NotChecked)]
         assert refused == [10, 11, 12]
         assert found[-1] is True
 
@@ -138,12 +139,29 @@ def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatc
             seen.append(password)
             return False
 
-        monkeypatch.setitem(one._users, "b", never)
+        monkeypatch.setitem(one._users, "b", Check(never, one._nobody.cost))
         for password in (b"1", b"1", b"2", b"1", b"3", b"1", b"2"):
             with pytest.raises(AuthenticationError, match="invalid"):
                 await one.authenticate(b"b:" + password)
         assert seen == [b"1", b"2", b"3", b"2"]
         assert len(one._wrong) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("password", "is_right"), [(b"right", True), (b"wrong", False)])
+def test_many_who_show_the_same_at_once_cost_one_check(
+    monkeypatch: pytest.MonkeyPatch, password: bytes, is_right: bool
+) -> None:
+    async def main() -> None:
+        one, gate = provider(), Gate()
+        gate.open()
+        monkeypatch.setitem(one._users, "b", Check(gate.check, one._nobody.cost))
+        shown = [one.authenticate(b"b:" + password) for _ in range(50)]
+        other = one.authenticate(b"s:secret")
+        found = await asyncio.gather(*shown, other, return_exceptions=True)
+        assert [isinstance(each, Identity) for each in found] == [is_right] * 50 + [True]
+        assert gate.seen == [password]
 
     asyncio.run(main())
 

@@ -17,7 +17,7 @@ from harness.tokens import BASIC, data_url
 from pyxbroker.auth import basic
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
-from pyxbroker.auth.htpasswd import apr1, read_users
+from pyxbroker.auth.htpasswd import Check, apr1, read_users
 from pyxbroker.auth.provider import Identity, NotShown
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -75,15 +75,29 @@ def test_what_is_shown_has_one_colon() -> None:
 
 
 def test_a_user_whom_nobody_knows_takes_as_long_as_another_one() -> None:
-    """Else names could be guessed."""
+    """Else names could be guessed: whichever hashes a file has, and in whichever order."""
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(9)).decode()
+    cheaper = bcrypt.hashpw(b"secret", bcrypt.gensalt(5)).decode()
+    users = f"s:{SHA}\na:{APR1}\nc:{cheaper}\nb:{hashed}\nz:{SHA}\n"
 
     def seconds(shown: bytes) -> float:
         began = time.perf_counter()
-        refused(shown, f"b:{hashed}\n")
+        refused(shown, users)
         return time.perf_counter() - began
 
-    assert seconds(b"nobody:x") > 0.3 * seconds(b"b:x")
+    known = min(seconds(b"b:x") for _ in range(3))
+    for shown in (b"nobody:x", b"s:x", b"a:x", b"c:x", b"nobody:" + 100 * b"x", b"b:x\0"):
+        assert seconds(shown) > 0.3 * known, shown
+
+
+def test_what_is_right_for_the_costliest_hash_is_right_for_its_user_alone() -> None:
+    hashed = bcrypt.hashpw(b"other", bcrypt.gensalt(5)).decode()
+    users = f"s:{SHA}\nb:{hashed}\n"
+    for shown in (b"nobody:other", b"s:other", b"b:secret"):
+        refused(shown, users)
+    one = provider(users)
+    assert asyncio.run(one.authenticate(b"b:other")) == Identity("b")
+    assert asyncio.run(one.authenticate(b"s:secret")) == Identity("s")
 
 
 def test_a_check_is_done_once_for_a_password_that_was_right(
@@ -98,7 +112,7 @@ def test_a_check_is_done_once_for_a_password_that_was_right(
             checks.append(password)
             return False
 
-        monkeypatch.setitem(one._users, "b", never)
+        monkeypatch.setitem(one._users, "b", Check(never, one._nobody.cost))
         assert await one.authenticate(b"b:secret") == Identity("b")
         with pytest.raises(AuthenticationError):
             await one.authenticate(b"b:other")

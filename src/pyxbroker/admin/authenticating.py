@@ -10,7 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Told
+from pyxbroker.auth.provider import CLIENT_ADDRESS, NotChecked, Told
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
@@ -39,19 +39,24 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
             request.headers, lambda: request.query, request.common_name
         )
     except AuthenticationError as error:
-        failed_logins.failed(request.address, method, shown)
-        _tell(request, method, error)
+        _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
     except TooManyRequests as error:
         _tell(request, method, error)
         raise
-    if verified.was_wrong:
-        failed_logins.failed(request.address, method, shown)
-    else:
+    if verified.refused is not None:
+        _note_failed(request, method, shown, verified.refused)
+    elif verified.provider is not None:
         failed_logins.succeeded(method, shown)
     original = request.headers.get(ORIGINAL_HEADER)
     request.principal = Principal(verified.identity.role, original)
     return None
+
+
+def _note_failed(request: Request, method: str, shown: bytes, error: AuthenticationError) -> None:
+    if not isinstance(error, NotChecked):
+        request.app.broker.failed_logins.failed(request.address, method, shown)
+    _tell(request, method, error)
 
 
 def _tell(request: Request, method: str, error: PulsarError) -> None:

@@ -448,9 +448,12 @@ class HttpConnection(asyncio.Protocol):
         """Waits for the client to take what is written: who reads nothing gets no more answers.
 
         The rest of the body comes in meanwhile: many clients read nothing before they sent it all.
+        Who owes it waits for nothing but its own client, and may have to give way: strangers are
+        answered before their body has come.
         """
         if not request.body.complete:
             request.body.discard()
+            self._server.waits(self, True)
             self._resume_reading()
         await self._until_writable()
         self._release(self._charged)
@@ -513,6 +516,8 @@ class HttpConnection(asyncio.Protocol):
             self._stall_timer.cancel()
             self._stall_timer = None
         self._unsent = self._transport.get_write_buffer_size()
+        if not self._unsent:
+            self._server.waits(self, True)  # for its client to end, which over TLS may take long
         is_sending = self._parser.state is State.REFUSED or self._receiving is not None
         if is_sending and self._transport.can_write_eof():
             self._set_deadline(Deadline.END, LINGER_S)

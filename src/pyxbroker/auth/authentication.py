@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pyxbroker.auth.provider import Identity, NotShown, Provider
+from pyxbroker.auth.provider import Identity, NotChecked, NotShown, Provider
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -26,8 +26,8 @@ class Verified(NamedTuple):
 
     identity: Identity
     provider: Provider | None = None
-    was_wrong: bool = False
-    """What was shown was refused, and who showed it is let in as anonymous."""
+    refused: AuthenticationError | None = None
+    """Why what was shown does not count, whose sender is let in as anonymous."""
 
 
 class Authentication:
@@ -54,7 +54,7 @@ class Authentication:
         """
         providers = self._providers.get(method or NONE)
         if providers is None:
-            return self._nobody(f"There is no authentication method {method or NONE!r}.")
+            return self._nobody(NotShown(f"There is no authentication method {method or NONE!r}."))
         return await _first(
             providers,
             lambda provider: common_name.encode() if provider.of_certificate else shown,
@@ -103,23 +103,27 @@ class Authentication:
                 lambda provider: _shown_by(provider, headers, query, common_name),
             )
         except AuthenticationError as error:
-            return self._nobody(str(error), was_wrong=not isinstance(error, NotShown))
+            return self._nobody(error)
 
-    def _nobody(self, reason: str, was_wrong: bool = False) -> Verified:
+    def _nobody(self, reason: AuthenticationError) -> Verified:
         if self._anonymous is None:
-            raise AuthenticationError(reason)
-        return Verified(Identity(self._anonymous), was_wrong=was_wrong)
+            # Who names no method is told nothing.
+            raise reason if isinstance(reason, NotChecked) else AuthenticationError(str(reason))
+        refused = None if isinstance(reason, NotShown) else reason
+        return Verified(Identity(self._anonymous), refused=refused)
 
 
 async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]) -> Verified:
     """By the first provider that lets somebody in. Raises AuthenticationError: what the last one
-    says that was shown something.
+    says that was shown something, or NotChecked where one of them cannot tell now.
     """
     reason: AuthenticationError = NotShown("Nothing was shown.")
     for provider in providers:
         try:
             return Verified(await provider.authenticate(shown_to(provider)), provider)
         except AuthenticationError as error:
+            if isinstance(reason, NotChecked):
+                continue
             if not isinstance(error, NotShown) or isinstance(reason, NotShown):
                 reason = error
     raise reason

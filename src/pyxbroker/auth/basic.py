@@ -14,9 +14,10 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 
 from pyxbroker.auth.failed_logins import network_of, remember
-from pyxbroker.auth.htpasswd import Check, read_users
+from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
 from pyxbroker.auth.secrets import is_same, read_secret
@@ -43,8 +44,8 @@ class BasicProvider:
         if not config.basicAuthConf:
             raise ConfigError("Users and passwords need basicAuthConf, which is not set.")
         self._users = read_users(read_secret("basicAuthConf", config.basicAuthConf))
-        # Somebody whom nobody knows takes as long as somebody whom they know.
-        self._nobody: Check = next(iter(self._users.values()))
+        # Somebody whom nobody knows takes as long as whoever takes longest.
+        self._nobody = max(self._users.values(), key=lambda each: each.cost)
         self._checks = PasswordChecks(WAITING_MAX)
         self._key = os.urandom(32)
         self._kept: OrderedDict[str, bytes] = OrderedDict()  # by user
@@ -61,10 +62,7 @@ class BasicProvider:
         except UnicodeDecodeError:
             raise AuthenticationError("The user is not UTF-8 text.") from None
         digest = hashlib.blake2b(shown, key=self._key, digest_size=DIGEST_BYTES).digest()
-        kept = self._kept.get(user)
-        if kept is None or not is_same(digest, kept):
-            await self._check(user, password, digest)
-            remember(self._kept, user, digest, KEPT_MAX)
+        await self._check(user, password, digest)
         return Identity(user)
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
@@ -78,10 +76,33 @@ class BasicProvider:
 
     async def _check(self, user: str, password: bytes, digest: bytes) -> None:
         """Raises AuthenticationError."""
-        known = self._users.get(user)
-        is_right = digest not in self._wrong and await self._checks.check(
-            network_of(CLIENT_ADDRESS.get()), known or self._nobody, password
-        )
-        if known is None or not is_right:
+        is_right = self._known(user, digest)
+        if is_right is None:
+            is_right = await self._checks.check(
+                network_of(CLIENT_ADDRESS.get()),
+                partial(self._is_right, user),
+                password,
+                lambda: self._known(user, digest),
+            )
+            if is_right:  # noted before the next one has its turn
+                remember(self._kept, user, digest, KEPT_MAX)
+        if not is_right:
             remember(self._wrong, digest, None, WRONG_MAX)
             raise Told(WRONG)
+
+    def _is_right(self, user: str, password: bytes) -> bool:
+        """Takes as long for users who are not there, and for those with a cheap hash, as for the
+        one with the costliest, where it is not: else users could be told from made-up ones.
+        """
+        check = self._users.get(user)
+        is_right = check is not None and check(password)
+        if not is_right and (check is None or check.cost < self._nobody.cost):
+            self._nobody(password)
+        return is_right
+
+    def _known(self, user: str, digest: bytes) -> bool | None:
+        """Whether something is right that was checked lately."""
+        if digest in self._wrong:
+            return False
+        kept = self._kept.get(user)
+        return True if kept is not None and is_same(digest, kept) else None

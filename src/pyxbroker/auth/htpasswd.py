@@ -17,6 +17,7 @@ import ctypes.util
 import hashlib
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.properties import ConfigError
@@ -35,8 +36,19 @@ _APR1 = re.compile(r"\$apr1\$[^$:]{0,8}\$[./A-Za-z0-9]{22}")
 _SHA = "{SHA}"
 _CRYPT = re.compile(r"[./A-Za-z0-9]{13}")
 
-Check = Callable[[bytes], bool]
-"""Whether a password is the one that a hash was made of."""
+# What a check costs beside others. One of bcrypt doubles with each step of its cost, of which the
+# least, 4, takes twice as long as apr1.
+_SHA_COST, _CRYPT_COST, _APR1_COST = range(3)
+
+
+class Check(NamedTuple):
+    """Tells whether a password is the one that a hash was made of."""
+
+    is_right: Callable[[bytes], bool]
+    cost: int  # more where it takes longer
+
+    def __call__(self, password: bytes) -> bool:
+        return self.is_right(password)
 
 
 def read_users(data: bytes) -> dict[str, Check]:
@@ -64,19 +76,22 @@ def read_users(data: bytes) -> dict[str, Check]:
 def _check_of(hashed: str, number: int) -> Check:
     if _APR1.fullmatch(hashed):
         salt = hashed.removeprefix(APR1).partition("$")[0].encode()
-        return lambda password: is_same(apr1(password, salt).encode(), hashed.encode())
+        return Check(
+            lambda password: is_same(apr1(password, salt).encode(), hashed.encode()), _APR1_COST
+        )
     found = _BCRYPT.fullmatch(hashed)
     if found:
-        if not 4 <= int(found[1]) <= _BCRYPT_COST_MAX:
+        cost = int(found[1])
+        if not 4 <= cost <= _BCRYPT_COST_MAX:
             raise ConfigError(
                 f"basicAuthConf, line {number}: a cost of bcrypt is 4 to {_BCRYPT_COST_MAX}."
             )
-        return _bcrypt(hashed.encode())
+        return Check(_bcrypt(hashed.encode()), 1 << cost)
     if hashed.startswith(_SHA):
         digest = _sha_of(hashed, number)
-        return lambda password: is_same(hashlib.sha1(password).digest(), digest)
+        return Check(lambda password: is_same(hashlib.sha1(password).digest(), digest), _SHA_COST)
     if _CRYPT.fullmatch(hashed):
-        return _crypt(hashed, number)
+        return Check(_crypt(hashed, number), _CRYPT_COST)
     raise ConfigError(
         f"basicAuthConf, line {number}: the hash is neither apr1, bcrypt, SHA nor crypt."
     )
@@ -92,19 +107,19 @@ def _sha_of(hashed: str, number: int) -> bytes:
     return digest
 
 
-def _bcrypt(hashed: bytes) -> Check:
+def _bcrypt(hashed: bytes) -> Callable[[bytes], bool]:
     import bcrypt
 
     def check(password: bytes) -> bool:
-        # bcrypt knows nothing behind a byte 0, and newer versions refuse what is too long.
-        if b"\0" in password or len(password) > _BCRYPT_BYTES_MAX:
-            return False
-        return is_same(bcrypt.hashpw(password, hashed), hashed)
+        # bcrypt knows nothing behind a byte 0, and newer versions refuse what is too long. What
+        # cannot be right takes as long as all else.
+        can_be = b"\0" not in password and len(password) <= _BCRYPT_BYTES_MAX
+        return is_same(bcrypt.hashpw(password if can_be else b"", hashed), hashed) and can_be
 
     return check
 
 
-def _crypt(hashed: str, number: int) -> Check:
+def _crypt(hashed: str, number: int) -> Callable[[bytes], bool]:
     """By the C library's crypt, which Python has no more."""
     name = ctypes.util.find_library("crypt")
     if name is None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from jwt import PyJWK, PyJWTError
 
 from pyxbroker.auth.fetching import FetchFailed, FetchLimits, fetch, split_url
+from pyxbroker.auth.provider import NotChecked
 from pyxbroker.auth.signing_keys import PUBLIC_ALGORITHMS, UnfitKey, public_algorithms
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.log import get_logger
@@ -73,7 +74,9 @@ class Issuer:
         self._reading: asyncio.Task[None] | None = None
 
     async def key(self, kid: str) -> Key:
-        """The key of this name. Raises AuthenticationError."""
+        """The key of this name. Raises AuthenticationError; NotChecked where it may be there, and
+        the issuer cannot be asked.
+        """
         limits, now, keys = self._limits, self._clock(), self._keys
         may_be_new = now >= self._tried_at + limits.miss_refresh_s
         if keys is None or self._has_expired(now) or (kid not in keys and may_be_new):
@@ -81,6 +84,8 @@ class Issuer:
         elif now >= self._read_at + limits.refresh_s:
             self._begin()
         found = keys.get(kid)
+        if found is None and self._failure:
+            raise self._not_read()
         if found is None:
             raise AuthenticationError(NO_KEY)
         return found
@@ -89,15 +94,18 @@ class Issuer:
         return now >= self._read_at + self._limits.expire_s
 
     async def _wait(self) -> dict[str, Key]:
-        """What is read now; of a failure what was there before, unless that has expired."""
+        """What is read now; of a failure what was there before. Raises NotChecked where that has
+        expired.
+        """
         task = self._begin()
         if task is not None:
             await asyncio.shield(task)
         if self._keys is None or self._has_expired(self._clock()):
-            raise AuthenticationError(
-                f"The keys of the token's issuer cannot be read: {self._failure}."
-            )
+            raise self._not_read()
         return self._keys
+
+    def _not_read(self) -> NotChecked:
+        return NotChecked(f"The keys of the token's issuer cannot be read: {self._failure}.")
 
     def _begin(self) -> asyncio.Task[None] | None:
         """The task that reads; None just after one has failed."""

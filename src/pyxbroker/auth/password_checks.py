@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from pyxbroker.auth.failed_logins import remember
-from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.auth.provider import NotChecked
 
 SUSPECTS_MAX = 16_384  # addresses that have shown something wrong
 FIRST_OF_OTHERS = 4  # that go before the first of those, while there are others
@@ -35,14 +35,23 @@ class PasswordChecks:
         self._waiting = 0
         self._is_busy = False
 
-    async def check(self, network: str, check: Callable[[bytes], bool], password: bytes) -> bool:
-        """Whether a password is right that somebody from there shows. Raises AuthenticationError
-        when too many wait.
+    async def check(
+        self,
+        network: str,
+        check: Callable[[bytes], bool],
+        password: bytes,
+        known: Callable[[], bool | None] = lambda: None,
+    ) -> bool:
+        """Whether a password is right that somebody from there shows; `known` is asked when its
+        turn has come, as others may have shown the same. Raises NotChecked when too many wait.
         """
         if self._is_busy:
             await self._turn(network)
         self._is_busy = True
         try:
+            found = known()
+            if found is not None:
+                return found
             loop = asyncio.get_running_loop()
             is_right = await loop.run_in_executor(self._thread, check, password)
             self._note(network, is_right)
@@ -76,8 +85,8 @@ class PasswordChecks:
             raise
 
     def _make_room(self, network: str) -> None:
-        """Sends one away for who comes. Raises AuthenticationError when that is who comes."""
-        too_many = AuthenticationError(f"{self._waiting_max} passwords wait to be checked already.")
+        """Sends one away for who comes. Raises NotChecked when that is who comes."""
+        too_many = NotChecked(f"{self._waiting_max} passwords wait to be checked already.")
         lines = self._lines_of_suspects
         if not lines or network in self._suspects:
             every = (self._lines, self._lines_of_suspects)

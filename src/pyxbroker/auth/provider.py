@@ -29,6 +29,12 @@ class NotShown(Told):
     """A request by HTTP has nothing that the provider could look at."""
 
 
+class NotChecked(AuthenticationError):
+    """A refusal since nobody can tell now whether what was shown is right: the issuer of a token
+    cannot be asked, or too many passwords wait. It is no guess, and does not count as one.
+    """
+
+
 class Provider(Protocol):
     """Looks at credentials of one method.
 

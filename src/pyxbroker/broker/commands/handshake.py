@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.audit import DENIED
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.auth.provider import CLIENT_ADDRESS
+from pyxbroker.auth.provider import CLIENT_ADDRESS, NotChecked
 from pyxbroker.base.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -29,7 +29,7 @@ from pyxbroker.base.pacing import paced
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.border import check_text
-from pyxbroker.broker.commands.login import answer_of, log_in, shown_by
+from pyxbroker.broker.commands.login import Login, answer_of, log_in, shown_by
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
@@ -142,14 +142,18 @@ class Handshake:
         session = connection.session
         verify_original = self._broker.config.authenticateOriginalAuthData
         common_name = _common_name(connection)
+        method, shown = shown_by(connect, common_name)
+        failed_logins = self._broker.failed_logins
         try:
-            with self._watched(connection, *shown_by(connect, common_name)):
+            with self._watched(connection, method, shown):
+                failed_logins.check(session.address, method, shown)
                 principal, login = await log_in(
                     authentication, connect, verify_original, common_name
                 )
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
+        self._note_right(login, method, shown)
         if connection.closed:
             return
         permissions = self._broker.permissions
@@ -169,6 +173,9 @@ class Handshake:
     async def _renew(
         self, connection: Connection, authentication: Authentication, method: str, shown: bytes
     ) -> None:
+        """What a client shows that was let in already is looked at whoever else guesses from its
+        address, and is right when it comes back with it.
+        """
         login = connection.session.login
         assert login is not None
         try:
@@ -180,21 +187,26 @@ class Handshake:
         if not is_same:
             log.warning("closed: another role than before", peer=connection.peer)
             connection.group.turn.run(connection.close)
+            return
+        self._note_right(login, method, shown)
 
     @contextmanager
     def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
-        """Counts what becomes of a login. Raises TooManyRequests where too many have failed."""
-        failed_logins, address = self._broker.failed_logins, connection.session.address
+        """Counts and tells that a login has failed."""
+        address = connection.session.address
         CLIENT_ADDRESS.set(address)
         try:
-            failed_logins.check(address, method, shown)
             yield
         except (AuthenticationError, TooManyRequests) as error:
-            if isinstance(error, AuthenticationError):
-                failed_logins.failed(address, method, shown)
+            if isinstance(error, AuthenticationError) and not isinstance(error, NotChecked):
+                self._broker.failed_logins.failed(address, method, shown)
             self._broker.audit.login_failed(address, "CONNECT", method, error)
             raise
-        failed_logins.succeeded(method, shown)
+
+    def _note_right(self, login: Login, method: str, shown: bytes) -> None:
+        # Anonymous is who shows anything: it would push out what others have proved.
+        if login.verified.provider is not None:
+            self._broker.failed_logins.succeeded(method, shown)
 
     def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
         if connection.closed:
