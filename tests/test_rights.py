@@ -34,6 +34,7 @@ from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.broker.commands.command import no_resource
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import authentication_of
@@ -244,6 +245,21 @@ def test_a_subscription_may_have_to_be_called_after_its_role() -> None:
         asyncio.run(authorize(permissions, Principal("tc"), CONSUME_TOPIC, T, "s"))
     other = Records({"auth_policies": GRANTS, "subscription_auth_mode": "None"})
     assert may("tc", CONSUME_TOPIC, T, "s", other)
+
+
+@pytest.mark.parametrize("subscription", ["__compaction", "pulsar.dedup", "pulsar.repl.other"])
+def test_the_brokers_own_subscriptions_are_for_administrators(subscription: str) -> None:
+    """What was compacted goes with that of compaction."""
+    grants = GRANTS | {"subscription_auth_roles": {subscription: ["nc", "tc"]}}
+    for records in (Records(), Records({"auth_policies": grants})):
+        for right in EVERY_RIGHT:
+            if CONSUME not in right.holders or PRODUCE in right.holders:
+                continue
+            for resource in resources_of(right):
+                found = {
+                    each for each in ROLES if may(each, right, resource, subscription, records)
+                }
+                assert found == {"root", "admin"}, right
 
 
 # --- records that others have written ---------------------------------------------------------
@@ -530,6 +546,28 @@ def test_by_http_a_subscription_may_be_for_some_roles_alone(tmp_path: Path) -> N
             assert await rest(broker, "POST", path, "tc") == 404
 
     serve(tmp_path, scenario, GRANTS | {"subscription_auth_roles": {"s": ["tc"]}})
+
+
+def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        await topic.compaction_subscription()
+        for role in ("nc", "tc"):
+            assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", role) == 401
+        for path in ("unsubscribe/__compaction", "0x00000000_0xffffffff/unsubscribe/__compaction"):
+            assert await rest(broker, "POST", f"{N}/{path}", "nc") == 403
+        client = await let_in(broker, connect(token("nc")))
+        asked = pb.CommandSubscribe(
+            topic=TOPIC, subscription="__compaction", subType=1, consumer_id=1, request_id=1
+        )
+        error = await client.request(asked, "error")
+        assert error.error == pb.AuthorizationError
+        assert "__compaction" in topic.subscriptions
+        assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", "admin") == 204
+        assert "__compaction" not in topic.subscriptions
+
+    serve(tmp_path, scenario)
 
 
 def test_by_http_a_proxy_says_for_whom_it_asks(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, NotPermitted
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.grants import AUTH, ROLES, SUBSCRIPTIONS, TOPICS
 from pyxbroker.policies.records import Fields
@@ -143,11 +144,15 @@ class Permissions:
         if isinstance(resource, TopicName) and resource.is_system:
             # What says which policies hold is in one of them: to produce there is to administrate.
             return False
+        is_about_subscription = actions == {CONSUME} and bool(subscription)
+        if is_about_subscription and is_system_cursor(subscription):
+            # With that of compaction goes what was compacted.
+            return False
         record = await self._records.namespace(_namespace_of(resource))
         if record is None:
             return False
         grants = _object(record.get(AUTH))
-        if actions == {CONSUME} and subscription and isinstance(resource, TopicName):
+        if is_about_subscription and isinstance(resource, TopicName):
             if not _may_use(grants, subscription, role):
                 return False
             if record.get(MODE) == PREFIX and not subscription.startswith(role):

@@ -23,8 +23,8 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
+from pyxbroker.base.system_cursors import REPLICATOR_PREFIX
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
-from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
 
 MODES = {
     "PERSISTENT": (PERSISTENT,),
