@@ -235,6 +235,32 @@ def test_a_role_of_a_subscription_still_has_to_have_the_right_to_consume() -> No
     assert not may("nobody", CONSUME_TOPIC, T, "s", records)
 
 
+def test_a_subscription_of_some_roles_is_for_them_in_the_whole_namespace() -> None:
+    grants = {
+        "namespace_auth": {"nc": ["consume"], "other": ["consume"]},
+        "subscription_auth_roles": {"s": ["nc"]},
+    }
+    records = Records({"auth_policies": grants})
+    for right in (authorization.CLEAR_BACKLOG, authorization.UNSUBSCRIBE_NAMESPACE):
+        for subscription, expected in (("s", False), ("t", True), ("", True)):
+            assert may("nc", right, NAMESPACE, subscription, records)
+            assert may("other", right, NAMESPACE, subscription, records) == expected
+            for role in ("root", "admin"):
+                assert may(role, right, NAMESPACE, subscription, records)
+
+
+def test_a_subscription_has_to_be_called_after_its_role_in_the_whole_namespace() -> None:
+    records = Records({"auth_policies": GRANTS, "subscription_auth_mode": "Prefix"})
+    permissions = Permissions(Config(**ON), records)
+    for right in (authorization.CLEAR_BACKLOG, authorization.UNSUBSCRIBE_NAMESPACE):
+        assert may("nc", right, NAMESPACE, "nc-1", records)
+        assert may("nc", right, NAMESPACE, "", records)
+        for role in ("root", "admin"):
+            assert may(role, right, NAMESPACE, "s", records)
+        with pytest.raises(AuthorizationError, match="like nc-xxxx for namespace: public/default"):
+            asyncio.run(authorize(permissions, Principal("nc"), right, NAMESPACE, "s"))
+
+
 def test_a_subscription_may_have_to_be_called_after_its_role() -> None:
     records = Records({"auth_policies": GRANTS, "subscription_auth_mode": "Prefix"})
     for role in ("root", "admin"):
@@ -497,6 +523,9 @@ async def rest(
 
 LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
 N, P = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+BUNDLE = f"{N}/0x00000000_0xffffffff"
+ONE_BUNDLE = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+EXPIRE_ALL = f"{P}/t/all_subscription/expireMessages/1"
 
 
 @pytest.mark.parametrize(
@@ -548,6 +577,62 @@ def test_by_http_a_subscription_may_be_for_some_roles_alone(tmp_path: Path) -> N
     serve(tmp_path, scenario, GRANTS | {"subscription_auth_roles": {"s": ["tc"]}})
 
 
+async def with_backlog(broker: Broker, *subscriptions: str) -> PersistentTopic:
+    """A topic with subscriptions that have two messages each to acknowledge."""
+    topic = await broker.topic()
+    assert isinstance(topic, PersistentTopic)
+    for each in subscriptions:
+        await topic.subscription_for(each, topic.last_confirmed, {}, True)
+    await broker.publish_to(topic, b"0", b"1")
+    return topic
+
+
+def backlogs(topic: PersistentTopic) -> dict[str, int]:
+    return {name: each.backlog for name, each in topic.subscriptions.items()}
+
+
+@pytest.mark.parametrize("path", [N, BUNDLE])
+def test_in_a_whole_namespace_nobody_moves_or_deletes_subscriptions_of_others(
+    tmp_path: Path, path: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await with_backlog(broker, "s", "t")
+        for what in ("clearBacklog/s", "unsubscribe/s"):
+            assert await rest(broker, "POST", f"{path}/{what}", "nc") == 403
+        assert backlogs(topic) == {"s": 2, "t": 2}
+        assert await rest(broker, "POST", f"{path}/clearBacklog/t", "nc") == 204
+        assert await rest(broker, "POST", f"{path}/unsubscribe/t", "nc") == 204
+        assert backlogs(topic) == {"s": 2}
+        assert await rest(broker, "POST", f"{path}/clearBacklog/s", "tc") == 403, "no consumer here"
+        assert await rest(broker, "POST", f"{path}/clearBacklog/s", "admin") == 204
+        assert backlogs(topic) == {"s": 0}
+        assert await rest(broker, "POST", f"{path}/unsubscribe/s", "admin") == 204
+        assert backlogs(topic) == {}
+
+    grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"]}}
+    serve(tmp_path, scenario, grants, bundles=ONE_BUNDLE)
+
+
+@pytest.mark.parametrize("path", [f"{N}/clearBacklog", f"{BUNDLE}/clearBacklog", EXPIRE_ALL])
+@pytest.mark.parametrize("is_prefixed", [False, True])
+def test_what_is_done_to_all_subscriptions_leaves_out_those_of_others(
+    tmp_path: Path, path: str, is_prefixed: bool
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await with_backlog(broker, "s", "nc-1")
+        topic.wall_clock = lambda: 4e9
+        assert await rest(broker, "POST", path, "nc") == 204
+        assert backlogs(topic) == {"s": 2, "nc-1": 0}
+        assert await rest(broker, "POST", path, "admin") == 204
+        assert backlogs(topic) == {"s": 0, "nc-1": 0}
+
+    if is_prefixed:
+        serve(tmp_path, scenario, bundles=ONE_BUNDLE, subscription_auth_mode="Prefix")
+    else:
+        grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"]}}
+        serve(tmp_path, scenario, grants, bundles=ONE_BUNDLE)
+
+
 def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
@@ -555,8 +640,8 @@ def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:
         await topic.compaction_subscription()
         for role in ("nc", "tc"):
             assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", role) == 401
-        for path in ("unsubscribe/__compaction", "0x00000000_0xffffffff/unsubscribe/__compaction"):
-            assert await rest(broker, "POST", f"{N}/{path}", "nc") == 403
+        for path in (N, BUNDLE):
+            assert await rest(broker, "POST", f"{path}/unsubscribe/__compaction", "nc") == 403
         client = await let_in(broker, connect(token("nc")))
         asked = pb.CommandSubscribe(
             topic=TOPIC, subscription="__compaction", subType=1, consumer_id=1, request_id=1

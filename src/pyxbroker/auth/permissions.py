@@ -44,6 +44,11 @@ NO_PREFIX = (
     "Failed to create consumer - The subscription name needs to be prefixed by the authentication"
     " role, like {role}-xxxx for topic: {topic}"
 )
+# Pulsar does not look at subscriptions there.
+NO_PREFIX_IN_NAMESPACE = (
+    "The subscription name needs to be prefixed by the authentication role, like {role}-xxxx for"
+    " namespace: {namespace}"
+)
 
 
 class WrongPrefix(AuthorizationError):
@@ -152,11 +157,11 @@ class Permissions:
         if record is None:
             return False
         grants = _object(record.get(AUTH))
-        if is_about_subscription and isinstance(resource, TopicName):
+        if is_about_subscription:
             if not _may_use(grants, subscription, role):
                 return False
             if record.get(MODE) == PREFIX and not subscription.startswith(role):
-                raise WrongPrefix(NO_PREFIX.format(role=role, topic=resource))
+                raise _wrong_prefix(role, resource)
         topic = resource if right.scope is Scope.TOPIC else None
         return any(self._grants(roles, role, actions) for roles in _granted(grants, topic))
 
@@ -177,6 +182,12 @@ class Permissions:
             _matches(pattern, role) and not actions.isdisjoint(_texts(granted))
             for pattern, granted in roles.items()
         )
+
+
+def _wrong_prefix(role: str, resource: NamespaceName | TopicName) -> WrongPrefix:
+    if isinstance(resource, TopicName):
+        return WrongPrefix(NO_PREFIX.format(role=role, topic=resource))
+    return WrongPrefix(NO_PREFIX_IN_NAMESPACE.format(role=role, namespace=resource))
 
 
 def _tenant_of(resource: NamespaceName | TopicName) -> str:
