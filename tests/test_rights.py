@@ -12,7 +12,8 @@ from harness.tokens import settings, token
 
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import every_endpoint
+from pyxbroker.admin.endpoints import Endpoint, every_endpoint
+from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
@@ -53,7 +54,7 @@ GRANTS = {
 ROLES = ("root", "admin", "np", "nc", "nf", "tp", "tc", "nobody", "roo", "", None)
 EVERY_RIGHT = sorted(
     {each for each in vars(authorization).values() if isinstance(each, Right)}
-    | {each.right for _, each in every_endpoint()},
+    | {each.right for each in (*(row for _, row in every_endpoint()), *refused())},
     key=str,
 )
 
@@ -523,6 +524,7 @@ async def rest(
 
 LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
 N, P = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+NOT_BUILT = [each for each in refused() if each.answer.status == 501 and "{namespace}" in each.path]
 BUNDLE = f"{N}/0x00000000_0xffffffff"
 ONE_BUNDLE = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
 EXPIRE_ALL = f"{P}/t/all_subscription/expireMessages/1"
@@ -651,6 +653,32 @@ def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:
         assert "__compaction" in topic.subscriptions
         assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", "admin") == 204
         assert "__compaction" not in topic.subscriptions
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("row", NOT_BUILT, ids=lambda row: f"{row.method} {row.path}")
+def test_nobody_learns_by_what_is_not_built_which_namespaces_and_topics_there_are(
+    tmp_path: Path, row: Endpoint
+) -> None:
+    path = row.path.replace("{domain}", "persistent").replace("{tenant}", "public")
+    body = "" if row.content is None else "1"
+
+    async def scenario(broker: Broker) -> None:
+        async def told(role: str, namespace: str, topic: str) -> int:
+            target = path.replace("{namespace}", namespace).replace("{topic}", topic)
+            return await rest(broker, row.method, target, role, body)
+
+        await broker.topic()
+        refused = {await told("nobody", "default", "t")}
+        assert refused <= {401, 403}
+        for role in ("nobody", "np", "nc", "tp", "tc"):
+            for place in (("default", "t"), ("default", "none"), ("none", "none")):
+                assert {await told(role, *place)} == refused
+        assert await told("root", "default", "t") == 501
+        assert await told("root", "none", "t") == 404
+        if SUPERUSER not in row.right.holders:
+            assert await told("admin", "default", "t") == 501
 
     serve(tmp_path, scenario)
 
