@@ -14,13 +14,14 @@ from harness.apache_records import ApacheRecords, Compacted
 from compacting import PACK, Sent, batch, compact, compacted_ledgers, messages_of, single, view
 from one_bookie import BOOKIE_ID, append
 from one_broker import TOPIC, Broker, run
+from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.compaction import _Writer
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.metadata import decode
 from pyxbroker.metadata import paths
-from pyxbroker.mledger.compacted_ledger import COMPACTION, LEDGER_PROPERTY
+from pyxbroker.mledger.compacted_ledger import LEDGER_PROPERTY
 from pyxbroker.mledger.cursor import NO_LEDGER
 from test_apache_typed_records import value_at
 

@@ -13,8 +13,8 @@ import pytest
 from harness.apache_records import ApacheRecords
 
 from one_broker import TOPIC, Broker, run
+from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths

@@ -511,6 +511,9 @@ def test_nobody_but_compaction_moves_its_subscription(tmp_path: Path) -> None:
             assert (await rest(method, path, body))[0] == 405, path
         topic.wall_clock = lambda: 4e9
         assert await rest("POST", f"{P}/t/all_subscription/expireMessages/1") == DONE
+        namespace = "/admin/v2/namespaces/public/default"
+        assert await rest("POST", f"{namespace}/clearBacklog") == DONE
+        assert (await rest("POST", f"{namespace}/clearBacklog/__compaction"))[0] == 405
         assert topic.subscriptions["__compaction"].acks.mark_delete == mark
         assert await values(await reopened(broker)) == {"a": b"2"}
 

@@ -11,10 +11,10 @@ import pytest
 from one_bookie import read_all, turns, until
 from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
+from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import deduplication as deduplication_module
 from pyxbroker.broker.topics.deduplication import NAME_BYTES, SNAPSHOT_BYTES_MAX, Deduplication
-from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger.cursor import Cursor

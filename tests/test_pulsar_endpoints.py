@@ -20,6 +20,7 @@ from pyxbroker.admin.not_built import NOT_BUILT, NOT_FOUND, NOT_IMPLEMENTED, OFF
 from pyxbroker.admin.pulsar_endpoints import PulsarEndpoint, endpoints
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.router import Router
+from pyxbroker.auth.authorization import AUTHENTICATED, SUPERUSER, TENANT_ADMIN, Scope
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 THEIRS = list(endpoints())
@@ -92,6 +93,15 @@ def test_a_refusal_is_a_status_and_a_sentence() -> None:
         answer = asyncio.run(answered(row))
         assert answer == (row.answer.status, {"reason": row.answer.about})
         assert answer[0] in {NOT_IMPLEMENTED, *(part.status for part in OFF)}
+
+
+def test_what_is_not_built_asks_for_a_right_where_it_tells_what_is_there() -> None:
+    for row in refused():
+        is_told = row.answer.status == NOT_IMPLEMENTED and "{namespace}" in row.path
+        assert (row.right == AUTHENTICATED) == (not is_told), row.path
+        if is_told:
+            assert set(row.right.holders) <= {TENANT_ADMIN, SUPERUSER}
+            assert ("{topic}" in row.path) == (row.right.scope in (Scope.TOPIC, Scope.TOPIC_POLICY))
 
 
 async def answered(row: Endpoint) -> tuple[int, object]:

@@ -12,7 +12,8 @@ from harness.tokens import settings, token
 
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import every_endpoint
+from pyxbroker.admin.endpoints import Endpoint, every_endpoint
+from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
@@ -34,6 +35,7 @@ from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.broker.commands.command import no_resource
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import authentication_of
@@ -52,7 +54,7 @@ GRANTS = {
 ROLES = ("root", "admin", "np", "nc", "nf", "tp", "tc", "nobody", "roo", "", None)
 EVERY_RIGHT = sorted(
     {each for each in vars(authorization).values() if isinstance(each, Right)}
-    | {each.right for _, each in every_endpoint()},
+    | {each.right for each in (*(row for _, row in every_endpoint()), *refused())},
     key=str,
 )
 
@@ -234,6 +236,32 @@ def test_a_role_of_a_subscription_still_has_to_have_the_right_to_consume() -> No
     assert not may("nobody", CONSUME_TOPIC, T, "s", records)
 
 
+def test_a_subscription_of_some_roles_is_for_them_in_the_whole_namespace() -> None:
+    grants = {
+        "namespace_auth": {"nc": ["consume"], "other": ["consume"]},
+        "subscription_auth_roles": {"s": ["nc"]},
+    }
+    records = Records({"auth_policies": grants})
+    for right in (authorization.CLEAR_BACKLOG, authorization.UNSUBSCRIBE_NAMESPACE):
+        for subscription, expected in (("s", False), ("t", True), ("", True)):
+            assert may("nc", right, NAMESPACE, subscription, records)
+            assert may("other", right, NAMESPACE, subscription, records) == expected
+            for role in ("root", "admin"):
+                assert may(role, right, NAMESPACE, subscription, records)
+
+
+def test_a_subscription_has_to_be_called_after_its_role_in_the_whole_namespace() -> None:
+    records = Records({"auth_policies": GRANTS, "subscription_auth_mode": "Prefix"})
+    permissions = Permissions(Config(**ON), records)
+    for right in (authorization.CLEAR_BACKLOG, authorization.UNSUBSCRIBE_NAMESPACE):
+        assert may("nc", right, NAMESPACE, "nc-1", records)
+        assert may("nc", right, NAMESPACE, "", records)
+        for role in ("root", "admin"):
+            assert may(role, right, NAMESPACE, "s", records)
+        with pytest.raises(AuthorizationError, match="like nc-xxxx for namespace: public/default"):
+            asyncio.run(authorize(permissions, Principal("nc"), right, NAMESPACE, "s"))
+
+
 def test_a_subscription_may_have_to_be_called_after_its_role() -> None:
     records = Records({"auth_policies": GRANTS, "subscription_auth_mode": "Prefix"})
     for role in ("root", "admin"):
@@ -244,6 +272,21 @@ def test_a_subscription_may_have_to_be_called_after_its_role() -> None:
         asyncio.run(authorize(permissions, Principal("tc"), CONSUME_TOPIC, T, "s"))
     other = Records({"auth_policies": GRANTS, "subscription_auth_mode": "None"})
     assert may("tc", CONSUME_TOPIC, T, "s", other)
+
+
+@pytest.mark.parametrize("subscription", ["__compaction", "pulsar.dedup", "pulsar.repl.other"])
+def test_the_brokers_own_subscriptions_are_for_administrators(subscription: str) -> None:
+    """What was compacted goes with that of compaction."""
+    grants = GRANTS | {"subscription_auth_roles": {subscription: ["nc", "tc"]}}
+    for records in (Records(), Records({"auth_policies": grants})):
+        for right in EVERY_RIGHT:
+            if CONSUME not in right.holders or PRODUCE in right.holders:
+                continue
+            for resource in resources_of(right):
+                found = {
+                    each for each in ROLES if may(each, right, resource, subscription, records)
+                }
+                assert found == {"root", "admin"}, right
 
 
 # --- records that others have written ---------------------------------------------------------
@@ -481,6 +524,10 @@ async def rest(
 
 LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
 N, P = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+NOT_BUILT = [each for each in refused() if each.answer.status == 501 and "{namespace}" in each.path]
+BUNDLE = f"{N}/0x00000000_0xffffffff"
+ONE_BUNDLE = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+EXPIRE_ALL = f"{P}/t/all_subscription/expireMessages/1"
 
 
 @pytest.mark.parametrize(
@@ -530,6 +577,110 @@ def test_by_http_a_subscription_may_be_for_some_roles_alone(tmp_path: Path) -> N
             assert await rest(broker, "POST", path, "tc") == 404
 
     serve(tmp_path, scenario, GRANTS | {"subscription_auth_roles": {"s": ["tc"]}})
+
+
+async def with_backlog(broker: Broker, *subscriptions: str) -> PersistentTopic:
+    """A topic with subscriptions that have two messages each to acknowledge."""
+    topic = await broker.topic()
+    assert isinstance(topic, PersistentTopic)
+    for each in subscriptions:
+        await topic.subscription_for(each, topic.last_confirmed, {}, True)
+    await broker.publish_to(topic, b"0", b"1")
+    return topic
+
+
+def backlogs(topic: PersistentTopic) -> dict[str, int]:
+    return {name: each.backlog for name, each in topic.subscriptions.items()}
+
+
+@pytest.mark.parametrize("path", [N, BUNDLE])
+def test_in_a_whole_namespace_nobody_moves_or_deletes_subscriptions_of_others(
+    tmp_path: Path, path: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await with_backlog(broker, "s", "t")
+        for what in ("clearBacklog/s", "unsubscribe/s"):
+            assert await rest(broker, "POST", f"{path}/{what}", "nc") == 403
+        assert backlogs(topic) == {"s": 2, "t": 2}
+        assert await rest(broker, "POST", f"{path}/clearBacklog/t", "nc") == 204
+        assert await rest(broker, "POST", f"{path}/unsubscribe/t", "nc") == 204
+        assert backlogs(topic) == {"s": 2}
+        assert await rest(broker, "POST", f"{path}/clearBacklog/s", "tc") == 403, "no consumer here"
+        assert await rest(broker, "POST", f"{path}/clearBacklog/s", "admin") == 204
+        assert backlogs(topic) == {"s": 0}
+        assert await rest(broker, "POST", f"{path}/unsubscribe/s", "admin") == 204
+        assert backlogs(topic) == {}
+
+    grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"]}}
+    serve(tmp_path, scenario, grants, bundles=ONE_BUNDLE)
+
+
+@pytest.mark.parametrize("path", [f"{N}/clearBacklog", f"{BUNDLE}/clearBacklog", EXPIRE_ALL])
+@pytest.mark.parametrize("is_prefixed", [False, True])
+def test_what_is_done_to_all_subscriptions_leaves_out_those_of_others(
+    tmp_path: Path, path: str, is_prefixed: bool
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await with_backlog(broker, "s", "nc-1")
+        topic.wall_clock = lambda: 4e9
+        assert await rest(broker, "POST", path, "nc") == 204
+        assert backlogs(topic) == {"s": 2, "nc-1": 0}
+        assert await rest(broker, "POST", path, "admin") == 204
+        assert backlogs(topic) == {"s": 0, "nc-1": 0}
+
+    if is_prefixed:
+        serve(tmp_path, scenario, bundles=ONE_BUNDLE, subscription_auth_mode="Prefix")
+    else:
+        grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"]}}
+        serve(tmp_path, scenario, grants, bundles=ONE_BUNDLE)
+
+
+def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        await topic.compaction_subscription()
+        for role in ("nc", "tc"):
+            assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", role) == 401
+        for path in (N, BUNDLE):
+            assert await rest(broker, "POST", f"{path}/unsubscribe/__compaction", "nc") == 403
+        client = await let_in(broker, connect(token("nc")))
+        asked = pb.CommandSubscribe(
+            topic=TOPIC, subscription="__compaction", subType=1, consumer_id=1, request_id=1
+        )
+        error = await client.request(asked, "error")
+        assert error.error == pb.AuthorizationError
+        assert "__compaction" in topic.subscriptions
+        assert await rest(broker, "DELETE", f"{P}/t/subscription/__compaction", "admin") == 204
+        assert "__compaction" not in topic.subscriptions
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("row", NOT_BUILT, ids=lambda row: f"{row.method} {row.path}")
+def test_nobody_learns_by_what_is_not_built_which_namespaces_and_topics_there_are(
+    tmp_path: Path, row: Endpoint
+) -> None:
+    path = row.path.replace("{domain}", "persistent").replace("{tenant}", "public")
+    body = "" if row.content is None else "1"
+
+    async def scenario(broker: Broker) -> None:
+        async def told(role: str, namespace: str, topic: str) -> int:
+            target = path.replace("{namespace}", namespace).replace("{topic}", topic)
+            return await rest(broker, row.method, target, role, body)
+
+        await broker.topic()
+        refused = {await told("nobody", "default", "t")}
+        assert refused <= {401, 403}
+        for role in ("nobody", "np", "nc", "tp", "tc"):
+            for place in (("default", "t"), ("default", "none"), ("none", "none")):
+                assert {await told(role, *place)} == refused
+        assert await told("root", "default", "t") == 501
+        assert await told("root", "none", "t") == 404
+        if SUPERUSER not in row.right.holders:
+            assert await told("admin", "default", "t") == 501
+
+    serve(tmp_path, scenario)
 
 
 def test_by_http_a_proxy_says_for_whom_it_asks(tmp_path: Path) -> None:

@@ -28,9 +28,15 @@ RULES: tuple[Rule, ...] = (
         here=r"\A4 Unauthorized",
     ),
     Rule(
-        "what is not built says so to everybody",
-        r"\| [A-Z]+ /",
+        "what is not built says so to who may ask for it; of clusters to everybody",
+        r"^administrator of the tenant \| [A-Z]+ /|\| [A-Z]+ /admin/v2/clusters/[^/]+/migrate$",
         here=r"\A501 ",
+    ),
+    Rule(
+        "whether a namespace is there is told to its administrators alone",
+        r"\| GET /admin/v2/namespaces/.*/scanOffloadedLedgers$",
+        there=r"\A0 ",
+        here=r"\A403 ",
     ),
     Rule(
         "what the right is for that is asked of a topic is said, and not the right to look it up",

@@ -16,11 +16,23 @@ from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import AUTHENTICATED
+from pyxbroker.auth.authorization import (
+    AUTHENTICATED,
+    MIGRATE_NAMESPACE,
+    OFFLOAD,
+    TENANT_ADMIN,
+    Resource,
+    Right,
+    Scope,
+)
 
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
 BODY_BYTES_MAX = 16 << 10
+# The right that Pulsar asks for, by the end of a path; at others it is one to read or to write the
+# policy about offloading, or the one that is named here.
+RIGHTS = {"migration": MIGRATE_NAMESPACE, "offload": OFFLOAD}
+POLICIES = {"shadowTopics": "SHADOW_TOPIC"}
 
 
 class Part(NamedTuple):
@@ -135,7 +147,27 @@ def _row(part: Part, method: str, path: str) -> Endpoint:
         schemas: dict[str, Schema] = {"application/json": {}}
         content = Content("It is not looked at.", schemas, bytes_max=BODY_BYTES_MAX)
     about = f"About {part.about}."
-    return Endpoint(method, path, refuse, AUTHENTICATED, about, answer, content=content)
+    if not checks:
+        return Endpoint(method, path, refuse, AUTHENTICATED, about, answer)
+    right = _right_of(method, path)
+    return Endpoint(method, path, refuse, right, about, answer, _resource_of, content=content)
+
+
+def _right_of(method: str, path: str) -> Right:
+    """What one needs to be told whether a namespace or a topic is there."""
+    end = path.rpartition("/")[2]
+    if end in RIGHTS:
+        return RIGHTS[end]
+    scope = Scope.TOPIC_POLICY if "{topic}" in path else Scope.NAMESPACE_POLICY
+    verb = "READ" if method == "GET" else "WRITE"
+    return Right(scope, f"{verb} {POLICIES.get(end, 'OFFLOAD')}", (TENANT_ADMIN,))
+
+
+def _resource_of(request: Request) -> Resource:
+    # Imported as late as in _check().
+    from pyxbroker.admin.resources.names import namespace_name_of, topic_of
+
+    return topic_of(request) if "topic" in request.parameters else namespace_name_of(request)
 
 
 async def _check(request: Request) -> None:

@@ -187,6 +187,9 @@ EXPIRE_MESSAGES = Right(Scope.TOPIC, "EXPIRE_MESSAGES", (TENANT_ADMIN, CONSUME))
 UNLOAD = Right(Scope.TOPIC, "UNLOAD", (TENANT_ADMIN,))
 TRIM_TOPIC = Right(Scope.TOPIC, "TRIM_TOPIC", (TENANT_ADMIN,))
 COMPACT = Right(Scope.TOPIC, "COMPACT", (TENANT_ADMIN,))
+# Of what is not built (admin/not_built.py); of a migration Pulsar has no name.
+OFFLOAD = Right(Scope.TOPIC, "OFFLOAD", (TENANT_ADMIN,))
+MIGRATE_NAMESPACE = Right(Scope.NAMESPACE, "MIGRATE", (SUPERUSER,))
 TERMINATE = Right(Scope.TOPIC, "TERMINATE", (TENANT_ADMIN,))
 
 

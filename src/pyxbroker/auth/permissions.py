@@ -25,6 +25,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, NotPermitted
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.grants import AUTH, ROLES, SUBSCRIPTIONS, TOPICS
 from pyxbroker.policies.records import Fields
@@ -42,6 +43,11 @@ MISFIT = "Invalid combination of Original principal cannot be empty if the reque
 NO_PREFIX = (
     "Failed to create consumer - The subscription name needs to be prefixed by the authentication"
     " role, like {role}-xxxx for topic: {topic}"
+)
+# Pulsar does not look at subscriptions there.
+NO_PREFIX_IN_NAMESPACE = (
+    "The subscription name needs to be prefixed by the authentication role, like {role}-xxxx for"
+    " namespace: {namespace}"
 )
 
 
@@ -143,15 +149,19 @@ class Permissions:
         if isinstance(resource, TopicName) and resource.is_system:
             # What says which policies hold is in one of them: to produce there is to administrate.
             return False
+        is_about_subscription = actions == {CONSUME} and bool(subscription)
+        if is_about_subscription and is_system_cursor(subscription):
+            # With that of compaction goes what was compacted.
+            return False
         record = await self._records.namespace(_namespace_of(resource))
         if record is None:
             return False
         grants = _object(record.get(AUTH))
-        if actions == {CONSUME} and subscription and isinstance(resource, TopicName):
+        if is_about_subscription:
             if not _may_use(grants, subscription, role):
                 return False
             if record.get(MODE) == PREFIX and not subscription.startswith(role):
-                raise WrongPrefix(NO_PREFIX.format(role=role, topic=resource))
+                raise _wrong_prefix(role, resource)
         topic = resource if right.scope is Scope.TOPIC else None
         return any(self._grants(roles, role, actions) for roles in _granted(grants, topic))
 
@@ -172,6 +182,12 @@ class Permissions:
             _matches(pattern, role) and not actions.isdisjoint(_texts(granted))
             for pattern, granted in roles.items()
         )
+
+
+def _wrong_prefix(role: str, resource: NamespaceName | TopicName) -> WrongPrefix:
+    if isinstance(resource, TopicName):
+        return WrongPrefix(NO_PREFIX.format(role=role, topic=resource))
+    return WrongPrefix(NO_PREFIX_IN_NAMESPACE.format(role=role, namespace=resource))
 
 
 def _tenant_of(resource: NamespaceName | TopicName) -> str:

@@ -38,6 +38,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.partition_nodes import each_of
@@ -68,6 +69,12 @@ log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
+
+MayUse = Callable[[str], Awaitable[bool]]  # whether whoever asks may use a subscription
+
+
+async def _may_always(_subscription: str) -> bool:
+    return True
 
 
 class Namespaces:
@@ -293,9 +300,15 @@ class Namespaces:
         await each_of(await _inside(found, bundle), self._topics.unload)
 
     async def clear_backlog(
-        self, name: str, subscription: str | None = None, bundle: Bundle = WHOLE
+        self,
+        name: str,
+        subscription: str | None = None,
+        bundle: Bundle = WHOLE,
+        may_use: MayUse = _may_always,
     ) -> None:
-        """Acknowledges all that waits in persistent topics: of one subscription, or of all.
+        """Acknowledges all that waits in persistent topics: of one subscription, or of all that
+        whoever asks may use. That of compaction stays where it is: what is not compacted yet would
+        be in no view any more.
 
         Raises NamespaceNotFound, SubscriptionNotFound when no topic has the subscription, and what
         keeps a topic from being opened.
@@ -303,8 +316,11 @@ class Namespaces:
 
         async def clear(topic: Topic) -> None:
             names = list(topic.subscriptions) if subscription is None else [subscription]
+            slices = Slices()
             for each in names:
-                if each in topic.subscriptions:
+                is_wanted = not is_system_cursor(each) and await may_use(each)
+                await slices.pause()
+                if is_wanted and each in topic.subscriptions:
                     await topic.clear_backlog(each)
 
         count = await self._each_persistent(name, subscription, clear, bundle)

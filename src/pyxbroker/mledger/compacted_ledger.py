@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
 from pyxbroker.metadata.store import MetadataError
@@ -18,7 +19,6 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.mledger")
 
-COMPACTION = "__compaction"
 LEDGER_PROPERTY = "CompactedTopicLedger"  # of the cursor, as Pulsar calls it
 NAMES_PROPERTY = "pyxbroker.compactedLedgers"  # of the list of ledgers: ids, with commas
 NAMES_MAX = 64

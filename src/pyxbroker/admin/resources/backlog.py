@@ -29,6 +29,7 @@ from pyxbroker.admin.resources.topic_work import (
     with_each,
 )
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.subscription_rights import may_use
 from pyxbroker.auth.authorization import (
     ADMINISTRATE,
     COMPACT,
@@ -39,6 +40,7 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -179,16 +181,29 @@ async def skip_all(request: Request) -> Response:
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    return await _expire(request, EXPIRING, lambda topic: [moved_subscription_of(request, topic)])
+
+    async def named(topic: PersistentTopic) -> list[Subscription]:
+        return [moved_subscription_of(request, topic)]
+
+    return await _expire(request, EXPIRING, named)
 
 
 async def expire_all(request: Request) -> Response:
-    """The same for all subscriptions."""
-    return await _expire(request, f"{EXPIRING} for all subscriptions", expiry.held_back)
+    """The same for all subscriptions that the role may use."""
+
+    async def usable(topic: PersistentTopic) -> list[Subscription]:
+        found, slices = [], Slices()
+        for each in expiry.held_back(topic):
+            if await may_use(request, each.name):
+                found.append(each)
+            await slices.pause()
+        return found
+
+    return await _expire(request, f"{EXPIRING} for all subscriptions", usable)
 
 
 async def _expire(
-    request: Request, what: str, of: Callable[[PersistentTopic], list[Subscription]]
+    request: Request, what: str, of: Callable[[PersistentTopic], Awaitable[list[Subscription]]]
 ) -> Response:
     name, seconds = topic_of(request), _not_negative(request, "seconds")
     await check_namespace(request, name.namespace)
@@ -196,7 +211,7 @@ async def _expire(
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
-        subscriptions = of(topic)
+        subscriptions = await of(topic)
         if seconds > 0:
             await expiry.expire(topic, seconds, subscriptions)
         for each in subscriptions:
@@ -339,7 +354,8 @@ ENDPOINTS = (
         TOPIC + "/all_subscription/expireMessages/{seconds:int}",
         expire_all,
         EXPIRE_MESSAGES,
-        "Acknowledges for all subscriptions what is older than so many seconds.",
+        "Acknowledges for all subscriptions that the role may use what is older than so many"
+        " seconds.",
         resource=topic_of,
     ),
 )

@@ -77,7 +77,7 @@ async def unload(request: Request) -> Response:
 
 
 async def clear_backlog(request: Request) -> Response:
-    """Acknowledges everything that waits, for every subscription."""
+    """Acknowledges everything that waits, for every subscription that the role may use."""
     return await clear(request, None, await bundle_of(request))
 
 
@@ -232,7 +232,7 @@ ENDPOINTS = (
         PATH + "/clearBacklog",
         clear_backlog,
         CLEAR_BACKLOG,
-        "Acknowledges everything that waits in a bundle.",
+        "Acknowledges what waits in a bundle, for the subscriptions that the role may use.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pyxbroker.admin.endpoints import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
@@ -15,6 +17,7 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.resources.namespaces import ONE
 from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.subscription_rights import may_use
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     GET_TOPICS,
@@ -23,8 +26,8 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
+from pyxbroker.base.system_cursors import COMPACTION, REPLICATOR_PREFIX
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
-from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
 
 MODES = {
     "PERSISTENT": (PERSISTENT,),
@@ -56,7 +59,7 @@ async def unload(request: Request) -> Response:
 
 
 async def clear_backlog(request: Request) -> Response:
-    """Acknowledges everything that waits, for every subscription."""
+    """Acknowledges everything that waits, for every subscription that the role may use."""
     return await clear(request, None)
 
 
@@ -66,11 +69,15 @@ async def clear_backlog_of_subscription(request: Request) -> Response:
 
 
 async def clear(request: Request, subscription: str | None, bundle: Bundle = WHOLE) -> Response:
-    """The same for the topics of a bundle."""
+    """The same for the topics of a bundle; of all subscriptions, for those the role may use."""
     request.argument("authoritative")
     namespaces = request.app.broker.namespaces
     try:
-        await namespaces.clear_backlog(namespace_of(request), subscription, bundle)
+        name = namespace_of(request)
+        if subscription == COMPACTION:
+            await namespaces.record(name)
+            raise HttpError(405, f"Subscription {subscription} is moved by compaction only")
+        await namespaces.clear_backlog(name, subscription, bundle, partial(may_use, request))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionNotFound as error:
@@ -130,7 +137,7 @@ ENDPOINTS = (
         ONE + "/clearBacklog",
         clear_backlog,
         CLEAR_BACKLOG,
-        "Acknowledges everything that waits in a namespace.",
+        "Acknowledges what waits in a namespace, for the subscriptions that the role may use.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),

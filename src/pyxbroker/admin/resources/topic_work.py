@@ -16,8 +16,8 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.base import limits
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.expiry import is_system_cursor
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.broker.topics.compacted import CompactedLedger, open_compacted
 from pyxbroker.broker.topics.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
@@ -38,7 +39,7 @@ from pyxbroker.ledger.handle import EntryDamaged, LedgerError, LedgerHandle, NoS
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger import compacted_ledger
-from pyxbroker.mledger.compacted_ledger import COMPACTION, LEDGER_PROPERTY
+from pyxbroker.mledger.compacted_ledger import LEDGER_PROPERTY
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.errors import PersistenceError, PulsarError
 from pyxbroker.base.limits import PRODUCER_BYTES_MAX
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.broker.broker_limits import DeduplicationLimits
-from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError

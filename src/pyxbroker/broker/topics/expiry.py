@@ -11,23 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.entry import Position
-from pyxbroker.mledger.compacted_ledger import COMPACTION
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.broker.topics.subscription import Subscription
 
 log = get_logger("pyxbroker.topic")
-
-DEDUPLICATION_CURSOR = "pulsar.dedup"
-SYSTEM_CURSORS = frozenset({COMPACTION, DEDUPLICATION_CURSOR})
-REPLICATOR_PREFIX = "pulsar.repl"
-
-
-def is_system_cursor(name: str) -> bool:
-    """Whether a cursor is one of the broker's own."""
-    return name in SYSTEM_CURSORS or name.startswith(REPLICATOR_PREFIX)
 
 
 def held_back(topic: PersistentTopic) -> list[Subscription]:

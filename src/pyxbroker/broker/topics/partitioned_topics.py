@@ -31,9 +31,9 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
-from pyxbroker.broker.topics.expiry import is_system_cursor
 from pyxbroker.broker.topics.partition_nodes import (
     each_of,
     make_nodes,

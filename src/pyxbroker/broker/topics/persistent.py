@@ -21,12 +21,12 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
-from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.own_messages import Waiting
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
@@ -34,7 +34,6 @@ from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger import backlog, compacted_ledger
-from pyxbroker.mledger.compacted_ledger import COMPACTION
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -370,7 +369,7 @@ class PersistentTopic(Topic):
         replicated: bool = False,
     ) -> Subscription:
         # Who could move that of compaction would lose what is not compacted yet.
-        if expiry.is_system_cursor(name):
+        if is_system_cursor(name):
             raise ProducerBusy("Subscription with reserved subscription name attempted")
         return await self._subscription_for(name, mark_delete, properties, create, replicated)
 

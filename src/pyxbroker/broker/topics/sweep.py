@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics import expiry, quotas, upkeep
-from pyxbroker.broker.topics.expiry import is_system_cursor
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
@@ -30,7 +30,6 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.mledger.closed import ClosedLedger, read_all_closed, read_closed
-from pyxbroker.mledger.compacted_ledger import COMPACTION
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     DELETE_WHEN_NO_SUBSCRIPTIONS,

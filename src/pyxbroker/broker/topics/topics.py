@@ -21,11 +21,11 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
+from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
