@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -53,7 +54,7 @@ def test_a_role_does_what_it_was_granted_and_no_more(broker: Broker, topic: str)
     local_name = topic.rpartition("/")[2]
     path = f"/admin/v2/persistent/public/default/{local_name}"
     assert asked(broker, "root", "PUT", path)[0] == 204
-    assert asked(broker, "writer", "POST", f"{path}/permissions/writer", ["produce"])[0] == 403
+    assert asked(broker, "writer", "POST", f"{path}/permissions/writer", ["produce"])[0] == 401
     assert asked(broker, "root", "POST", f"{path}/permissions/writer", ["produce"])[0] == 204
     assert asked(broker, "root", "POST", f"{NAMESPACE}/permissions/reader", ["consume"])[0] == 204
 
@@ -93,8 +94,9 @@ def test_who_loses_the_right_to_what_is_open_is_closed_and_told(broker: Broker, 
     lost.send(b"before")
     assert other.receive(10_000).data() == consumer.receive(10_000).data() == b"before"
     assert asked(broker, "root", "DELETE", f"{path}/permissions/losing")[0] == 204
+    deadline = time.monotonic() + 10
     with pytest.raises(pulsar.PulsarException):
-        for _ in range(100):
+        while time.monotonic() < deadline:
             lost.send(b"after")
     kept.send(b"still")
     got = b""
