@@ -89,7 +89,8 @@ def test_who_loses_the_right_to_what_is_open_is_closed_and_told(broker: Broker, 
         grant = f"{path}/permissions/{role}"
         assert asked(broker, "root", "POST", grant, ["produce", "consume"])[0] == 204
     losing, keeping = client_of(broker, "losing"), client_of(broker, "keeping")
-    lost, kept = losing.create_producer(topic), keeping.create_producer(topic)
+    lost = losing.create_producer(topic, send_timeout_millis=3_000)
+    kept = keeping.create_producer(topic)
     consumer, other = losing.subscribe(topic, "s"), keeping.subscribe(topic, "s2")
     lost.send(b"before")
     assert other.receive(10_000).data() == consumer.receive(10_000).data() == b"before"
