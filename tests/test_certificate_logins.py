@@ -27,11 +27,15 @@ def authentication(**others: Any) -> Authentication:
         ({}, ""),
         ({"subject": ((("organizationName", "o"),),)}, ""),
         ({"subject": ((("organizationName", "o"),), (("commonName", "me"),))}, "me"),
-        ({"subject": ((("commonName", "first"),), (("commonName", "second"),))}, "first"),
+        ({"subject": ((("commonName", "first"),), (("commonName", "second"),))}, "second"),
+        ({"subject": ((("commonName", "first"),), (("commonName", ""),))}, "first"),
+        ({"subject": ((("commonName", "Users"),), (("commonName", "jdoe"),))}, "jdoe"),
         ({"subject": ((("commonName", "Zoë"),),)}, "Zoë"),
     ],
 )
-def test_the_first_common_name_counts(certificate: dict[str, Any] | None, name: str) -> None:
+def test_of_several_common_names_the_one_counts_that_pulsar_takes(
+    certificate: dict[str, Any] | None, name: str
+) -> None:
     assert common_name_of(certificate) == name
 
 
