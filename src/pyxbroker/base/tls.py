@@ -22,6 +22,7 @@ from typing import Any
 from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.tls_connection import ServerContext
 
 log = get_logger("pyxbroker.tls")
 
@@ -101,12 +102,13 @@ def _words(text: str) -> list[str]:
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
     """Reads the files. Raises ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [VERSIONS[each] for each in settings.protocols or VERSIONS]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     # A client that has the server begin anew again and again costs much more than itself.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    _forget_sessions(context)
     _set_ciphers(context, settings.ciphers)
     _load_certificate(context, settings)
     if settings.takes_untrusted:
@@ -116,6 +118,17 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED if settings.is_required else ssl.CERT_OPTIONAL
     _load_trusted(context, settings)
     return context
+
+
+def _forget_sessions(context: ssl.SSLContext) -> None:
+    """Who comes again shakes hands again: a session that goes on is not asked for its certificate.
+
+    Of TLS 1.3 nothing is left to go on with. Python cannot switch off the sessions that OpenSSL
+    keeps of TLS 1.2; they are of one context and gone with it, and tls_connection.py looks at the
+    time of their certificates.
+    """
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -236,9 +249,6 @@ class TlsContexts:
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
-        # For who can hold one context only: each handshake goes on with the current one.
-        self.front = make_context(settings)
-        self.front.sni_callback = self._on_hello
 
     def current(self) -> ssl.SSLContext:
         """For one more connection."""
@@ -285,6 +295,3 @@ class TlsContexts:
             else:
                 seen.append((found.st_mtime_ns, found.st_size, found.st_ino))
         return seen
-
-    def _on_hello(self, connection: ssl.SSLObject, name: str | None, front: ssl.SSLContext) -> None:
-        connection.context = self.current()
