@@ -27,6 +27,7 @@ from web_client import LAST, Run, echo, parse, run
 
 __all__ = ["run"]
 
+OUT_PENDING_PAUSE = 8 << 20  # of connection.pxd
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 versions = pytest.mark.parametrize("version", VERSIONS)
 
@@ -238,6 +239,30 @@ def test_who_wants_another_handshake_is_sent_away(tmp_path: Path) -> None:
         assert connection.tls.failure == "the client wants another handshake"
 
     on_a_connection(tmp_path, ssl.TLSVersion.TLSv1_2, scenario)
+
+
+@pytest.mark.usefixtures("over_tls")
+def test_answers_of_tls_that_are_not_read_pause_their_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no frames, and wait in memory all the same."""
+    monkeypatch.setattr(tls_connection, "IDLE_RECORDS_MAX", 1 << 40)
+
+    async def scenario(side: Served, connection: Any, far: Any, client: HostileClient) -> None:
+        connection.send_frame(bytes(OUT_PENDING_PAUSE))
+        await turns()
+        frames_bytes = connection.pending_bytes
+        assert 0 < frames_bytes < OUT_PENDING_PAUSE
+        assert not connection.is_paused
+        for _ in range(200):
+            if connection.is_paused:
+                break
+            far.send(b"".join(client.key_update() for _ in range(200)))
+            await turns(2)
+        assert connection.is_paused
+        assert connection.pending_bytes == frames_bytes
+
+    on_a_connection(tmp_path, ssl.TLSVersion.TLSv1_3, scenario)
 
 
 @versions
