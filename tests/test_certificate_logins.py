@@ -17,7 +17,8 @@ TLS = PACKAGE + "AuthenticationProviderTls"
 
 
 def authentication(**others: Any) -> Authentication:
-    return Authentication(Config(authenticationProviders=TLS, brokerServicePortTls=0, **others))
+    values: dict[str, Any] = {"brokerServicePortTls": 0, "tlsTrustCertsFilePath": "/clients.pem"}
+    return Authentication(Config(authenticationProviders=TLS, **(values | others)))
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,15 @@ def test_who_has_none_is_anonymous_unless_the_method_is_named() -> None:
 def test_without_a_port_for_it_the_start_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no port with TLS"):
         Authentication(Config(authenticationProviders=TLS))
+
+
+@pytest.mark.parametrize(
+    ("with_store", "name"), [(False, "tlsTrustCertsFilePath"), (True, "tlsTrustStore")]
+)
+def test_without_authorities_of_its_own_the_start_is_refused(with_store: bool, name: str) -> None:
+    """Else whoever gets a certificate of a public authority chooses a role."""
+    others: dict[str, Any] = {"tlsEnabledWithKeyStore": with_store}
+    others |= {"tlsTrustCertsFilePath": "/clients.pem" if with_store else ""}
+    with pytest.raises(ConfigError, match=f"and {name} is empty"):
+        authentication(**others)
+    authentication(**(others | {name: "/clients"}))
