@@ -206,6 +206,54 @@ def test_clients_show_certificates_where_they_have_to(tmp_path: Path, topic: str
         scene.broker.close()
 
 
+@pytest.mark.pyxbroker
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_session_goes_on_when_an_authority_was_taken_out(
+    scene: Scene, version: ssl.TLSVersion
+) -> None:
+    whole = scene.clients.read_bytes()
+    other = trustme.CA()
+    scene.clients.write_bytes(whole + other.cert_pem.bytes())
+    context = scene.context(scene.issue("other", common_name="other", ca=other))
+    context.minimum_version = context.maximum_version = version
+    request = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    def ask(port: int, session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+        """What the server leaves to go on with; an error of who is not let in."""
+        sock = socket.create_connection(("127.0.0.1", port), timeout=IMPATIENT_S)
+        with context.wrap_socket(sock, server_hostname="localhost", session=session) as tls:
+            tls.settimeout(0.5 if port == scene.port else IMPATIENT_S)
+            with contextlib.suppress(TimeoutError):
+                if port == scene.web_port:
+                    tls.sendall(request)
+                if not tls.recv(4096):
+                    raise ConnectionResetError
+            kept = tls.session
+            with contextlib.suppress(OSError):
+                tls.unwrap()  # with a farewell a session is kept
+            return kept
+
+    def is_let_in() -> None:
+        try:
+            left.extend(ask(port) for port in (scene.port, scene.web_port))
+        except OSError as error:
+            raise AssertionError from error
+
+    left: list[ssl.SSLSession | None] = []
+    eventually(is_let_in)
+    scene.clients.write_bytes(whole)
+
+    def stays_out() -> None:
+        for port, session in zip((scene.port, scene.web_port), left[-2:], strict=True):
+            try:
+                ask(port, session)
+            except OSError:
+                continue
+            raise AssertionError(port)
+
+    eventually(stays_out)
+
+
 def test_a_new_certificate_is_shown_without_a_restart(scene: Scene) -> None:
     def serial(port: int) -> int:
         with scene.shake_hands(port, scene.context()) as sock:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import trustme
 from harness.certificates import write_certificate
 
+from pyxbroker.base.tls_connection import ServerContext
+
 
 @lru_cache
 def authority() -> trustme.CA:
@@ -41,7 +43,7 @@ def write_files(
 @lru_cache
 def server_context() -> ssl.SSLContext:
     """Of a server that asks for no certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     authority().issue_cert("localhost").configure_cert(context)
     return context
 

@@ -17,7 +17,8 @@ TLS = PACKAGE + "AuthenticationProviderTls"
 
 
 def authentication(**others: Any) -> Authentication:
-    return Authentication(Config(authenticationProviders=TLS, brokerServicePortTls=0, **others))
+    values: dict[str, Any] = {"brokerServicePortTls": 0, "tlsTrustCertsFilePath": "/clients.pem"}
+    return Authentication(Config(authenticationProviders=TLS, **(values | others)))
 
 
 @pytest.mark.parametrize(
@@ -27,11 +28,15 @@ def authentication(**others: Any) -> Authentication:
         ({}, ""),
         ({"subject": ((("organizationName", "o"),),)}, ""),
         ({"subject": ((("organizationName", "o"),), (("commonName", "me"),))}, "me"),
-        ({"subject": ((("commonName", "first"),), (("commonName", "second"),))}, "first"),
+        ({"subject": ((("commonName", "first"),), (("commonName", "second"),))}, "second"),
+        ({"subject": ((("commonName", "first"),), (("commonName", ""),))}, "first"),
+        ({"subject": ((("commonName", "Users"),), (("commonName", "jdoe"),))}, "jdoe"),
         ({"subject": ((("commonName", "Zoë"),),)}, "Zoë"),
     ],
 )
-def test_the_first_common_name_counts(certificate: dict[str, Any] | None, name: str) -> None:
+def test_of_several_common_names_the_one_counts_that_pulsar_takes(
+    certificate: dict[str, Any] | None, name: str
+) -> None:
     assert common_name_of(certificate) == name
 
 
@@ -68,3 +73,15 @@ def test_who_has_none_is_anonymous_unless_the_method_is_named() -> None:
 def test_without_a_port_for_it_the_start_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no port with TLS"):
         Authentication(Config(authenticationProviders=TLS))
+
+
+@pytest.mark.parametrize(
+    ("with_store", "name"), [(False, "tlsTrustCertsFilePath"), (True, "tlsTrustStore")]
+)
+def test_without_authorities_of_its_own_the_start_is_refused(with_store: bool, name: str) -> None:
+    """Else whoever gets a certificate of a public authority chooses a role."""
+    others: dict[str, Any] = {"tlsEnabledWithKeyStore": with_store}
+    others |= {"tlsTrustCertsFilePath": "/clients.pem" if with_store else ""}
+    with pytest.raises(ConfigError, match=f"and {name} is empty"):
+        authentication(**others)
+    authentication(**(others | {name: "/clients"}))

@@ -101,7 +101,7 @@ Scenario = Callable[[WebServer, int], Awaitable[None]]
 async def over_https(scenario: Scenario, connections_max: int, timeout_s: float) -> None:
     sock = listen("127.0.0.1", 0)
     server = WebServer(echo, connections_max, handshake_timeout_s=timeout_s)
-    server.start(sock, server_context())
+    server.start(sock, server_context)
     try:
         await scenario(server, sock.getsockname()[1])
     finally:
@@ -153,7 +153,7 @@ def test_a_stop_does_not_wait_for_a_handshake(run: Run, says: bytes) -> None:
     async def main() -> None:
         sock = listen("127.0.0.1", 0)
         server = WebServer(echo, 0, handshake_timeout_s=60)
-        server.start(sock, server_context())
+        server.start(sock, server_context)
         with silent_ones(sock.getsockname()[1], 1)[0] as peer:
             peer.sendall(says)
             await until(lambda: server._connections if says else server._silent)

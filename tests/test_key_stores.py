@@ -216,6 +216,11 @@ def test_settings_that_are_missing_are_named() -> None:
     assert WORDS not in repr(vars(settings_of(FILES / "server.jks")))
 
 
+def test_a_pem_file_of_authorities_is_not_passed_over_in_silence() -> None:
+    with pytest.raises(ConfigError, match="tlsTrustCertsFilePath is not read"):
+        settings_of(FILES / "server.jks", tlsTrustCertsFilePath="/clients.pem")
+
+
 @pytest.mark.parametrize(
     ("name", "password", "sentence"),
     [

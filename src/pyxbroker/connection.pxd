@@ -144,7 +144,7 @@ cdef class Connection:
     cdef int _receive(self) except -1
     cdef int64_t _receive_tls(self, uint64_t room) except? -3
     cdef int _read_on(self) except -1
-    cdef bint _has_output(self) except? -1
+    cdef uint64_t _output_bytes(self) except? 0
     cdef int _send(self) except? -1
     cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1

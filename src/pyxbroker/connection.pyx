@@ -376,7 +376,7 @@ cdef class Connection:
     cdef int64_t _receive_tls(self, uint64_t room) except? -3:
         """As TlsStream.receive does; a peer that breaks TLS is sent away."""
         cdef int64_t n = self.tls.receive(self.fd, self.slab.data + self.end, room)
-        if self.tls.has_output():
+        if self.tls.output_bytes():
             self.group.mark_dirty(self)
         if n == TLS_FAILED:
             self.group.handlers.on_broken_tls(self, self.tls.failure)
@@ -766,8 +766,11 @@ cdef class Connection:
         self.out.commit(size)
         self.group.mark_dirty(self)
 
-    cdef bint _has_output(self) except? -1:
-        return self.out.pending > 0 or (self.tls is not None and self.tls.has_output())
+    cdef uint64_t _output_bytes(self) except? 0:
+        """What waits for the socket, records of TLS included."""
+        if self.tls is None:
+            return self.out.pending
+        return self.out.pending + <uint64_t>self.tls.output_bytes()
 
     cdef int _send(self) except? -1:
         """Sends as much as the socket takes: 0 all sent, 1 the socket is full, -errno."""
@@ -775,7 +778,7 @@ cdef class Connection:
 
     cdef int flush(self) except -1:
         cdef int code
-        if self.closed or not self._has_output():
+        if self.closed or self._output_bytes() == 0:
             return 0
         if not self.writing:
             code = self._send()
@@ -787,7 +790,7 @@ cdef class Connection:
             elif self.waiting_output:
                 self._resume_delivery()
         # Judged each time that more was queued: a peer that does not read may still ask for more.
-        if self.writing and self.out.pending > OUT_PENDING_PAUSE:
+        if self.writing and self._output_bytes() > OUT_PENDING_PAUSE:
             self._set_paused(PAUSED_OUTPUT, True)
         return 0
 
@@ -805,7 +808,7 @@ cdef class Connection:
             self.taken = True
             if code == 0:
                 self._set_writing(False)
-            if self.paused & PAUSED_OUTPUT and self.out.pending * 2 < OUT_PENDING_PAUSE:
+            if self.paused & PAUSED_OUTPUT and self._output_bytes() * 2 < OUT_PENDING_PAUSE:
                 self._set_paused(PAUSED_OUTPUT, False)
             if self.waiting_output and self.out.pending < OUT_PENDING_RESUME:
                 self._resume_delivery()

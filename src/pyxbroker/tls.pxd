@@ -24,8 +24,8 @@ cdef class TlsStream:
     cdef int64_t receive(self, int fd, uint8_t *at, uint64_t room) except? -3
     # Like OutVector.send: 0 all sent, 1 the socket is full, -errno.
     cdef int send(self, OutVector out, int fd) except? -1
-    # Whether something waits for the socket that the connection's output does not count.
-    cdef bint has_output(self) except? -1
+    # Bytes of records that wait for the socket: frames, and answers to what TLS itself asks for.
+    cdef int64_t output_bytes(self) except -1
     cdef int say_goodbye(self, OutVector out, int fd) except -1
     cdef int64_t _open(self, uint8_t *at, uint64_t room) except? -3
     cdef bint _shake_hands(self) except -1

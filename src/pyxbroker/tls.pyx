@@ -109,8 +109,9 @@ cdef class TlsStream:
             self.has_more = True  # what is before it is good; the next call meets it again
         return <int64_t>total if total else TLS_AGAIN
 
-    cdef bint has_output(self) except? -1:
-        return self.unsent is not None or self.outgoing.pending > 0
+    cdef int64_t output_bytes(self) except -1:
+        cdef int64_t made = self.outgoing.pending
+        return made if self.unsent is None else made + len(self.unsent) - self.unsent_at
 
     cdef int send(self, OutVector out, int fd) except? -1:
         cdef uint64_t size

@@ -55,7 +55,7 @@ CYTHON = {
     "quorum": "quorum entry ledger embedded_bookie managed_ledger",
     "reads": "entry embedded_bookie ledger read_trouble dispatch",
     "sequence_ids": "deduplication entry confirmed_runs publish_gate",
-    "tls": "tls connection",
+    "tls": "tls tls_connection connection",
     "turn": "turn connection",
     "turn_watch": "stalls metrics",
 }

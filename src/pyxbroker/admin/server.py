@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyxbroker.admin.response import Response
     from pyxbroker.admin.web_connection import HttpConnection
 
+    Contexts = Callable[[], SSLContext]
+
 log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
@@ -61,14 +63,14 @@ class WebServer:
         self._acceptors: list[Acceptor] = []
         self._stopped: asyncio.Future[None] | None = None
 
-    def start(self, sock: socket.socket, tls: SSLContext | None = None) -> None:
+    def start(self, sock: socket.socket, tls: Contexts | None = None) -> None:
         """Answers what has been waiting in the port's backlog, and all that follows; by HTTPS with
-        a context. May be called for more than one port.
+        contexts: `tls` gives that of one more connection. May be called for more than one port.
         """
         accept = partial(self._accept, tls)
         self._acceptors.append(Acceptor(sock, self.loop, accept, log))
 
-    def _accept(self, tls: SSLContext | None, sock: socket.socket, address: str, _: int) -> None:
+    def _accept(self, tls: Contexts | None, sock: socket.socket, address: str, _: int) -> None:
         if not self._make_room():
             sock.close()
             return
@@ -98,12 +100,12 @@ class WebServer:
             self.forget(longest)
         return True
 
-    def _on_first_bytes(self, sock: socket.socket, address: str, tls: SSLContext | None) -> None:
+    def _on_first_bytes(self, sock: socket.socket, address: str, tls: Contexts | None) -> None:
         # Thousands may send something, or hang up, in one moment.
         self.loop.remove_reader(sock)
         self._pace.line().run(partial(self._begin, sock, address, tls))
 
-    def _begin(self, sock: socket.socket, address: str, tls: SSLContext | None) -> None:
+    def _begin(self, sock: socket.socket, address: str, tls: Contexts | None) -> None:
         if self._silent.pop(sock, None) is None:
             return  # it had to give way, or its time is over
         # With the first client: a start does not wait for the parser.
@@ -112,7 +114,8 @@ class WebServer:
         connection = HttpConnection(self, address)
         self._connections.add(connection)
         self._waiting[connection] = None
-        connection.opening = self.loop.create_task(self._open(connection, sock, tls))
+        context = None if tls is None else tls()
+        connection.opening = self.loop.create_task(self._open(connection, sock, context))
 
     def _hang_up(self, silent: socket.socket) -> None:
         del self._silent[silent]

@@ -165,6 +165,13 @@ def _certificate(config: Config) -> Provider:
             f"authenticationProviders has {PACKAGE}AuthenticationProviderTls, and there is no port"
             " with TLS: set brokerServicePortTls or webServicePortTls."
         )
+    name = "tlsTrustStore" if config.tlsEnabledWithKeyStore else "tlsTrustCertsFilePath"
+    if not getattr(config, name):
+        raise ConfigError(
+            f"authenticationProviders has {PACKAGE}AuthenticationProviderTls, and {name} is empty:"
+            " each authority that the system trusts could give certificates for any role. Set"
+            f" {name} to the authorities of your clients."
+        )
     return CertificateProvider()
 
 

@@ -28,9 +28,11 @@ class CertificateProvider:
 
 
 def common_name_of(certificate: Mapping[str, Any] | None) -> str:
-    """The first one of a certificate as Python's ssl tells it (getpeercert); empty without."""
-    for parts in (certificate or {}).get("subject", ()):
+    """That of a certificate as Python's ssl tells it (getpeercert); empty without. Of several it is
+    the last one: Pulsar takes the first of the name as RFC 2253 writes it, which is backwards.
+    """
+    for parts in reversed((certificate or {}).get("subject", ())):
         for name, value in parts:
-            if name == "commonName":
+            if name == "commonName" and value:
                 return str(value)
     return ""

@@ -22,6 +22,7 @@ from typing import Any
 from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.tls_connection import ServerContext
 
 log = get_logger("pyxbroker.tls")
 
@@ -30,6 +31,12 @@ RENEW_S = 1.0  # from one look into a key store to the next
 # Names of the standard that TLSv1.2 goes by in Pulsar's settings; OpenSSL's own are taken, too.
 _KEY_EXCHANGES = ("TLS_ECDHE_ECDSA_WITH_", "TLS_ECDHE_RSA_WITH_", "TLS_DHE_RSA_WITH_")
 _OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
+_TAKEN_OF_TLS_1_3 = (
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_AES_128_GCM_SHA256",
+)
+_KNOWN_OF_TLS_1_3 = (*_TAKEN_OF_TLS_1_3, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
 
 
 class StoreFile:
@@ -73,6 +80,7 @@ class TlsSettings:
             raise ConfigError(
                 f"tlsProtocols names {unknown[0]!r}; there are {', '.join(VERSIONS)}."
             )
+        self._go_by_ciphers()
 
     def _use_key_stores(self, config: Any) -> None:
         self.key_store = StoreFile(
@@ -84,6 +92,33 @@ class TlsSettings:
                 config.tlsTrustStoreType,
                 config.tlsTrustStore,
                 config.tlsTrustStorePassword,
+            )
+        elif config.tlsTrustCertsFilePath:
+            raise ConfigError(
+                "tlsTrustCertsFilePath is not read with tlsEnabledWithKeyStore, and tlsTrustStore"
+                " is empty: put the authorities of clients into a trust store, or set"
+                " tlsTrustCertsFilePath to nothing for those of the system."
+            )
+
+    def _go_by_ciphers(self) -> None:
+        """What `ciphers` means for TLS 1.3, among whose ciphers Python lets nobody choose."""
+        named = [each for each in self.ciphers if each.startswith(_OF_TLS_1_3)]
+        if unknown := [each for each in named if each not in _KNOWN_OF_TLS_1_3]:
+            raise ConfigError(f"tlsCiphers names no cipher that OpenSSL has: {unknown!r}.")
+        if named and len(named) == len(self.ciphers):
+            if self.protocols and "TLSv1.3" not in self.protocols:
+                raise ConfigError(
+                    "tlsCiphers names ciphers of TLSv1.3 alone, and tlsProtocols leaves it out: no"
+                    " client could connect. Add ciphers of TLSv1.2, or TLSv1.3 to tlsProtocols."
+                )
+            self.protocols = ["TLSv1.3"]
+        has_tls_1_3 = "TLSv1.3" in (self.protocols or VERSIONS)
+        if self.ciphers and has_tls_1_3 and set(named) != set(_TAKEN_OF_TLS_1_3):
+            log.warning(
+                "tlsCiphers does not choose among those of TLSv1.3, of which OpenSSL's are taken;"
+                " tlsProtocols=TLSv1.2 leaves it out",
+                named=",".join(named),
+                taken=",".join(_TAKEN_OF_TLS_1_3),
             )
 
     @property
@@ -101,12 +136,13 @@ def _words(text: str) -> list[str]:
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
     """Reads the files. Raises ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [VERSIONS[each] for each in settings.protocols or VERSIONS]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     # A client that has the server begin anew again and again costs much more than itself.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    _forget_sessions(context)
     _set_ciphers(context, settings.ciphers)
     _load_certificate(context, settings)
     if settings.takes_untrusted:
@@ -116,6 +152,17 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED if settings.is_required else ssl.CERT_OPTIONAL
     _load_trusted(context, settings)
     return context
+
+
+def _forget_sessions(context: ssl.SSLContext) -> None:
+    """Who comes again shakes hands again: a session that goes on is not asked for its certificate.
+
+    Of TLS 1.3 nothing is left to go on with. Python cannot switch off the sessions that OpenSSL
+    keeps of TLS 1.2; they are of one context and gone with it, and tls_connection.py looks at the
+    time of their certificates.
+    """
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -203,7 +250,7 @@ def _reason(error: Exception) -> str:
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: list[str]) -> None:
-    # What TLSv1.3 takes is OpenSSL's choice: it has five ciphers, and all are good.
+    # What TLSv1.3 takes is OpenSSL's choice: see _go_by_ciphers.
     names = [_openssl_name(each) for each in ciphers if not each.startswith(_OF_TLS_1_3)]
     if not names:
         return
@@ -236,9 +283,6 @@ class TlsContexts:
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
-        # For who can hold one context only: each handshake goes on with the current one.
-        self.front = make_context(settings)
-        self.front.sni_callback = self._on_hello
 
     def current(self) -> ssl.SSLContext:
         """For one more connection."""
@@ -285,6 +329,3 @@ class TlsContexts:
             else:
                 seen.append((found.st_mtime_ns, found.st_size, found.st_ino))
         return seen
-
-    def _on_hello(self, connection: ssl.SSLObject, name: str | None, front: ssl.SSLContext) -> None:
-        connection.context = self.current()

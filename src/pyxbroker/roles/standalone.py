@@ -161,7 +161,7 @@ class Standalone:
             if ports.web is not None:
                 self._web.start(ports.web)
             if ports.web_tls is not None and ports.tls is not None:
-                self._web.start(ports.web_tls, ports.tls.front)
+                self._web.start(ports.web_tls, ports.tls.current)
 
     def _watch_turns(self, turn: Turn) -> None:
         try:

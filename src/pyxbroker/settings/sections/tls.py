@@ -25,7 +25,8 @@ class Tls(Section, title="TLS"):
     tlsKeyFilePath: str = setting("", "The private key of that certificate, PEM, not encrypted.")
     tlsTrustCertsFilePath: str = setting(
         "",
-        "Authorities whose certificates of clients are trusted, PEM; empty: those of the system.",
+        "Authorities whose certificates of clients are trusted, PEM; empty: those of the system."
+        " Not empty where certificates tell roles.",
     )
     tlsEnabledWithKeyStore: bool = setting(
         False,
@@ -41,7 +42,8 @@ class Tls(Section, title="TLS"):
     )
     tlsTrustStore: str = setting(
         "",
-        "Authorities whose certificates of clients are trusted; empty: those of the system.",
+        "Authorities whose certificates of clients are trusted; empty: those of the system. Not"
+        " empty where certificates tell roles.",
     )
     tlsTrustStorePassword: str = setting(
         "", "The password of tlsTrustStore; empty leaves it unchecked where it encrypts nothing."
@@ -62,7 +64,8 @@ class Tls(Section, title="TLS"):
     tlsCiphers: str = setting(
         "",
         "Ciphers that are taken, by OpenSSL's names or the standard's (a comma between); empty:"
-        " OpenSSL's choice.",
+        " OpenSSL's choice. Among those of TLSv1.3 nobody can choose: naming them alone leaves"
+        " TLSv1.2 out.",
     )
     tlsCertRefreshCheckDurationSec: int = setting(
         300,
