@@ -132,7 +132,9 @@ def test_nothing_is_done_for_who_is_not_known_yet(
     async def scenario(broker: Broker) -> None:
         assert broker.service.authentication is not None
         waits: asyncio.Future[Any] = broker.loop.create_future()
-        monkeypatch.setattr(broker.service.authentication, "verify", lambda *_: waits)
+        monkeypatch.setattr(
+            broker.service.authentication, "verify", lambda *_: asyncio.shield(waits)
+        )
         behind = [
             connect(token("me")),
             pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1),

@@ -129,6 +129,21 @@ def test_who_does_not_wait_any_more_holds_up_nobody() -> None:
     assert run(scenario).seen == [b"1", b"3", b"4", b"right"]
 
 
+def test_a_check_whose_asker_has_gone_keeps_the_thread_and_is_a_guess_all_the_same() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = await begin(checks, gate, "a", b"guess", b"2")
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        assert checks._thread._work_queue.qsize() == 0  # the next one waits for its turn
+        gate.may_go.release(1)
+        await until(lambda: "a" in checks._suspects)
+        gate.open()
+        assert await tasks[1] is False
+
+    assert run(scenario).seen == [b"guess", b"2"]
+
+
 def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic, "WRONG_MAX", 2)
 

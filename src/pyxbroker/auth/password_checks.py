@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.provider import NotChecked
@@ -48,17 +49,32 @@ class PasswordChecks:
         if self._is_busy:
             await self._turn(network)
         self._is_busy = True
+        running: asyncio.Future[bool] | None = None
         try:
             found = known()
             if found is not None:
                 return found
             loop = asyncio.get_running_loop()
-            is_right = await loop.run_in_executor(self._thread, check, password)
+            running = loop.run_in_executor(self._thread, check, password)
+            is_right = await asyncio.shield(running)
             self._note(network, is_right)
         finally:
-            self._is_busy = False
-            self._call_next()
+            if running is None or running.done():
+                self._end_turn()
+            else:
+                # Who asked has gone, and the thread is busy all the same.
+                running.add_done_callback(partial(self._on_left, network))
         return is_right
+
+    def _on_left(self, network: str, done: asyncio.Future[bool]) -> None:
+        """A check has ended whose asker has gone: a guess is one all the same."""
+        if not done.cancelled() and done.exception() is None:
+            self._note(network, done.result())
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._is_busy = False
+        self._call_next()
 
     def _note(self, network: str, is_right: bool) -> None:
         if is_right:

@@ -5,6 +5,9 @@ they go; no message is. Sizes are estimates, rather too large than too small. A 
 own limit is refused. When it is all of them together, who has most pays: it is closed, or refused
 when it is the one that asks, so that nobody with little is kept out by somebody with much.
 
+Strangers, whose CONNECTs are looked at, have a part of the budget at most; of them, too, who has
+most gives way. Where a client that is known needs room, they come before all others.
+
 Answers of REST are counted apart, while they are written: they have a part of the budget at most,
 and one that is too much is refused. They close no connection.
 """
@@ -36,6 +39,7 @@ TEXT_BYTES = 100  # an object for a text, and its place
 
 # Answers of REST have one in so many parts of the budget.
 ANSWERS_PART = 4
+STRANGERS_PART = 4  # the same of CONNECTs that are looked at
 ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
 
 TOTAL_SETTING = "maxClientStateSizeInMB"
@@ -63,6 +67,8 @@ class ClientMemory:
         self.answers_refused = 0
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
+        self.stranger_bytes = 0  # of CONNECTs that are looked at; in `used`
+        self._strangers: dict[Connection, int] = {}  # whose they are, and what each costs
         self._live = live
 
     @property
@@ -113,9 +119,40 @@ class ClientMemory:
         """The client has taken the answer, or has gone."""
         self.answer_bytes -= cost
 
+    def charge_stranger(self, connection: Connection, size: int) -> None:
+        """The CONNECT of a client is looked at. Raises TooManyRequests or NotAllowed where that is
+        too much; nothing is charged then.
+        """
+        memory = connection.session.memory
+        most = self.total_max // STRANGERS_PART
+        while self.total_max and self.stranger_bytes + size > most:
+            if not self._close_stranger(size):
+                self.note_refused(memory, size, TOTAL_SETTING)
+                raise TooManyRequests(
+                    f"The broker remembers {self.stranger_bytes} bytes of clients that wait to be"
+                    f" let in, which is their limit (a part of {TOTAL_SETTING}); try again later."
+                )
+        memory.charge(size)
+        self._strangers[connection] = size
+        self.stranger_bytes += size
+
+    def forget_stranger(self, connection: Connection) -> None:
+        """It is known now, was refused, or has gone."""
+        self.stranger_bytes -= self._strangers.pop(connection, 0)
+
+    def _close_stranger(self, least: int) -> bool:
+        """Closes the one that has most, where that is more than `least`; whether it did."""
+        costliest = max(self._strangers, key=self._strangers.__getitem__, default=None)
+        if costliest is None or self._strangers[costliest] <= least:
+            return False
+        self.close(costliest, TOTAL_SETTING)
+        return True
+
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Closes who has most. Raises TooManyRequests when that is who asks."""
         while self.used + size > self.total_max:
+            if self._close_stranger(0 if asker.is_known else asker.used + size):
+                continue
             live = self._live()
             costliest = max(live, key=lambda each: each.session.memory.used, default=None)
             if costliest is None or costliest.session.memory.used <= asker.used + size:
@@ -149,11 +186,12 @@ class ClientMemory:
 class ConnectionMemory:
     """One connection's part of it."""
 
-    __slots__ = ("_budget", "_ended", "address", "used")
+    __slots__ = ("_budget", "_ended", "address", "is_known", "used")
 
     def __init__(self, budget: ClientMemory, address: str) -> None:
         self._budget = budget
         self.address = address  # of the client, for the log
+        self.is_known = False  # its client was let in
         self._ended = False
         self.used = 0
 

@@ -331,6 +331,7 @@ class Handlers:
         session.end()
         session.memory.end()
         self.broker.half_open.over(connection)
+        self.handshake.on_closed(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)

@@ -46,6 +46,13 @@ PROTOCOL_VERSION_ENTRY_METADATA = 18
 NOT_AUTHENTICATED = "Failed to authenticate"  # as Pulsar says it
 REFRESH = b"PulsarAuthRefresh"  # what a challenge asks for
 
+# Of a CONNECT besides the feature flags.
+_LOOKED_AT = (
+    *("client_version", "protocol_version", "proxy_version", "original_principal"),
+    *("auth_method", "auth_method_name", "auth_data"),
+)
+_LOOKED_AT_BEHIND_A_PROXY = ("original_auth_method", "original_auth_data")
+
 
 class Handshake:
     """The CONNECTs of all connections of one broker, and what they showed."""
@@ -101,7 +108,8 @@ class Handshake:
             and connect.feature_flags.supports_broker_entry_metadata
             and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
         )
-        connection.established = True
+        connection.established = session.memory.is_known = True
+        self._broker.client_memory.forget_stranger(connection)
         connection.send_frame(
             replies.connected(
                 self._broker.server_version,
@@ -118,11 +126,12 @@ class Handshake:
     def _authenticate(
         self, connection: Connection, connect: Any, authentication: Authentication
     ) -> None:
-        session = connection.session
+        session, memory = connection.session, self._broker.client_memory
+        connect = _credentials_of(connect, self._broker.config.authenticateOriginalAuthData)
         # ByteSize() is for those alone that have all that is required.
         cost = COMMAND_BYTES + COMMAND_FACTOR * len(connect.SerializePartialToString())
         try:
-            session.memory.charge(cost)
+            memory.charge_stranger(connection, cost)
         except PulsarError as error:
             _refuse(connection, error.code, str(error))
             return
@@ -132,9 +141,20 @@ class Handshake:
 
         def on_done(done: asyncio.Future[None]) -> None:
             session.tasks.discard(done)
+            memory.forget_stranger(connection)
             session.memory.release(cost)
 
         task.add_done_callback(on_done)
+
+    def on_closed(self, connection: Connection) -> None:
+        """Who went away before it was let in is looked at no longer: it would hold its CONNECT."""
+        self._broker.client_memory.forget_stranger(connection)
+        if connection.established or not connection.session.tasks:
+            return
+        current = asyncio.current_task()  # may be the one that has closed it
+        for task in connection.session.tasks:
+            if task is not current:
+                task.cancel()
 
     async def _log_in(
         self, connection: Connection, connect: Any, authentication: Authentication
@@ -255,6 +275,16 @@ class Handshake:
                     self._broker.server_version, connection.protocol_version, login.method, REFRESH
                 )
             )
+
+
+def _credentials_of(connect: Any, verify_original: bool) -> Any:
+    """What is looked at of a CONNECT: the rest need not be kept while its client waits."""
+    kept = pb.CommandConnect()
+    for name in (*_LOOKED_AT, *(_LOOKED_AT_BEHIND_A_PROXY if verify_original else ())):
+        if connect.HasField(name):
+            setattr(kept, name, getattr(connect, name))
+    kept.feature_flags.CopyFrom(connect.feature_flags)
+    return kept
 
 
 def _common_name(connection: Connection) -> str:

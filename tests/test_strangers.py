@@ -1,0 +1,138 @@
+"""What clients cost that are not let in yet: they push out none that are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.tokens import token
+
+from one_bookie import until
+from one_broker import Broker, Client
+from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.broker import client_memory
+from pyxbroker.proto import PulsarApi as pb
+from test_client_memory import LONG
+from test_logins import connect, let_in, serve
+
+SLOW = b"slow" * 4_000  # what a provider takes long for
+
+
+def memory(broker: Broker) -> client_memory.ClientMemory:
+    return broker.service.client_memory
+
+
+def hold_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer that does not answer: who shows SLOW waits."""
+    authentication: Any = broker.service.authentication
+    verify = authentication.verify
+
+    async def held(method: str, shown: bytes, common_name: str = "") -> Any:
+        if shown.startswith(b"slow"):
+            await broker.loop.create_future()
+        return await verify(method, shown, common_name)
+
+    monkeypatch.setattr(authentication, "verify", held)
+
+
+async def wait_with(broker: Broker, shown: bytes = SLOW, **more: Any) -> Client:
+    client, before = Client(broker), memory(broker).stranger_bytes
+    client.send(connect(shown, **more))
+    await until(lambda: memory(broker).stranger_bytes != before)
+    return client
+
+
+def test_strangers_who_wait_have_a_part_of_the_memory_and_who_has_most_of_it_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        known = await let_in(broker, connect(token("me")))
+        for number in range(10):
+            assert not hasattr(await known.produce(number, metadata=LONG), "error")
+        part = (2 << 20) // client_memory.STRANGERS_PART
+        waiting = [await wait_with(broker) for _ in range(7)]
+        assert part - 80_000 < memory(broker).stranger_bytes <= part
+        # One that costs as much is refused, one that costs less gets in.
+        late = Client(broker)
+        late.send(connect(SLOW))
+        error = await late.receive("error")
+        assert error.error == TooManyRequests.code and "maxClientStateSizeInMB" in error.message
+        small = [await let_in(broker, connect(token("new"))) for _ in range(20)]
+        assert not any(each.connection.closed for each in [known, *small])
+        assert sum(each.connection.closed for each in waiting) <= 1
+        for each in waiting:
+            each.connection.close()
+        assert memory(broker).stranger_bytes == 0
+
+    serve(tmp_path, scenario, maxClientStateSizeInMB=2)
+
+
+def test_strangers_give_way_before_clients_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        greedy = await let_in(broker, connect(token("greedy")))
+        modest = await let_in(broker, connect(token("modest")))
+        waiting = [await wait_with(broker) for _ in range(5)]
+        for number in range(12):
+            assert not hasattr(await greedy.produce(number, metadata=LONG), "error")
+        for number in range(3):
+            assert not hasattr(await modest.produce(number, metadata=LONG), "error")
+        assert not greedy.connection.closed and not modest.connection.closed
+        assert 1 <= memory(broker).closed == sum(each.connection.closed for each in waiting)
+
+    serve(tmp_path, scenario, maxClientStateSizeInMB=2)
+
+
+def test_of_a_connect_that_waits_no_more_is_kept_than_what_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        await wait_with(
+            broker, b"slow", proxy_to_broker_url="x" * 60_000, original_auth_data="x" * 60_000
+        )
+        assert memory(broker).stranger_bytes < client_memory.COMMAND_BYTES + 1_000
+
+    serve(tmp_path, scenario)
+
+
+def test_who_goes_away_before_it_is_let_in_is_looked_at_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        client = await wait_with(broker)
+        [task] = client.connection.session.tasks
+        client.far.close()
+        await until(task.done)
+        assert task.cancelled() and not client.connection.session.tasks
+        assert memory(broker).stranger_bytes == memory(broker).used == 0
+
+    serve(tmp_path, scenario)
+
+
+def test_all_that_is_looked_at_of_a_connect_is_kept(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        flags = pb.FeatureFlags(supports_auth_refresh=True, supports_partial_producer=True)
+        client = await let_in(
+            broker,
+            connect(
+                token("proxy"),
+                feature_flags=flags,
+                original_principal="me",
+                original_auth_data=token("me"),
+                original_auth_method="token",
+                proxy_version="1",
+            ),
+        )
+        session = client.connection.session
+        assert session.principal == ("proxy", "me") and session.client_version == "test"
+        assert session.supports_partial_producers
+        assert session.login is not None and session.login.can_refresh
+        assert client.connection.protocol_version == 21
+
+    serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)
