@@ -141,6 +141,7 @@ class Handshake:
 
         def on_done(done: asyncio.Future[None]) -> None:
             session.tasks.discard(done)
+            running.close()  # where the client was gone before the first step of it
             memory.forget_stranger(connection)
             session.memory.release(cost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from harness.tokens import token
 
 from one_bookie import until
-from one_broker import Broker, Client
+from one_broker import Broker, Client, command_of
+from oracles import wire
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.broker import client_memory
 from pyxbroker.proto import PulsarApi as pb
@@ -113,6 +115,23 @@ def test_who_goes_away_before_it_is_let_in_is_looked_at_no_longer(
         assert memory(broker).stranger_bytes == memory(broker).used == 0
 
     serve(tmp_path, scenario)
+
+
+def test_who_is_closed_before_it_is_looked_at_at_all_leaves_nothing_that_never_ran(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = Client(broker)
+        first, behind = connect(token("me")), pb.CommandPing()
+        client.far.send(b"".join(wire.frame(command_of(each)) for each in (first, behind)))
+        await client.closed()
+        await until(lambda: not client.connection.session.tasks)
+        assert memory(broker).stranger_bytes == memory(broker).used == 0
+        assert not client.connection.established
+
+    serve(tmp_path, scenario)
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []
 
 
 def test_all_that_is_looked_at_of_a_connect_is_kept(tmp_path: Path) -> None:
