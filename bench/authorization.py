@@ -12,8 +12,6 @@ of those of single rounds. Then clients come, make a producer and go, one after 
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -22,8 +20,7 @@ import pulsar
 from harness.brokers import Broker
 from harness.tokens import token, with_rights
 
-from bench import side_by_side
-from bench.side_by_side import Numbers, Row
+from bench.side_by_side import Numbers, Row, main_in_rounds, medians_in_turns
 from bench.tls import LOADS, one_round
 
 CLIENTS = 200
@@ -81,11 +78,7 @@ def one_life(free: Broker, rounds: int) -> Numbers:
                         spent[f"{figure}_{name}"].append(value)
     finally:
         asking.close()
-    numbers |= {name: statistics.median(each) for name, each in spent.items()}
-    for name in [each.removesuffix("_asking") for each in spent if each.endswith("_asking")]:
-        pairs = zip(spent[f"{name}_asking"], spent[f"{name}_free"], strict=True)
-        numbers[f"{name}_ratio"] = statistics.median(one / other for one, other in pairs)
-    return numbers
+    return numbers | medians_in_turns(spent, "asking", "free")
 
 
 def rows() -> list[Row]:
@@ -114,11 +107,7 @@ def rows() -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the brokers, a kind after the other, and prints the table."""
-    parser: argparse.ArgumentParser = side_by_side.parser(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args(arguments)
-    side_by_side.run(options, rows(), lambda broker: one_life(broker, options.rounds))
-    return 0
+    return main_in_rounds(__doc__.splitlines()[0], arguments, rows(), one_life)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.brokers import Broker
@@ -47,6 +48,31 @@ def run(
     print(table(rows, results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
+
+
+def medians_in_turns(spent: Mapping[str, Sequence[float]], over: str, under: str) -> Numbers:
+    """Medians of each number over the rounds, and `<figure>_ratio` for those that are there as
+    `<figure>_<over>` and `<figure>_<under>`: the median of the ratios of single rounds.
+    """
+    numbers = {name: statistics.median(each) for name, each in spent.items()}
+    for name in [each.removesuffix(f"_{over}") for each in spent if each.endswith(f"_{over}")]:
+        pairs = zip(spent[f"{name}_{over}"], spent[f"{name}_{under}"], strict=True)
+        numbers[f"{name}_ratio"] = statistics.median(one / other for one, other in pairs)
+    return numbers
+
+
+def main_in_rounds(
+    description: str,
+    arguments: list[str] | None,
+    rows: Sequence[Row],
+    one_life: Callable[[Broker, int], Numbers],
+) -> int:
+    """The main function of a benchmark whose broker lives for `--rounds` rounds."""
+    made = parser(description)
+    made.add_argument("--rounds", type=int, default=3)
+    options = made.parse_args(arguments)
+    run(options, rows, lambda broker: one_life(broker, options.rounds))
+    return 0
 
 
 def table(rows: Sequence[Row], results: dict[str, Numbers]) -> str:

@@ -10,11 +10,9 @@ ratio is the median of those of single rounds. Then clients connect one after th
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import ssl
-import statistics
 import sys
 import tempfile
 import time
@@ -26,8 +24,7 @@ import trustme
 from harness.brokers import Broker, free_ports
 from harness.certificates import write_certificate
 
-from bench import side_by_side
-from bench.side_by_side import Numbers, Row
+from bench.side_by_side import Numbers, Row, main_in_rounds, medians_in_turns
 
 PAYLOAD = os.urandom(1024)
 LOADS = {"single": 20_000, "batched": 100_000}  # messages of a round
@@ -120,11 +117,7 @@ def one_life(broker: Broker, rounds: int) -> Numbers:
                     if number:  # The first one is for code that is compiled while it runs.
                         spent[f"{load}_sent_{port}"].append(sent)
                         spent[f"{load}_read_{port}"].append(read)
-        numbers = {name: statistics.median(each) for name, each in spent.items()}
-        for name in [each.removesuffix("_tls") for each in spent if each.endswith("_tls")]:
-            pairs = zip(spent[f"{name}_tls"], spent[f"{name}_plain"], strict=True)
-            numbers[f"{name}_ratio"] = statistics.median(tls / plain for tls, plain in pairs)
-        return numbers | connect(broker, urls)
+        return medians_in_turns(spent, "tls", "plain") | connect(broker, urls)
 
 
 def rows() -> list[Row]:
@@ -147,11 +140,7 @@ def rows() -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the brokers one after the other and prints the table."""
-    parser: argparse.ArgumentParser = side_by_side.parser(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args(arguments)
-    side_by_side.run(options, rows(), lambda broker: one_life(broker, options.rounds))
-    return 0
+    return main_in_rounds(__doc__.splitlines()[0], arguments, rows(), one_life)
 
 
 if __name__ == "__main__":
