@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from harness.brokers import Broker
+
+from pyxbroker.spark.exactly_once import ExactlyOnce
+from pyxbroker.spark.options import SINK, Options
+from pyxbroker.spark.outgoing import Outgoing
+from pyxbroker.spark.producers import AtLeastOnce
+from pyxbroker.spark.sequence import Part
 
 
 def given(broker: Broker, options: dict[str, str]) -> dict[str, str]:
     """Options; `admin_url` is the option admin.url."""
     named = {name.replace("_", "."): value for name, value in options.items()}
     return {"service.url": broker.url} | named
+
+
+def sink_options(broker: Broker, topic: str, **more: str) -> Options:
+    """Options of a sink; `a_b` is the option a.b."""
+    return Options(SINK, given(broker, {"topic": topic} | more))
+
+
+def sent(broker: Broker, topic: str, *messages: Outgoing, **more: str) -> None:
+    """What a task does that may send a message again."""
+    sender = AtLeastOnce(sink_options(broker, topic, **more), None)
+    try:
+        for each in messages:
+            sender.send(each)
+        sender.finish()
+    finally:
+        sender.close()
+
+
+def sent_once(
+    options: Options, part: Part, messages: Iterable[Outgoing], is_cut: bool = False
+) -> list[str]:
+    """What a task does that sends each message once; is_cut: it ends before it is done. The topics
+    without deduplication.
+    """
+    sender = ExactlyOnce(options, None, part)
+    try:
+        for each in messages:
+            sender.send(each)
+        if is_cut:
+            sender._flush()
+            return []
+        sender.finish()
+        return sender.without_deduplication()
+    finally:
+        sender.close()
 
 
 def error_of(do: Callable[[], Any]) -> str:

@@ -9,12 +9,10 @@ from harness.brokers import Broker
 from harness.java_client import Client as JavaClient
 
 from compat_tests.conftest import BrokerFactory
-from compat_tests.spark_rows import error_of, given, rows_of
+from compat_tests.spark_rows import error_of, given, rows_of, sent, sent_once, sink_options
 from compat_tests.test_spark_sink import once
 from pyxbroker.spark.entry_producer import EntryProducer
 from pyxbroker.spark.errors import PulsarSparkError, WrongOption
-from pyxbroker.spark.exactly_once import ExactlyOnce
-from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import AtLeastOnce
 from pyxbroker.spark.records import Primitive
@@ -26,23 +24,8 @@ __all__ = ["once"]  # a fixture
 KEYS = [bytes([0xFF, number]) if number % 3 else f"text {number}" for number in range(12)]
 
 
-def options_of(broker: Broker, topic: str, **more: str) -> Options:
-    named = {name.replace("_", "."): value for name, value in more.items()}
-    return Options(SINK, given(broker, {"topic": topic}) | named)
-
-
 def messages_of(topic: str) -> list[Outgoing]:
     return [Outgoing(topic, key, b"%d" % n, {"n": str(n)}) for n, key in enumerate(KEYS)]
-
-
-def send(broker: Broker, topic: str, *messages: Outgoing, **more: str) -> None:
-    sender = AtLeastOnce(options_of(broker, topic, **more), None)
-    try:
-        for each in messages:
-            sender.send(each)
-        sender.finish()
-    finally:
-        sender.close()
 
 
 def in_bytes(key: str | bytes) -> bytes:
@@ -55,7 +38,7 @@ def test_they_come_back_as_they_were(broker: Broker, topic: str, codec: str) -> 
     full = Outgoing(topic, b"\xfe", b"x" * 300, {"a": "b"}, moment, ordering_key=b"\xfd")
     tombstone = Outgoing(topic, b"\xfe", None, {})
     more = {"pulsar.producer.compressionType": codec}
-    send(broker, topic, *messages_of(topic), full, tombstone, **more)
+    sent(broker, topic, *messages_of(topic), full, tombstone, **more)
     rows = rows_of(broker, topic=topic, columns="*,__orderingKey")
     found = {row["value"]: row for row in rows}
     for number, key in enumerate(KEYS):
@@ -73,7 +56,7 @@ def test_javas_client_has_them_and_would_have_chosen_the_same_partitions(
 ) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
     assert broker.rest("PUT", path, 5)[0] == 204
-    send(broker, topic, *messages_of(topic))
+    sent(broker, topic, *messages_of(topic))
     consumer = java_client.subscribe(topic, "s", subscriptionInitialPosition="Earliest")
     found = {each.data: each for each in (consumer.receive() for _ in KEYS)}
     for number, key in enumerate(KEYS):
@@ -101,31 +84,21 @@ def test_spark_writes_them(spark: Any, broker: Broker, topic: str) -> None:
 
 def test_they_are_stored_once_when_a_part_comes_again(broker: Broker, once: str) -> None:
     part = Part("query", 1, 7)
-    sent = messages_of(once)
+    messages = messages_of(once)
 
-    def write(messages: list[Outgoing], is_cut: bool = False, one: Part = part) -> list[str]:
-        sender = ExactlyOnce(options_of(broker, once), None, one)
-        try:
-            for each in messages:
-                sender.send(each)
-            if is_cut:
-                sender._flush()
-                return []
-            sender.finish()
-            return sender.without_deduplication()
-        finally:
-            sender.close()
+    def write(some: list[Outgoing], is_cut: bool = False, one: Part = part) -> list[str]:
+        return sent_once(sink_options(broker, once), one, some, is_cut)
 
-    assert write(sent[:7], is_cut=True) == []
+    assert write(messages[:7], is_cut=True) == []
     for _ in range(3):
-        assert write(sent) == []
+        assert write(messages) == []
         found = sorted(int(row["value"]) for row in rows_of(broker, topic=once))
-        assert found == list(range(len(sent)))
+        assert found == list(range(len(messages)))
     with pytest.raises(PulsarSparkError, match="is not the batch that was begun before"):
-        write([*sent[1:], sent[0]])
+        write([*messages[1:], messages[0]])
     with pytest.raises(PulsarSparkError, match="was the checkpoint set back, or copied"):
-        write(sent, one=part._replace(epoch=6))
-    only_bytes = [each for each in sent if isinstance(each.key, bytes)]
+        write(messages, one=part._replace(epoch=6))
+    only_bytes = [each for each in messages if isinstance(each.key, bytes)]
     plain = [each._replace(topic=f"{once}-plain") for each in only_bytes]
     assert write(plain) == [f"{once}-plain"]
 
@@ -134,7 +107,7 @@ def test_a_broker_that_starts_again_has_each_once(own_broker: BrokerFactory, top
     kept = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
     broker = own_broker(settings={"brokerDeduplicationEnabled": "true"} | kept)
     broker.start()
-    producer = EntryProducer(options_of(broker, topic), topic, None, "me")
+    producer = EntryProducer(sink_options(broker, topic), topic, None, "me")
     try:
         for number in range(1_500):
             producer.send(Outgoing(topic, b"\xff", b"%d" % number, {}), number)
@@ -151,7 +124,7 @@ def test_a_broker_that_starts_again_has_each_once(own_broker: BrokerFactory, top
 def test_what_cannot_be_is_told(broker: Broker, topic: str, tmp_path: Any) -> None:
     large = Outgoing(topic, b"\xff", b"x" * (6 << 20), {})
     plain = {"pulsar.producer.compressionType": "none"}
-    text = error_of(lambda: send(broker, topic, large, **plain))
+    text = error_of(lambda: sent(broker, topic, large, **plain))
     assert "has 6291" in text and "cannot be sent in parts" in text
     key = tmp_path / "public.pem"
     key.write_text("")
@@ -160,13 +133,13 @@ def test_what_cannot_be_is_told(broker: Broker, topic: str, tmp_path: Any) -> No
         "pulsar.producer.defaultCryptoKeyReader": str(key),
     }
     with pytest.raises(WrongOption, match="cannot be encrypted here"):
-        send(broker, topic, large._replace(value=b""), **encrypted)
+        sent(broker, topic, large._replace(value=b""), **encrypted)
 
 
 def test_numbers_beside_them_have_their_schema(broker: Broker, topic: str) -> None:
     """Without Spark."""
     payloads = Primitive("bigint")
-    sender = AtLeastOnce(options_of(broker, topic), payloads.schema())
+    sender = AtLeastOnce(sink_options(broker, topic), payloads.schema())
     sender.send(Outgoing(topic, b"\xff", payloads.encode({"value": 7}), {}))
     sender.finish()
     sender.close()

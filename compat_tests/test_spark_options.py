@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from harness.brokers import Broker
 
-from compat_tests.spark_rows import error_of, given, rows_of
+from compat_tests.spark_rows import error_of, given, rows_of, sent
 from pyxbroker.spark.errors import PulsarSparkError, WrongOption
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
@@ -243,17 +243,6 @@ def test_errors_leave_nothing_with_the_broker_and_are_one_sentence(
 
 
 # --- what is written ------------------------------------------------------------------------------
-
-
-def sent(broker: Broker, topic: str, *messages: Outgoing, **options: str) -> None:
-    named = {name.replace("_", "."): value for name, value in options.items()}
-    sender = AtLeastOnce(Options(SINK, given(broker, {"topic": topic}) | named), None)
-    try:
-        for each in messages:
-            sender.send(each)
-        sender.finish()
-    finally:
-        sender.close()
 
 
 @pytest.mark.parametrize("codec", ["NONE", "LZ4", "ZLIB", "ZSTD", "snappy"])

@@ -14,9 +14,9 @@ import pytest
 from harness.brokers import Broker
 
 from compat_tests.conftest import BrokerFactory, official_client
-from compat_tests.spark_rows import error_of, given, rows_of
+from compat_tests.spark_rows import error_of, given, rows_of, sent_once, sink_options
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
+from pyxbroker.spark.exactly_once import is_known_to_lack
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import AtLeastOnce
@@ -105,17 +105,8 @@ def write_part(
     **options: str,
 ) -> list[str]:
     """What a task does; is_cut: it ends before it is done. The topics without deduplication."""
-    sender = ExactlyOnce(Options(SINK, given(broker, {"topic": topic} | options)), None, part)
-    try:
-        for key, value in rows:
-            sender.send(message(topic, key, value))
-        if is_cut:
-            sender._flush()
-            return []
-        sender.finish()
-        return sender.without_deduplication()
-    finally:
-        sender.close()
+    messages = [message(topic, key, value) for key, value in rows]
+    return sent_once(sink_options(broker, topic, **options), part, messages, is_cut)
 
 
 def stored(broker: Broker, topic: str) -> list[tuple[str, bytes]]:
