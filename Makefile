@@ -67,8 +67,8 @@ test: goclient java javarecords $(VENV)/.spark ## all tests, less than half an h
 	@$(MAKE) --no-print-directory --output-sync=target -j$(LANES) parts
 	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes and not spark' torture compat_tests tests bench/micro
 
-# What computes beside what waits for disks and processes, the longest first. The fuzz makes the
-# same choices each time here: what fails is the change. New choices are for `make fuzz` by hand.
+# What computes beside what waits for disks and processes, the longest first. Fuzz and torture make
+# the same choices each time here: what fails is the change. New choices are for each by hand.
 # How soon a broker is ready again is for `make torture`, with the machine to itself.
 .PHONY: parts
 parts: ARGS = --seed $(SEED)
@@ -135,9 +135,9 @@ mutants: dev ## COUNT (200) bugs by SEED (1), planted in copies of the tree: do 
 	PYTHONPATH=tests $(PY) -m mutants --seed $(SEED) --count $(COUNT) $(ARGS)
 
 .PHONY: torture
-torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits, each time ready in READY (1) s; EVENTS (1000) of a key storm
+torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits, each time ready in READY (1) s; EVENTS (1000) of a key storm (ARGS='--seed N')
 	$(PY) -m torture.run --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
-	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS) --ready-limit-s $(READY)
+	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS) --ready-limit-s $(READY) $(ARGS)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS)
 

@@ -149,6 +149,32 @@ def test_a_refused_commit_may_be_there_after_a_kill_but_not_by_halves(
     assert isinstance(again("put", "/a", "next"), int)
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["in the log", "at its beginning"])
+@pytest.mark.parametrize("is_killed_refusing", [False, True], ids=["after", "meanwhile"])
+def test_what_refused_commits_leave_in_the_log_is_no_damage(
+    errors: Errors, start: Any, is_first: bool, is_killed_refusing: bool
+) -> None:
+    """Each shorter than the one before: the ends of all of them stay in the log."""
+    store = start()
+    store("put", "/a", "before")
+    assert store("close") is None
+    assert store("open") is None
+    store("put", "/a", "first of this log")
+    if is_first:
+        store("sleep", 0.3)  # it is folded in when nobody waits
+    errors.rule(WAL, "sync", error="EIO")
+    for size in (30_000, 20_000, 10_000):
+        assert store("put", f"/{size}", "x" * size)[0] == "Unavailable"
+    if not is_killed_refusing:
+        errors.clear()
+        assert store("put", "/a", "after") == 2
+    store.kill()
+    errors.clear()
+    again = start()
+    assert again("findings") == []
+    assert again("get", "/a") == ("first of this log" if is_killed_refusing else "after")
+
+
 def test_an_error_of_a_read_is_neither_damage_nor_absence(errors: Errors, start: Any) -> None:
     store = start()
     store("fill")  # More than what a start reads.

@@ -14,6 +14,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -259,31 +260,49 @@ def rejected_commits(log: Path, accepted: int) -> tuple[int, int]:
     """(transactions that end, frames) of this log's life behind those that SQLite accepted.
 
     SQLite takes the log up to the first frame whose checksum fails. A power cut can only have hit
-    the last transaction, because each is synced before the next is written: so at most one end of a
-    transaction can be behind that point. More is damage. OSError.
+    the last transaction, because each is synced before the next is written, and what refused ones
+    left was cleared (`clear_rejected`): so at most one end of a transaction can be behind that
+    point. More is damage. OSError.
     """
     try:
         file = log.open("rb", buffering=0)
     except FileNotFoundError:
         return 0, 0
     with file:
-        header = file.read(_LOG_HEADER.size)
-        if len(header) < _LOG_HEADER.size:
-            return 0, 0
-        _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack(header)
-        if not 512 <= page_size <= 65536 or not any(salts):
-            return 0, 0
-        frame_size = _FRAME_HEADER.size + page_size
-        commits = frames = 0
-        size = os.fstat(file.fileno()).st_size
-        first = _LOG_HEADER.size + accepted * frame_size
-        for offset in range(first, size - _FRAME_HEADER.size + 1, frame_size):
-            # Of each page only the header in front of it is read.
-            frame = os.pread(file.fileno(), _FRAME_HEADER.size, offset)
-            _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack(frame)
-            frames += frame_salts == salts
-            commits += bool(pages_after_commit) and frame_salts == salts
-        return commits, frames
+        rejected = list(_rejected(file.fileno(), accepted))
+    return sum(ends for _, ends in rejected), len(rejected)
+
+
+def clear_rejected(log: Path, accepted: int) -> None:
+    """Makes frames behind those that SQLite accepted none of this log's life; blocks are kept.
+
+    Each commit that the disk refused leaves its end there when the next one is shorter. For who has
+    the database open. OSError.
+    """
+    with suppress(FileNotFoundError), log.open("r+b", buffering=0) as file:
+        for offset, _ in _rejected(file.fileno(), accepted):
+            os.pwrite(file.fileno(), bytes(_FRAME_HEADER.size), offset)
+
+
+def _rejected(file: int, accepted: int) -> Iterator[tuple[int, bool]]:
+    """Offset of each frame of this log's life behind `accepted`, and whether it ends a transaction.
+
+    Of each page only the header in front of it is read.
+    """
+    header = os.pread(file, _LOG_HEADER.size, 0)
+    if len(header) < _LOG_HEADER.size:
+        return
+    _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack(header)
+    if not 512 <= page_size <= 65536 or not any(salts):
+        return
+    frame_size = _FRAME_HEADER.size + page_size
+    first = _LOG_HEADER.size + accepted * frame_size
+    end = os.fstat(file).st_size - _FRAME_HEADER.size + 1
+    for offset in range(first, end, frame_size):
+        frame = os.pread(file, _FRAME_HEADER.size, offset)
+        _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack(frame)
+        if frame_salts == salts:
+            yield offset, bool(pages_after_commit)
 
 
 def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:

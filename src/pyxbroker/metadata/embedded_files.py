@@ -39,6 +39,7 @@ FINDINGS_MAX = 1000
 
 _ROWS = "SELECT parent, name, version, created_ms, modified_ms, checksum, change, value FROM node"
 _LEDGERS = ("/ledgers/", "/ledgers0")  # the paths between: 0 comes after the slash
+_SYNC_REFUSALS = ("SQLITE_IOERR_FSYNC", "disk I/O error")  # the latter before Python 3.11
 _PASSING = (errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR)
 
 log = get_logger(__name__)
@@ -62,6 +63,7 @@ class Files:
         self.is_checked = False  # the whole content, by the start
         self._last_changes: list[Change] = []
         self._is_closed_mark_set = False
+        self._is_log_littered = False  # by a commit that the disk refused
         # Rows that could not be repaired: looking again at all records would find no more.
         self._lost: set[tuple[str, object]] = set()
         self._recorded: Recorded | None = None  # while everything is looked at
@@ -111,6 +113,7 @@ class Files:
         self.wants_copy = opening.wants_copy or opening.log is None
         self.is_checked = opening.is_checked
         self._is_closed_mark_set = opening.is_closed_mark_set
+        self._is_log_littered = False
         self._last_changes = []
         self._lost.clear()
         self._recorded = None
@@ -177,6 +180,26 @@ class Files:
             log.warning(
                 "the log of the metadata could not be folded in", error=self._put_off(error)
             )
+
+    def clear_log(self) -> Exception | None:
+        """Takes from SQLite's log what refused commits left behind its end.
+
+        The next start would take several such ends for damage. Returns the error of a disk that
+        cannot sync or write the log: what is read needs no log, but nothing may be committed.
+        """
+        if not self._is_log_littered:
+            return None
+        try:
+            _, accepted, _ = self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            damage.clear_rejected(database.log_of(self.path), accepted)
+        except sqlite3.Error as error:
+            # Where it is the database that cannot take the pages, the log may still have room.
+            is_of_log = damage.error_name(error).startswith(_SYNC_REFUSALS)
+            return error if is_of_log else None
+        except OSError as error:
+            return error
+        self._is_log_littered = False
+        return None
 
     def _put_off(self, error: Exception) -> object:
         """Why something waits. What SQLite calls damage may be a disk that cannot read at this
@@ -434,7 +457,11 @@ class Files:
 
     def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
         assert self._database is not None, "the thread ends before the database is closed"
-        return self._database.execute(sql, parameters)
+        try:
+            return self._database.execute(sql, parameters)
+        except sqlite3.OperationalError:
+            self._is_log_littered = True
+            raise
 
 
 def _may_pass(error: Exception) -> bool:

@@ -102,9 +102,12 @@ class Tree(Files):
         self._deleted_now.clear()
         self.transaction += 1
         try:
+            refusal = self.clear_log()
             self._execute("BEGIN")
             for operation in batch:
                 results.append(_attempt(operation))
+            if self._changes and refusal is not None:
+                raise refusal
             if self._changes and self._is_closed_mark_set:
                 self._execute("DELETE FROM state WHERE name='closed'")
             self._execute("COMMIT")
