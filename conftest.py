@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadlines: machines are shared and slow. The same choices each time: what fails is the change.
+# New ones are looked for with --hypothesis-profile explore.
+settings.register_profile(
+    "explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("house", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("house")
 
 crashes: list[str] = []
 

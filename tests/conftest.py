@@ -1,6 +1,4 @@
-"""What all tests share: hypothesis without deadlines, since these machines are shared and slow, and
-the kinds of metadata store.
-"""
+"""What all tests here share: the kinds of metadata store."""
 
 from __future__ import annotations
 
@@ -9,13 +7,9 @@ from pathlib import Path
 
 import pytest
 from harness.apache_records import ApacheRecords
-from hypothesis import HealthCheck, settings
 
 from metadata_backends import Backend
 from zookeeper_server import ZooKeeperServer
-
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
 
 
 @pytest.fixture(scope="module")
