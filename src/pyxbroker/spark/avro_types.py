@@ -21,6 +21,15 @@ def parse(definition: bytes) -> tuple[Any, dict[str, Any]]:
     return found
 
 
+def reader_of(newest: Any, writer: Any) -> Any:
+    """The newest schema as it reads what another one has written. Java's client looks at the fields
+    of records only, and so do brokers, whatever a record was called before.
+    """
+    if not isinstance(writer, dict) or writer["name"] == newest["name"]:
+        return newest
+    return newest | {"aliases": [*newest.get("aliases", ()), writer["name"]]}
+
+
 class NoColumn(Exception):
     """A type that has no place in a table."""
 

@@ -1,8 +1,8 @@
 """The values of messages as columns: bytes, primitives, or the fields of a record.
 
-What a topic's schema is decides. A record of Avro or JSON has a column for each field, everything
-else one column `value`; types that are not decoded come as bytes. Each message is read by the
-schema that it was written with (its schema version), and told in the newest one.
+A record of Avro or JSON has a column for each field, everything else one column `value`; types that
+are not decoded come as bytes. Each message is read by the schema that it was written with (its
+schema version), and told in the newest one. topic_schema.py says which it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyxbroker.base import compression
 from pyxbroker.entry_columns import EntryColumns, Filled
 from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_array
 from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
-from pyxbroker.spark.avro_types import NoColumn, parse, plain, spark_type
+from pyxbroker.spark.avro_types import NoColumn, parse, plain, reader_of, spark_type
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.json_columns import arrays_of_json
 
@@ -30,7 +30,7 @@ BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE = range(5, 12)
 """Numbers of schema types on the wire (Schema.Type)."""
 
 # The name of Spark's type, what is to be done, and how wide a value is.
-_PRIMITIVES: dict[int, tuple[str, int, int]] = {
+PRIMITIVES: dict[int, tuple[str, int, int]] = {
     STRING: ("StringType", entry_columns.BYTES, entry_columns.VARIABLE),
     BOOLEAN: ("BooleanType", entry_columns.TRUTH, entry_columns.BITS),
     INT8: ("ByteType", entry_columns.NUMBER, 1),
@@ -44,6 +44,16 @@ _PRIMITIVES: dict[int, tuple[str, int, int]] = {
 
 class Values(Protocol):
     """What becomes of payloads. Pickles."""
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it has columns by the names of fields; else there is one column at most."""
+        ...
+
+    @property
+    def of_keys(self) -> tuple[str, ...]:
+        """Columns that are made of the keys of messages."""
+        ...
 
     def fields(self) -> list[StructField]:
         """The columns in Spark's types."""
@@ -64,15 +74,11 @@ class Values(Protocol):
         ...
 
 
-def values_of(type_: int, definition: bytes) -> Values:
-    """What becomes of payloads with a schema."""
-    if type_ in (AVRO, JSON):
-        return Record.of(type_, definition) or Bytes()
-    return Primitive(type_) if type_ in _PRIMITIVES else Bytes()
-
-
 class Nothing:
     """No column: what the payloads are is not looked at."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
 
     def fields(self) -> list[StructField]:
         return []
@@ -91,6 +97,9 @@ class Nothing:
 
 class Bytes:
     """One column `value` with the payloads as they are; null for a tombstone."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
 
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import BinaryType, StructField
@@ -112,17 +121,20 @@ class Bytes:
 class Primitive:
     """One column `value` with a number, a truth value or a text."""
 
+    is_record = False
+    of_keys: tuple[str, ...] = ()
+
     def __init__(self, type_: int) -> None:
         self._type = type_
 
     def fields(self) -> list[StructField]:
         from pyspark.sql import types
 
-        name, _, _ = _PRIMITIVES[self._type]
+        name, _, _ = PRIMITIVES[self._type]
         return [types.StructField("value", getattr(types, name)())]
 
     def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
-        _, decoding, width = _PRIMITIVES[self._type]
+        _, decoding, width = PRIMITIVES[self._type]
         return EntryColumns(decoding, (width,), compression, partition, kept=kept)
 
     def only(self, names: Sequence[str]) -> Values:
@@ -136,6 +148,9 @@ class Primitive:
 
 class Record:
     """A column for each field of a record, in Avro's bytes or as JSON."""
+
+    is_record = True
+    of_keys: tuple[str, ...] = ()
 
     def __init__(self, type_: int, definition: bytes) -> None:
         """Use `of`."""
@@ -206,24 +221,25 @@ class Record:
             return [plain(record.get(f["name"]), f["type"], named, is_json) for f in fields]
 
         nothing = [None] * len(fields)
-        for row in _each(filled, told):
+        for row in each_value(filled, told):
             for column, value in zip(found, nothing if row is None else row, strict=True):
                 column.append(value)
         return [
-            _filled_array(filled, field["name"], column, kind)
+            filled_array(filled, field["name"], column, kind)
             for field, column, kind in zip(fields, found, kinds, strict=True)
         ]
 
     def _of_avro(self, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
         import fastavro
 
-        parsed = self._parsed()
-        writers = {b"": parsed}
+        newest = self._parsed()
+        schemas = {b"": (newest, newest)}
 
         def decode(payload: bytes, version: bytes) -> Any:
-            if version not in writers:
-                writers[version] = parse(definitions(version))[0]
-            return fastavro.schemaless_reader(io.BytesIO(payload), writers[version], parsed)
+            if version not in schemas:
+                writer = parse(definitions(version))[0]
+                schemas[version] = writer, reader_of(newest, writer)
+            return fastavro.schemaless_reader(io.BytesIO(payload), *schemas[version])
 
         return decode
 
@@ -264,7 +280,7 @@ def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
     return array_of(kind, filled.rows, column)
 
 
-def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+def filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
     """A column of decoded values. Raises PulsarSparkError where one is not of the type."""
     import pyarrow as pa
 
@@ -282,7 +298,7 @@ def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataTyp
         raise
 
 
-def _each(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
+def each_value(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
     """The value of each message, by its payload and schema version. Raises PulsarSparkError."""
     versions = dict(filled.versions)
     version = b""
