@@ -74,6 +74,14 @@ class Values(Protocol):
         ...
 
 
+class Decoder(Protocol):
+    """What says how entries of a topic are decoded."""
+
+    def entry_columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        """What entries are to be decoded to."""
+        ...
+
+
 class Nothing:
     """No column: what the payloads are is not looked at."""
 
