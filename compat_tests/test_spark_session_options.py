@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -117,8 +118,10 @@ def issuer() -> Iterator[Issuer]:
 def scene(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Scene]:
     """A broker with TLS that lets in who has a token of the issuer, a password or a certificate."""
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
+    root = issuer.token("root")
     one = Scene(
         tmp_path_factory.mktemp("secure"),
+        headers={"Authorization": f"Bearer {root}"},
         authenticationEnabled="true",
         authenticationProviders=f"{TOKENS},{BASIC},{PACKAGE}AuthenticationProviderTls",
         tokenPublicKey=data_url(public(issuer.private["k1"])),
@@ -127,7 +130,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[
         superUserRoles="me,ann,certified,orders,root",
         # Apache Pulsar's standalone is a client of its own.
         brokerClientAuthenticationPlugin=f"{JAVA}AuthenticationToken",
-        brokerClientAuthenticationParameters=f"token:{issuer.token('root')}",
+        brokerClientAuthenticationParameters=f"token:{root}",
     )
     yield one
     one.broker.close()
@@ -271,7 +274,7 @@ def test_what_is_asked_of_a_brokers_certificate(
     plain = {"service.url": scene.url.replace("+ssl", ""), "pulsar.client.useTls": "true"}
     assert texts(load(spark, options | plain)) == ["0", "1", "2"]
     for wrong in (trusting, elsewhere):
-        assert "is not trusted" in error_of(lambda wrong=wrong: load(spark, wrong))  # type: ignore[misc]
+        assert "is not trusted" in error_of(partial(load, spark, wrong))
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -535,4 +538,4 @@ def test_unknown_options_of_a_sink_name_what_is_near(
         ("startingOffsets", "only of the batch source and the streaming source"),
     ):
         options = given(broker, {"topic": topic}) | {name: "x"}
-        assert sentence in error_of(lambda options=options: save(numbered(spark, 1), options))  # type: ignore[misc]
+        assert sentence in error_of(partial(save, numbered(spark, 1), options))
