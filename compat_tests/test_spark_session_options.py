@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import bcrypt
 import pulsar
 import pytest
 import trustme
@@ -40,6 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 JAVA = "org.apache.pulsar.client.impl.auth."
 PLUGIN, PARAMS = "pulsar.client.authPluginClassName", "pulsar.client.authParams"
 PASSWORD = "password-of-ann"
+HASH = "$apr1$abcdefgh$Kh1fOnjtN6nYRkiyYRkQl/"  # Apache Pulsar has no bcrypt
 
 ELSEWHERE = {
     # Options that another module of tests has in a session.
@@ -117,7 +117,6 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Scene]:
     """A broker with TLS that lets in who has a token of the issuer, a password or a certificate."""
-    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
     root = issuer.token("root")
     one = Scene(
         tmp_path_factory.mktemp("secure"),
@@ -125,7 +124,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[
         authenticationEnabled="true",
         authenticationProviders=f"{TOKENS},{BASIC},{PACKAGE}AuthenticationProviderTls",
         tokenPublicKey=data_url(public(issuer.private["k1"])),
-        basicAuthConf=data_url(b"ann:" + hashed),
+        basicAuthConf=data_url(f"ann:{HASH}".encode()),
         authorizationEnabled="true",
         superUserRoles="me,ann,certified,orders,root",
         # Apache Pulsar's standalone is a client of its own.
