@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import Any
 
 import pytest
 from harness.brokers import Broker
 from harness.java_client import Client as JavaClient
+from hypothesis import given as given_each
+from hypothesis import strategies as st
 
 from compat_tests.spark_rows import error_of, given, rows_of
 from compat_tests.test_java_schemas import ADA, EVE, USER, USER_WITH_MAIL
+from pyxbroker.spark.key_values import inline
 
 pytestmark = pytest.mark.spark
 
@@ -132,6 +136,31 @@ def test_the_official_client_does_not_tell_keys_that_are_separated(
     producer = java_client.create_producer(inline, pair_of("INT32", "STRING", "INLINE"))
     producer.send({"key": 5, "value": "v"})
     assert pairs(broker, inline, reader="client") == [(5, "v")]
+
+
+HALVES = st.none() | st.binary(min_size=1, max_size=20)
+
+
+@given_each(HALVES, HALVES, st.integers(0, 60))
+def test_both_halves_of_a_payload_are_found_or_it_is_refused(
+    key: bytes | None, value: bytes | None, cut: int
+) -> None:
+    halves = (
+        b"\xff" * 4 if each is None else len(each).to_bytes(4, "big") + each
+        for each in (key, value)
+    )
+    payload = b"".join(halves)
+    assert inline(payload) == (key, value)
+    if cut < len(payload):
+        with pytest.raises(ValueError, match="ends before"):
+            inline(payload[:cut])
+
+
+@given_each(st.binary(max_size=40))
+def test_no_payload_of_a_stranger_is_more_than_refused(payload: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        key, value = inline(payload)
+        assert len(key or b"") + len(value or b"") + 8 == len(payload)
 
 
 @BOTH

@@ -122,7 +122,7 @@ class KeyValues:
             pair: Pair = (key, payload)
             if not self._is_separated:
                 try:
-                    pair = _inline(payload)
+                    pair = inline(payload)
                 except ValueError as error:
                     raise _unreadable(filled, row, str(error)) from error
             yield _Message(position, version, pair)
@@ -165,7 +165,7 @@ def _head(version: bytes, is_null: bool) -> bytes:
     return bytes(head.SerializeToString())
 
 
-def _inline(payload: bytes | None) -> Pair:
+def inline(payload: bytes | None) -> Pair:
     """Key and value of a payload. Raises ValueError."""
     if payload is None:
         return None, None

@@ -8,7 +8,17 @@ from typing import Any
 from pyxbroker.schemas.values import NoSchema, Schema, SchemaType, halves
 from pyxbroker.spark.key_values import KEY, VALUE, KeyValues
 from pyxbroker.spark.protobuf_messages import ProtobufMessage
-from pyxbroker.spark.values import AVRO, JSON, PRIMITIVES, Bytes, Primitive, Record, Values
+from pyxbroker.spark.values import (
+    AVRO,
+    JSON,
+    MOMENTS,
+    PRIMITIVES,
+    Bytes,
+    Moment,
+    Primitive,
+    Record,
+    Values,
+)
 
 _WITH_PROPERTIES = (SchemaType.KEY_VALUE, SchemaType.PROTOBUF)
 """Types whose properties say how values are encoded."""
@@ -34,6 +44,8 @@ def values_of(schema: Schema) -> Values:
         return ProtobufMessage.of_native(schema.data) or Bytes()
     if schema.type is SchemaType.PROTOBUF:
         return ProtobufMessage.of_avro(schema.data, dict(schema.properties)) or Bytes()
+    if schema.type in MOMENTS:
+        return Moment(schema.type)
     return Primitive(schema.type) if schema.type in PRIMITIVES else Bytes()
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker import entry_columns
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import EntryColumns, Filled
+from pyxbroker.schemas.values import SchemaType
 from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_array
 from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
 from pyxbroker.spark.avro_types import NoColumn, parse, plain, reader_of, spark_type
@@ -39,6 +41,25 @@ PRIMITIVES: dict[int, tuple[str, int, int]] = {
     INT64: ("LongType", entry_columns.NUMBER, 8),
     FLOAT: ("FloatType", entry_columns.NUMBER, 4),
     DOUBLE: ("DoubleType", entry_columns.NUMBER, 8),
+}
+
+
+_DAY_US = 86_400_000_000
+
+# The name of Spark's type, the bytes (big-endian), and what Arrow has of the numbers in them: days
+# or microseconds since 1970. Java's Date is a moment, too.
+MOMENTS: dict[int, tuple[str, struct.Struct, Callable[..., int]]] = {
+    SchemaType.DATE: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
+    SchemaType.TIMESTAMP: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
+    SchemaType.INSTANT: (
+        *("TimestampType", struct.Struct(">qi")),
+        lambda seconds, ns: seconds * 1_000_000 + ns // 1000,
+    ),
+    SchemaType.LOCAL_DATE: ("DateType", struct.Struct(">q"), lambda day: day),
+    SchemaType.LOCAL_DATE_TIME: (
+        *("TimestampNTZType", struct.Struct(">qq")),
+        lambda day, ns: day * _DAY_US + ns // 1000,
+    ),
 }
 
 
@@ -154,6 +175,35 @@ class Primitive:
         return [_array(filled, kinds[0], 0)]
 
 
+class Moment:
+    """One column `value` with a date or a moment."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
+
+    def __init__(self, type_: int) -> None:
+        self._type = type_
+
+    def fields(self) -> list[StructField]:
+        from pyspark.sql import types
+
+        name, _, _ = MOMENTS[self._type]
+        return [types.StructField("value", getattr(types, name)())]
+
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
+        return columns_of_bytes(partition, kept)
+
+    def only(self, names: Sequence[str]) -> Values:
+        return self if names else Nothing()
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        _, layout, told = MOMENTS[self._type]
+        values = list(each_value(filled, lambda payload, _: told(*layout.unpack(payload))))
+        return [filled_array(filled, "value", values, kinds[0])]
+
+
 class Record:
     """A column for each field of a record, in Avro's bytes or as JSON."""
 
@@ -171,10 +221,12 @@ class Record:
         """None: this is no record, or has what columns cannot have (recursion, unions)."""
         made = cls(type_, definition)
         try:
-            names = [field.name for field in made.fields()]
+            fields = made.fields()
         except (NoColumn, ValueError, KeyError, TypeError):
             return None
-        return None if any(name.startswith("__") for name in names) else made
+        if type_ == JSON and any('"decimal(' in field.json() for field in fields):
+            return None  # how these are in JSON is not said anywhere
+        return None if any(field.name.startswith("__") for field in fields) else made
 
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import StructField
