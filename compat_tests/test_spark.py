@@ -6,15 +6,21 @@ what needs no Spark is in test_spark_ranges.py.
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import re
 from collections.abc import Callable
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pulsar
 import pytest
 from harness.brokers import ROOT, Broker
+from harness.java_client import Client as JavaClient
 
 from compat_tests.spark_rows import error_of, given, rows_of
 
@@ -306,7 +312,8 @@ def test_fields_of_records_are_columns_by_the_schema_of_each_message(
         ("INT64", b"\x00\x00\x01\x00\x00\x00\x00\x00", 1 << 40),
         ("FLOAT", b"\x3f\xc0\x00\x00", 1.5),
         ("DOUBLE", b"\x3f\xf8\x00\x00\x00\x00\x00\x00", 1.5),
-        ("INSTANT", b"\x00" * 12, b"\x00" * 12),
+        ("TIME", b"\x00" * 8, b"\x00" * 8),
+        ("LOCAL_TIME", b"\x00" * 8, b"\x00" * 8),
     ],
 )
 def test_primitives_are_values(
@@ -317,9 +324,52 @@ def test_primitives_are_values(
     assert [row["value"] for row in rows_of(broker, topic=topic)] == [value]
 
 
-def register_schema(broker: Broker, topic: str, kind: str) -> None:
+UTC = timezone.utc
+PLAIN_MOMENTS: list[tuple[str, Any, Any]] = [
+    ("DATE", -1, datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
+    ("TIMESTAMP", 1_800_000_000_123, datetime(2027, 1, 15, 8, 0, 0, 123_000, UTC)),
+    ("INSTANT", "1969-12-31T23:59:59.999999999Z", datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)),
+    ("LOCAL_DATE", "1582-10-15", date(1582, 10, 15)),
+    ("LOCAL_DATE", "2027-02-28", date(2027, 2, 28)),
+    ("LOCAL_DATE_TIME", "1969-12-31T23:59:59.000001", datetime(1969, 12, 31, 23, 59, 59, 1)),
+]
+
+
+@pytest.mark.parametrize(("kind", "sent", "value"), PLAIN_MOMENTS)
+def test_dates_and_moments_of_javas_client_are_those_of_spark(
+    broker: Broker, java_client: JavaClient, topic: str, kind: str, sent: Any, value: Any
+) -> None:
+    java_client.create_producer(topic, kind).send(sent)
+    assert [row["value"] for row in rows_of(broker, topic=topic)] == [value]
+    pair = {"key": kind, "value": kind, "encoding": "SEPARATED"}
+    producer = java_client.create_producer(f"{topic}-pair", pair)
+    producer.send({"key": sent, "value": sent})
+    (row,) = rows_of(broker, topic=f"{topic}-pair", columns="key,value")
+    assert row == {"key": value, "value": value}
+
+
+def test_decimals_of_avro_are_those_of_spark(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+    tall = {"type": "fixed", "name": "F", "size": 20, "logicalType": "decimal", "precision": 39}
+    tall["scale"] = 1
+    cases = (([money, "null"], True), (money | {"precision": 39}, False), (tall, False))
+    for number, (type_, is_column) in enumerate(cases):
+        name = f"{topic}-{number}"
+        definition = {"type": "record", "name": "R", "fields": [{"name": "it", "type": type_}]}
+        register_schema(broker, name, "AVRO", json.dumps(definition))
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, definition, {"it": Decimal("-12.5")})
+        client.create_producer(name).send(out.getvalue())
+        (row,) = rows_of(broker, topic=name)
+        found = {"it": Decimal("-12.50")} if is_column else {"value": out.getvalue()}
+        assert without_metadata(row) == found
+
+
+def register_schema(broker: Broker, topic: str, kind: str, definition: str = "") -> None:
     path = f"/admin/v2/schemas/{topic.removeprefix('persistent://')}/schema"
-    body = {"type": kind, "schema": "", "properties": {}}
+    body = {"type": kind, "schema": definition, "properties": {}}
     assert broker.rest("POST", path, body)[0] == 200
 
 

@@ -187,6 +187,31 @@ def test_both_readers_read_the_same(
     assert read(stream, end, stream.latestOffset(end)) == ["50", "51"]
 
 
+@pytest.mark.parametrize("reader", ["fast", "client"])
+def test_both_readers_read_by_the_version_of_each_message(
+    broker: Broker, client: pulsar.Client, topic: str, reader: str
+) -> None:
+    """Up to the first one whose bytes are no text, in which the official client tells them."""
+    fields: list[dict[str, Any]] = []
+    path = f"/admin/v2/schemas/{topic.removeprefix('persistent://')}/schema"
+    for number in range(129):
+        fields.append({"name": f"f{number}", "type": "int", "default": number})
+        definition = json.dumps({"type": "record", "name": "R", "fields": fields})
+        body = {"type": "AVRO", "schema": definition, "properties": {}}
+        assert broker.rest("POST", path, body)[0] == 200
+        if number in (0, 127, 128):
+            schema = pulsar.schema.AvroSchema(None, json.loads(definition))
+            producer = client.create_producer(topic, schema=schema)
+            producer.send({f"f{each}": -1 for each in range(number + 1)})
+            producer.close()
+    rows = rows_of(broker, topic=topic, reader=reader, columns="__schemaVersion,f0,f127,f128")
+    assert [tuple(row.values()) for row in rows] == [
+        (0, -1, 127, 128),
+        (127, -1, -1, 128),
+        (128, -1, -1, -1),
+    ]
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[str, str]:
     """Files of a private and a public key."""

@@ -308,7 +308,7 @@ def test_a_task_does_not_wait_for_ever_for_a_broker(
         ),
         ({"topic": "a", "topic.schema.class": "x"}, "there are no Java classes here"),
         ({"subscribe": "a"}, "give topic, or topics for several"),
-        ({"topic": "a", "maxOffsetsPerTrigger": "1"}, "give maxBytesPerTrigger"),
+        ({"topic": "a", "maxEntriesPerTrigger": "1"}, "give maxRowsPerTrigger, or maxBytes"),
         ({"topic": "a", "minPartitions": "1"}, "give bytesPerTask together with admin.url"),
         ({}, "one of topic, topics and topicsPattern has to be given: none is."),
         ({"topic": "a", "topics": "b"}, "topic and topics are."),

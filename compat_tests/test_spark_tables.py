@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pulsar
@@ -22,6 +23,8 @@ from compat_tests.test_spark_pipelines import (
     read_all,
     said,
 )
+from pyxbroker.spark.errors import WrongOption
+from pyxbroker.spark.pipelines.formats import TOGETHER, check_delta
 
 pytestmark = pytest.mark.spark
 __all__ = ["BROKER_SETTINGS", "environment", "jobs"]  # fixtures, and what a broker is given
@@ -66,6 +69,34 @@ def test_an_archive_in_delta_has_each_message_once_and_is_replayed(
 ) -> None:
     table = (str(tmp_path / "table"), "--format", "delta", *conf_of(DELTA))
     archive_and_replay(jobs, broker, client, topic, tmp_path, *table)
+
+
+@pytest.mark.only_spark("4.3")
+def test_delta_for_an_older_spark_is_told_with_what_goes_together(
+    jobs: Jobs, broker: Broker, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, range(1))
+    source = ("--service-url", broker.url, "--topic", topic, "--until-now")
+    table = (str(tmp_path / "table"), "--format", "delta", *conf_of(DELTA))
+    checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
+    done = jobs.run("archive", *source, "--to", *table, *checkpoint)
+    assert done.status == 2
+    assert "Delta 4.4.0 is for Spark 4.2 at the newest, and this is Spark 4.3" in said(done)
+    assert said(done).endswith(f"{TOGETHER}.")
+
+
+@pytest.mark.parametrize(
+    ("delta", "spark", "is_known_to_fail"),
+    [
+        *(("4.4.0", "4.2.1", False), ("4.4.1", "4.3.0", True), ("4.3.1", "4.1.4", False)),
+        *(("4.3.1", "4.2.0", True), ("4.0.1", "4.0.5", False), ("4.0.1", "4.1.0", True)),
+        *(("4.5.0", "4.3.0", False), ("4.10.0", "4.10.0", False), ("", "4.3.0", False)),
+    ],
+)
+def test_versions_of_delta_and_spark(delta: str, spark: str, is_known_to_fail: bool) -> None:
+    refused = pytest.raises(WrongOption, match=f"this is Spark {spark}")
+    with refused if is_known_to_fail else contextlib.nullcontext():
+        check_delta(delta, spark)
 
 
 @pytest.mark.only_spark("4.0")

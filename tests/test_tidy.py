@@ -52,8 +52,8 @@ ARROWS: dict[str, set[str]] = {
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
         *("broker", "admin", "cluster", "auth"),
     },
-    # What runs in Spark's workers: no part of a broker.
-    "spark": {*GROUND, "road"},
+    # What runs in Spark's workers: no part of a broker, but what a schema is.
+    "spark": {*GROUND, "road", "schemas"},
     # Its tokens are looked at by the same code as a broker's.
     "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyxbroker.entry_columns import Block, ColumnBuffers, Filled
@@ -104,13 +105,27 @@ def _version(version: bytes) -> int | None:
 def payloads_of(filled: Filled) -> list[bytes | None]:
     """The payloads of messages whose values are bytes."""
     (column,) = filled.values
+    return bytes_of(column, filled.rows)
+
+
+def bytes_of(column: ColumnBuffers, rows: int) -> list[bytes | None]:
+    """What is in a column of bytes."""
     assert column.offsets is not None
     ends = memoryview(column.offsets).cast("i")
     data = memoryview(column.data)
     return [
         bytes(data[ends[row] : ends[row + 1]]) if _is_valid(column, row) else None
-        for row in range(filled.rows)
+        for row in range(rows)
     ]
+
+
+def positions_of(filled: Filled) -> Iterator[tuple[int, int, int]]:
+    """(ledger, entry, batch index) of each message, if POSITION was kept."""
+    ledgers, entries = (
+        memoryview(each.data).cast("q") for each in (filled.ledger_id, filled.entry_id)
+    )
+    indexes = memoryview(filled.batch_index.data).cast("i")
+    return zip(ledgers, entries, indexes, strict=True)
 
 
 def position_in(filled: Filled, row: int) -> Position:

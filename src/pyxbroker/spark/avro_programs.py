@@ -1,7 +1,7 @@
 """How the fields of a flat Avro record come to columns: the steps for what decodes them.
 
 A schema version that can be read field by field has a program of its own. Of any other (a field
-that becomes another type, a record with another name) fastavro makes the bytes of the newest one.
+that becomes another type, or another one within) fastavro makes the bytes of the newest one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyxbroker import avro_columns, entry_columns
 from pyxbroker.avro_columns import AvroProgram, Undecodable, width_of
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import EntryColumns
-from pyxbroker.spark.avro_types import NoColumn, parse, resolve
+from pyxbroker.spark.avro_types import NoColumn, parse, reader_of, resolve
 
 if TYPE_CHECKING:
     from pyxbroker.avro_columns import Step
@@ -104,9 +104,10 @@ class Programs:
         import fastavro
 
         out = io.BytesIO()
+        writer = self._writers[version]
         try:
             found = fastavro.schemaless_reader(
-                io.BytesIO(payload), self._writers[version], self._newest
+                io.BytesIO(payload), writer, reader_of(self._newest, writer)
             )
             fastavro.schemaless_writer(out, self._newest, found)
         except Exception as error:  # fastavro's are of many classes
@@ -117,7 +118,7 @@ class Programs:
 
     def _compile(self, writer: Any, named: dict[str, Any]) -> AvroProgram | None:
         """None: not field by field."""
-        if not isinstance(writer, dict) or writer.get("name") != self._newest["name"]:
+        if not isinstance(writer, dict) or writer.get("type") != "record":
             return None
         try:
             written = _fields_of(writer, named)

@@ -21,6 +21,15 @@ def parse(definition: bytes) -> tuple[Any, dict[str, Any]]:
     return found
 
 
+def reader_of(newest: Any, writer: Any) -> Any:
+    """The newest schema as it reads what another one has written. Java's client looks at the fields
+    of records only, and so do brokers, whatever a record was called before.
+    """
+    if not isinstance(writer, dict) or writer["name"] == newest["name"]:
+        return newest
+    return newest | {"aliases": [*newest.get("aliases", ()), writer["name"]]}
+
+
 class NoColumn(Exception):
     """A type that has no place in a table."""
 
@@ -40,7 +49,10 @@ _SIMPLE = {
     "timestamp-micros": "TimestampType",
     "uuid": "StringType",
 }
-_REFUSED_LOGICAL = ("decimal", "time-millis", "time-micros", "duration")
+_REFUSED_LOGICAL = ("time-millis", "time-micros", "duration")
+_DECIMAL = "decimal"
+_PRECISION_MAX = 38
+"""Of Spark's decimals."""
 
 
 def resolve(schema: Any, named: dict[str, Any]) -> tuple[str, Any]:
@@ -53,7 +65,7 @@ def resolve(schema: Any, named: dict[str, Any]) -> tuple[str, Any]:
     if isinstance(schema, str):
         return (schema, schema) if schema not in named else resolve(named[schema], named)
     logical = schema.get("logicalType", "")
-    if logical in _SIMPLE:
+    if logical in _SIMPLE or logical == _DECIMAL:
         return logical, schema
     if logical in _REFUSED_LOGICAL or logical.startswith("local-"):
         raise NoColumn(logical)
@@ -83,6 +95,8 @@ def spark_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> A
         return types.ArrayType(spark_type(schema["items"], named, within))
     if kind == "map":
         return types.MapType(types.StringType(), spark_type(schema["values"], named, within))
+    if kind == _DECIMAL and schema["precision"] <= _PRECISION_MAX:
+        return types.DecimalType(schema["precision"], schema.get("scale", 0))
     if kind not in _SIMPLE:
         raise NoColumn(kind)
     return getattr(types, _SIMPLE[kind])()

@@ -139,8 +139,17 @@ def _metadata(message: Any) -> Any:
         producer_name=message.producer_name(),
         sequence_id=0,
         publish_time=message.publish_timestamp(),
-        schema_version=bytes(message.schema_version() or b"") or None,
+        schema_version=_version(message),
     )
+
+
+def _version(message: Any) -> bytes | None:
+    """The schema version, which the client tells as text; from 128 on it is none."""
+    try:
+        text: str = message.schema_version()
+    except UnicodeDecodeError:
+        return bytes(message._message.int_schema_version().to_bytes(8, "big"))
+    return text.encode() or None
 
 
 def _describe(message: Any, head: Any) -> None:

@@ -126,9 +126,9 @@ class Columns:
         return cls(values, [field.name for field in schema.fields])
 
     @property
-    def needs_own_reader(self) -> bool:
-        """Whether one of them is what the official client does not tell."""
-        return "__sequenceId" in self._names
+    def untold_by_client(self) -> list[str]:
+        """Those of them that the official client does not tell, or not as they were."""
+        return [name for name in self._names if name in ("__sequenceId", *self._values.of_keys)]
 
     def schema(self) -> StructType:
         """In Spark's types. Made without Spark's parser, which workers do not have."""

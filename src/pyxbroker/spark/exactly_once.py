@@ -19,6 +19,7 @@ from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.official import (
     client_of,
+    close_client,
     reason_of_silence,
     schema_of,
     tell_schema,
@@ -126,7 +127,7 @@ class ExactlyOnce:
         for topic in self._topics.values():
             for each in topic.entries.values():
                 each.producer.close()
-        self._client.close()
+        close_client(self._client)
 
     def _flush(self) -> None:
         producers = {

@@ -5,6 +5,7 @@ It comes with the extra `spark`, and is imported when it is used.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from pyxbroker.spark.security import Security
 from pyxbroker.spark.topics import name_of
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 def client_of(options: Options) -> Any:
@@ -31,6 +33,16 @@ def client_of(options: Options) -> Any:
         # What goes wrong is told by what fails; lines of the client would be told once more.
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
+
+
+def close_client(client: Any) -> None:
+    """What was not acknowledged was told before; that its end is not, says nothing more."""
+    import pulsar
+
+    try:
+        client.close()
+    except pulsar.PulsarException as error:
+        _log.warning("the client's end was not acknowledged: %s.", sentence_of(error))
 
 
 def schema_of(described: tuple[str, str] | None) -> Any:
@@ -85,7 +97,7 @@ def reason_of_silence(options: Options, topics: Iterable[str]) -> str:
                 made = tell_trouble(topic, partial(client.create_producer, str(name_of(topic))))
                 made.close()
         finally:
-            client.close()
+            close_client(client)
     except PulsarSparkError as error:
         return str(error).removesuffix(".")
     return MEANINGS[SILENCE]

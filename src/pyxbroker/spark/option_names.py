@@ -9,14 +9,15 @@ _BY_TIME = "give startingTime or endingTime"
 _OWN_READER = "the source reads without a consumer that could have it"
 
 INSTEAD = {
-    "topic.schema.class": "there are no Java classes here; the topic's schema is read from the"
-    " registry, and bytes are decoded with Spark's own from_avro or from_json",
+    "topic.schema.class": "there are no Java classes here; what is read has columns by the topic's"
+    " schema in the registry, what is written has a schema by its columns (schemaType), and bytes"
+    " without one are decoded by Spark's own from_avro, from_json or from_protobuf",
     "kafka.bootstrap.servers": "give service.url, as in pulsar://host:6650",
     "subscribe": "give topic, or topics for several",
     "subscribepattern": "give topicsPattern",
     "assign": "give topics; a partition is named as topic-partition-0",
-    "maxoffsetspertrigger": "give maxBytesPerTrigger",
-    "minoffsetspertrigger": "there is no such bound; maxBytesPerTrigger bounds a batch from above",
+    "maxentriespertrigger": "give maxRowsPerTrigger, or maxBytesPerTrigger",
+    "minoffsetspertrigger": "there is no such bound; maxRowsPerTrigger bounds a batch from above",
     "minpartitions": "give bytesPerTask together with admin.url",
     "maxrecordsperpartition": "give bytesPerTask together with admin.url",
     "includeheaders": "the column __messageProperties is always there",

@@ -10,6 +10,7 @@ Some values are secrets: no error and no representation has one of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 from pyxbroker.base.near_names import did_you_mean
@@ -63,6 +64,7 @@ TABLE = (
     Option("predefinedSubscription", (STREAM,), read.text),
     Option("subscriptionPrefix", _READS, read.text, "pyxbroker-spark"),
     Option("maxBytesPerTrigger", (STREAM,), read.size),
+    Option("maxRowsPerTrigger", (STREAM,), read.count),
     Option("bytesPerTask", _READS, read.size, 64 << 20),
     Option("pollTimeoutMs", _READS, read.milliseconds, 120.0),
     Option("reader", _READS, read.one_of("auto", "fast", "client"), "auto"),
@@ -90,11 +92,14 @@ TABLE = (
     Option("pulsar.producer.defaultCryptoKeyReader", _SINK, read.file),
 )
 ALIASES = {
-    f"{prefix}.{other}".lower(): f"{prefix}.{name}".lower()
-    for prefix in ("pulsar.client", "pulsar.admin")
-    for other, name in (("enableTlsHostnameVerification", "tlsHostnameVerificationEnable"),)
+    **{
+        f"{prefix}.enabletlshostnameverification": f"{prefix}.tlshostnameverificationenable"
+        for prefix in ("pulsar.client", "pulsar.admin")
+    },
+    "maxoffsetspertrigger": "maxrowspertrigger",
 }
-"""Names of Java's builder for what its configuration calls otherwise."""
+"""Names of Java's builder for what its configuration calls otherwise, and of Spark's source for
+Kafka, where an offset is a message."""
 START = {BATCH: EARLIEST, STREAM: LATEST}
 """Of startingOffsets, where nothing else is said: as in the JVM connector."""
 
@@ -116,6 +121,9 @@ class Options:
         values = {name.lower(): value for name, value in given.items() if value is not None}
         for name in values:
             _check_name((role,), name)
+        for name, other in ALIASES.items():
+            if name in values and other in values:
+                raise WrongOption(f"{name} and {other} are one option: leave one out.")
         values = {ALIASES.get(name, name): value for name, value in values.items()}
         self._values = {
             row.name: row.read(row.name, values[key]) if key in values else row.default
@@ -133,6 +141,12 @@ class Options:
 
     def __repr__(self) -> str:
         return f"<Options of a {self.role}: {', '.join(sorted(self._given))}>"
+
+    def replaced(self, values: Mapping[str, Any]) -> Options:
+        """The same with other values, as they were read."""
+        made = copy(self)
+        made._values = self._values | dict(values)
+        return made
 
     def is_given(self, name: str) -> bool:
         """Whether it was said, and is no default."""

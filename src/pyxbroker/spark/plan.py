@@ -25,8 +25,9 @@ from pyxbroker.spark.ledgers import Ledger, ledgers_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
 from pyxbroker.spark.security import Security
+from pyxbroker.spark.topic_schema import schema_of, values_of
 from pyxbroker.spark.topics import name_of, topics_of
-from pyxbroker.spark.values import Bytes, Values, values_of
+from pyxbroker.spark.values import Bytes, Values
 
 T = TypeVar("T")
 RETRY_S = 0.5
@@ -110,7 +111,7 @@ def values_of_topics(options: Options) -> Values:
         broker = cluster.any_broker()
         names = {TopicName.get(each).partitioned_topic_name for each in topics_of(options, broker)}
         found = {name: broker.schema(name) for name in sorted(names)}
-    kinds = {name: (each.type, each.schema_data) if each else None for name, each in found.items()}
+    kinds = {name: None if each is None else schema_of(each) for name, each in found.items()}
     if options["allowDifferentTopicSchemas"]:
         return Bytes()
     if len(set(kinds.values())) > 1:
@@ -119,7 +120,7 @@ def values_of_topics(options: Options) -> Values:
             " together, or as bytes with allowDifferentTopicSchemas=true."
         )
     kind = next(iter(kinds.values()), None)
-    return Bytes() if kind is None else values_of(*kind)
+    return Bytes() if kind is None else values_of(kind)
 
 
 def _at_newest_ledger(options: Options, topic: str, ends: Ends) -> Ends:

@@ -13,6 +13,7 @@ from pyxbroker.spark.official import (
     MEANINGS,
     SILENCE,
     client_of,
+    close_client,
     reason_of_silence,
     schema_of,
     sentence_of,
@@ -127,7 +128,7 @@ class AtLeastOnce:
 
     def close(self) -> None:
         self._entries.close()
-        self._client.close()
+        close_client(self._client)
 
     def _open(self, topic: str) -> Any:
         check_room(self._made)

@@ -21,12 +21,11 @@ from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
 from pyxbroker.spark.client_connection import ClientConnection
-from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
 from pyxbroker.spark.positions import BEGINNING, Position
-from pyxbroker.spark.values import columns_of_bytes
+from pyxbroker.spark.values import Decoder, columns_of_bytes
 
 LOOK_S = 1.0
 """After so long without a message the broker is asked whether there is one."""
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 class RangeReader:
     """Reads one range. Iterate once, and close."""
 
-    def __init__(self, options: Options, wanted: Range, columns: Columns | None = None) -> None:
+    def __init__(self, options: Options, wanted: Range, columns: Decoder | None = None) -> None:
         """columns: what entries become; payloads are bytes without."""
         self._options = options
         self._range = wanted

@@ -82,10 +82,10 @@ class PulsarDataSource(DataSource):
     def _columns_of(self, schema: StructType, options: Options) -> Columns:
         """Raises PulsarSparkError."""
         found = Columns.of(self._values, schema)
-        if found.needs_own_reader and uses_client(options):
+        if (untold := found.untold_by_client) and uses_client(options):
             raise PulsarSparkError(
                 "the official client, which reads here (reader, or a key is given), does not tell"
-                " __sequenceId: leave that column out."
+                f" {' and '.join(untold)}: leave that out of the columns."
             )
         return found
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyxbroker.spark.admission import admitted
 from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import (
     Ends,
-    bounded,
     ends_of,
     hold,
     patiently,
@@ -34,12 +34,14 @@ try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadMaxBytes,
+        ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # before Spark 4.2, which asks for one batch of all there is then
-    ReadAllAvailable = ReadMaxBytes = None
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = None
     SupportsTriggerAvailableNow = object
 
+BOUNDS = ("maxBytesPerTrigger", "maxRowsPerTrigger")
 _log = logging.getLogger(__name__)
 
 
@@ -55,14 +57,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises WrongOption."""
         self._options = options
         self._columns = columns
-        if options["maxBytesPerTrigger"] is None:
-            return
-        if options["admin.url"] is None:
+        bounds = [each for each in BOUNDS if options[each] is not None]
+        if "maxBytesPerTrigger" in bounds and options["admin.url"] is None:
             raise WrongOption(
                 "maxBytesPerTrigger needs admin.url, which tells how large topics are."
             )
-        if ReadMaxBytes is None:
-            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
+        if bounds and ReadAllAvailable is None:
+            raise WrongOption(f"{bounds[0]} needs PySpark 4.2 or newer.")
 
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
@@ -102,11 +103,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, begin in begins.items():
             ends[topic] = max(ends.get(topic, begin), begin, key=_key)
         latest = ends
-        if limit is not None and isinstance(limit, ReadMaxBytes):
-            bytes_max = limit.max_bytes
-            ends = patiently(
-                self._options, lambda: bounded(self._options, begins, latest, bytes_max)
-            )
+        if limit is not None and not isinstance(limit, ReadAllAvailable):
+            ends = patiently(self._options, lambda: admitted(self._options, begins, latest))
         offset = write_offset(ends, {topic: size for topic, size in sizes.items() if size})
         # Where nothing came the offset is the same, to the letter.
         return offset | {
@@ -121,7 +119,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reported
 
     def getDefaultReadLimit(self) -> Any:
-        bytes_max = self._options["maxBytesPerTrigger"]
+        bytes_max, rows_max = (self._options[each] for each in BOUNDS)
+        if rows_max is not None:
+            return ReadMaxRows(rows_max)
         return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:

@@ -1,23 +1,25 @@
 """The values of messages as columns: bytes, primitives, or the fields of a record.
 
-What a topic's schema is decides. A record of Avro or JSON has a column for each field, everything
-else one column `value`; types that are not decoded come as bytes. Each message is read by the
-schema that it was written with (its schema version), and told in the newest one.
+A record of Avro or JSON has a column for each field, everything else one column `value`; types that
+are not decoded come as bytes. Each message is read by the schema that it was written with (its
+schema version), and told in the newest one. topic_schema.py says which it is.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker import entry_columns
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import EntryColumns, Filled
+from pyxbroker.schemas.values import SchemaType
 from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_array
 from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
-from pyxbroker.spark.avro_types import NoColumn, parse, plain, spark_type
+from pyxbroker.spark.avro_types import NoColumn, parse, plain, reader_of, spark_type
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.json_columns import arrays_of_json
 
@@ -30,7 +32,7 @@ BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE = range(5, 12)
 """Numbers of schema types on the wire (Schema.Type)."""
 
 # The name of Spark's type, what is to be done, and how wide a value is.
-_PRIMITIVES: dict[int, tuple[str, int, int]] = {
+PRIMITIVES: dict[int, tuple[str, int, int]] = {
     STRING: ("StringType", entry_columns.BYTES, entry_columns.VARIABLE),
     BOOLEAN: ("BooleanType", entry_columns.TRUTH, entry_columns.BITS),
     INT8: ("ByteType", entry_columns.NUMBER, 1),
@@ -42,8 +44,37 @@ _PRIMITIVES: dict[int, tuple[str, int, int]] = {
 }
 
 
+_DAY_US = 86_400_000_000
+
+# The name of Spark's type, the bytes (big-endian), and what Arrow has of the numbers in them: days
+# or microseconds since 1970. Java's Date is a moment, too.
+MOMENTS: dict[int, tuple[str, struct.Struct, Callable[..., int]]] = {
+    SchemaType.DATE: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
+    SchemaType.TIMESTAMP: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
+    SchemaType.INSTANT: (
+        *("TimestampType", struct.Struct(">qi")),
+        lambda seconds, ns: seconds * 1_000_000 + ns // 1000,
+    ),
+    SchemaType.LOCAL_DATE: ("DateType", struct.Struct(">q"), lambda day: day),
+    SchemaType.LOCAL_DATE_TIME: (
+        *("TimestampNTZType", struct.Struct(">qq")),
+        lambda day, ns: day * _DAY_US + ns // 1000,
+    ),
+}
+
+
 class Values(Protocol):
     """What becomes of payloads. Pickles."""
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it has columns by the names of fields; else there is one column at most."""
+        ...
+
+    @property
+    def of_keys(self) -> tuple[str, ...]:
+        """Columns that are made of the keys of messages."""
+        ...
 
     def fields(self) -> list[StructField]:
         """The columns in Spark's types."""
@@ -64,15 +95,19 @@ class Values(Protocol):
         ...
 
 
-def values_of(type_: int, definition: bytes) -> Values:
-    """What becomes of payloads with a schema."""
-    if type_ in (AVRO, JSON):
-        return Record.of(type_, definition) or Bytes()
-    return Primitive(type_) if type_ in _PRIMITIVES else Bytes()
+class Decoder(Protocol):
+    """What says how entries of a topic are decoded."""
+
+    def entry_columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        """What entries are to be decoded to."""
+        ...
 
 
 class Nothing:
     """No column: what the payloads are is not looked at."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
 
     def fields(self) -> list[StructField]:
         return []
@@ -91,6 +126,9 @@ class Nothing:
 
 class Bytes:
     """One column `value` with the payloads as they are; null for a tombstone."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
 
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import BinaryType, StructField
@@ -112,17 +150,20 @@ class Bytes:
 class Primitive:
     """One column `value` with a number, a truth value or a text."""
 
+    is_record = False
+    of_keys: tuple[str, ...] = ()
+
     def __init__(self, type_: int) -> None:
         self._type = type_
 
     def fields(self) -> list[StructField]:
         from pyspark.sql import types
 
-        name, _, _ = _PRIMITIVES[self._type]
+        name, _, _ = PRIMITIVES[self._type]
         return [types.StructField("value", getattr(types, name)())]
 
     def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
-        _, decoding, width = _PRIMITIVES[self._type]
+        _, decoding, width = PRIMITIVES[self._type]
         return EntryColumns(decoding, (width,), compression, partition, kept=kept)
 
     def only(self, names: Sequence[str]) -> Values:
@@ -134,8 +175,40 @@ class Primitive:
         return [_array(filled, kinds[0], 0)]
 
 
+class Moment:
+    """One column `value` with a date or a moment."""
+
+    is_record = False
+    of_keys: tuple[str, ...] = ()
+
+    def __init__(self, type_: int) -> None:
+        self._type = type_
+
+    def fields(self) -> list[StructField]:
+        from pyspark.sql import types
+
+        name, _, _ = MOMENTS[self._type]
+        return [types.StructField("value", getattr(types, name)())]
+
+    def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
+        return columns_of_bytes(partition, kept)
+
+    def only(self, names: Sequence[str]) -> Values:
+        return self if names else Nothing()
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        _, layout, told = MOMENTS[self._type]
+        values = list(each_value(filled, lambda payload, _: told(*layout.unpack(payload))))
+        return [filled_array(filled, "value", values, kinds[0])]
+
+
 class Record:
     """A column for each field of a record, in Avro's bytes or as JSON."""
+
+    is_record = True
+    of_keys: tuple[str, ...] = ()
 
     def __init__(self, type_: int, definition: bytes) -> None:
         """Use `of`."""
@@ -148,10 +221,12 @@ class Record:
         """None: this is no record, or has what columns cannot have (recursion, unions)."""
         made = cls(type_, definition)
         try:
-            names = [field.name for field in made.fields()]
+            fields = made.fields()
         except (NoColumn, ValueError, KeyError, TypeError):
             return None
-        return None if any(name.startswith("__") for name in names) else made
+        if type_ == JSON and any('"decimal(' in field.json() for field in fields):
+            return None  # how these are in JSON is not said anywhere
+        return None if any(field.name.startswith("__") for field in fields) else made
 
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import StructField
@@ -206,24 +281,25 @@ class Record:
             return [plain(record.get(f["name"]), f["type"], named, is_json) for f in fields]
 
         nothing = [None] * len(fields)
-        for row in _each(filled, told):
+        for row in each_value(filled, told):
             for column, value in zip(found, nothing if row is None else row, strict=True):
                 column.append(value)
         return [
-            _filled_array(filled, field["name"], column, kind)
+            filled_array(filled, field["name"], column, kind)
             for field, column, kind in zip(fields, found, kinds, strict=True)
         ]
 
     def _of_avro(self, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
         import fastavro
 
-        parsed = self._parsed()
-        writers = {b"": parsed}
+        newest = self._parsed()
+        schemas = {b"": (newest, newest)}
 
         def decode(payload: bytes, version: bytes) -> Any:
-            if version not in writers:
-                writers[version] = parse(definitions(version))[0]
-            return fastavro.schemaless_reader(io.BytesIO(payload), writers[version], parsed)
+            if version not in schemas:
+                writer = parse(definitions(version))[0]
+                schemas[version] = writer, reader_of(newest, writer)
+            return fastavro.schemaless_reader(io.BytesIO(payload), *schemas[version])
 
         return decode
 
@@ -264,7 +340,7 @@ def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
     return array_of(kind, filled.rows, column)
 
 
-def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+def filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
     """A column of decoded values. Raises PulsarSparkError where one is not of the type."""
     import pyarrow as pa
 
@@ -282,7 +358,7 @@ def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataTyp
         raise
 
 
-def _each(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
+def each_value(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
     """The value of each message, by its payload and schema version. Raises PulsarSparkError."""
     versions = dict(filled.versions)
     version = b""
