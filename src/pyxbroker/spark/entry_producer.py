@@ -22,6 +22,7 @@ from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, Wron
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.receipts import send_timeout_s
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.values import AVRO, JSON
 
@@ -67,9 +68,7 @@ class EntryProducer:
         self._name = name
         self._is_named = bool(name)
         self._codec = _CODECS[options["pulsar.producer.compressionType"]]
-        self._timeout_s: float = (
-            options["pulsar.producer.sendTimeoutMs"] or options["pulsar.client.operationTimeoutMs"]
-        )
+        self._timeout_s = send_timeout_s(options)
         self._schema_version = b""
         self._unanswered: deque[tuple[int, bytes]] = deque()
         self._unanswered_bytes = 0

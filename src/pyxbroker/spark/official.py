@@ -5,8 +5,8 @@ It comes with the extra `spark`, and is imported when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyxbroker.spark.errors import PulsarSparkError
@@ -14,9 +14,10 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.security import Security
-from pyxbroker.spark.topics import name_of
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 def client_of(options: Options) -> Any:
@@ -72,7 +73,23 @@ def tell_trouble(topic: str, do: Callable[[], T]) -> T:
         raise PulsarSparkError(f"{topic} cannot be written: {sentence_of(error)}.") from error
 
 
-def reason_of_silence(options: Options, topics: Iterable[str]) -> str:
+def let_go(client: Any, is_done: bool) -> None:
+    """Closes a client, of which nothing is sent any more. It may be closed already.
+
+    is_done: all it sent was acknowledged, so it takes its leave of brokers; else nothing is waited
+    for.
+    """
+    import pulsar
+
+    if is_done:
+        try:
+            client.close()
+        except pulsar.PulsarException as error:
+            _log.warning("a broker was not told that its producer is gone: %s", sentence_of(error))
+    client.shutdown()
+
+
+def reason_of_silence(options: Options, topic: str) -> str:
     """Why a broker does not answer, who is asked anew: the client tries on until its time is over,
     and says of a token that expired, or of a right that was taken away, that nobody answered.
     """
@@ -81,23 +98,31 @@ def reason_of_silence(options: Options, topics: Iterable[str]) -> str:
             cluster.any_broker()
         client = client_of(options)
         try:
-            for topic in topics:
-                made = tell_trouble(topic, partial(client.create_producer, str(name_of(topic))))
-                made.close()
+            tell_trouble(topic, lambda: client.create_producer(topic)).close()
         finally:
-            client.close()
+            let_go(client, is_done=False)
     except PulsarSparkError as error:
         return str(error).removesuffix(".")
-    return MEANINGS[SILENCE]
+    return f"the broker of {topic} did not answer in time"
 
 
 SILENCE = "timeout"
 
 
+def word_of(error: object) -> str:
+    """What the client calls an error, in small letters: its results are names such as
+    `Pulsar error: TimeOut`.
+    """
+    return _name_of(error).replace("_", "").lower()
+
+
 def sentence_of(error: object) -> str:
-    """What the client says, in words: its results are names such as `Pulsar error: TimeOut`."""
-    text = str(error).removeprefix("Pulsar error: ").removeprefix("Result.")
-    return MEANINGS.get(text.replace("_", "").lower(), text)
+    """The same in words."""
+    return MEANINGS.get(word_of(error), _name_of(error))
+
+
+def _name_of(error: object) -> str:
+    return str(error).removeprefix("Pulsar error: ").removeprefix("Result.")
 
 
 MEANINGS = {
