@@ -147,7 +147,7 @@ class ExactlyOnce:
     def _open(self, topic: str) -> Topic:
         check_room(self._topics)
         name = str(name_of(topic))
-        names = tell_trouble(topic, lambda: self._client.get_topic_partitions(name))
+        names = tell_trouble(self._options, topic, lambda: self._client.get_topic_partitions(name))
         count = 0 if names == [name] else len(names)
         producers = [self._producer(each) for each in names]
         lasts = [id_of(each.last_sequence_id()) for each in producers]
@@ -208,7 +208,7 @@ class ExactlyOnce:
                         raise
                 time.sleep(RETRY_S)
 
-        return tell_trouble(topic, make)
+        return tell_trouble(self._options, topic, make)
 
     # --- whether there is deduplication ---------------------------------------------------------
 
@@ -220,7 +220,7 @@ class ExactlyOnce:
             return False
         for index, partition in enumerate(topic.partitions):
             if partition.sent >= 0:
-                tell_trouble(name, partition.producer.close)
+                tell_trouble(self._options, name, partition.producer.close)
                 partition.producer = self._producer(topic.names[index])
                 if partition.producer.last_sequence_id() == partition.sent:
                     return False

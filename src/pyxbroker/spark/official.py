@@ -63,14 +63,15 @@ def tell_schema(
         cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
 
 
-def tell_trouble(topic: str, do: Callable[[], T]) -> T:
+def tell_trouble(options: Options, topic: str, do: Callable[[], T]) -> T:
     """What `do` returns; its PulsarException becomes a PulsarSparkError."""
     import pulsar
 
     try:
         return do()
     except pulsar.PulsarException as error:
-        raise PulsarSparkError(f"{topic} cannot be written: {sentence_of(error)}.") from error
+        reason = reason_of(options, topic, error)
+        raise PulsarSparkError(f"{topic} cannot be written: {reason}.") from error
 
 
 def let_go(client: Any, is_done: bool) -> None:
@@ -89,21 +90,29 @@ def let_go(client: Any, is_done: bool) -> None:
     client.shutdown()
 
 
-def reason_of_silence(options: Options, topic: str) -> str:
-    """Why a broker does not answer, who is asked anew: the client tries on until its time is over,
-    and says of a token that expired, or of a right that was taken away, that nobody answered.
+def reason_of(options: Options, topic: str, error: object) -> str:
+    """Why the client says no, an exception or a Result.
+
+    Where it says that nobody answered in time, brokers are asked anew: it says so of a token that
+    expired, and of a right that was taken away, too, as it tries on until the time is over.
     """
+    if word_of(error) != SILENCE:
+        return sentence_of(error)
+    import pulsar
+
     try:
         with cluster_of(options) as cluster:
             cluster.any_broker()
         client = client_of(options)
         try:
-            tell_trouble(topic, lambda: client.create_producer(topic)).close()
+            client.create_producer(topic).close()
         finally:
             let_go(client, is_done=False)
-    except PulsarSparkError as error:
-        return str(error).removesuffix(".")
-    return f"the broker of {topic} did not answer in time"
+    except PulsarSparkError as found:
+        return str(found).removesuffix(".")
+    except pulsar.PulsarException as found:
+        return sentence_of(found)
+    return MEANINGS[SILENCE]
 
 
 SILENCE = "timeout"

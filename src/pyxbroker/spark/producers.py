@@ -89,10 +89,14 @@ class AtLeastOnce:
     def _open(self, name: str) -> Topic:
         check_room(self._made)
         full = str(name_of(name))
-        partitions = tell_trouble(name, lambda: self._client.get_topic_partitions(full))
+        partitions = tell_trouble(
+            self._options, name, lambda: self._client.get_topic_partitions(full)
+        )
         topic = Topic(partitions, router_of(self._options, random.randrange(1 << 16)))
         settings = producer_settings(self._options, self._schema) | {"message_router": topic.route}
-        topic.producer = tell_trouble(name, lambda: self._client.create_producer(full, **settings))
+        topic.producer = tell_trouble(
+            self._options, name, lambda: self._client.create_producer(full, **settings)
+        )
         tell_schema(self._options, self._client, full, self._described)
         self._made[name] = topic
         return topic
@@ -115,7 +119,7 @@ class Entries:
             check_room(self._partitions)
             name = str(name_of(message.topic))
             self._partitions[message.topic] = tell_trouble(
-                message.topic, lambda: self._client.get_topic_partitions(name)
+                self._options, message.topic, lambda: self._client.get_topic_partitions(name)
             )
         names = self._partitions[message.topic]
         name = names[self._router.partition_of(key_text(message.key), len(names))]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import SILENCE, let_go, reason_of_silence, sentence_of, word_of
+from pyxbroker.spark.official import SILENCE, let_go, reason_of
 from pyxbroker.spark.options import Options
 
 PENDING_BYTES_MAX = 64 << 20
@@ -127,8 +127,8 @@ class Receipts:
             return
         self._ending.join()
         partition, result = self._refusal
-        if word_of(result) == SILENCE:
-            reason = reason_of_silence(self._options, partition)
-        else:
-            reason = f"{partition} cannot be written: {sentence_of(result)}"
-        raise PulsarSparkError(f"{self._failed} messages were not acknowledged: {reason}.")
+        reason = reason_of(self._options, partition, result)
+        raise PulsarSparkError(
+            f"{self._failed} messages were not acknowledged: {partition} cannot be written:"
+            f" {reason}."
+        )
