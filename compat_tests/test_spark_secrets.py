@@ -210,7 +210,7 @@ def uses(role: str, options: dict[str, str], topic: str) -> Iterator[Callable[[]
         yield security.context
         rest = "http://127.0.0.1:1"
         yield functools.partial(ledgers_of, rest, topic, 1.0, security)
-        yield lambda security=security: repr((read, security, security.login))
+        yield functools.partial(repr, (read, security, security.login))
     yield lambda: ask(read)
     if role == SINK:
         yield lambda: send(read, topic)
