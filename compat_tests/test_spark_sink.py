@@ -220,6 +220,39 @@ def test_a_topic_without_deduplication_is_noticed(broker: Broker, topic: str) ->
     assert is_known_to_lack(Options(SINK, given(broker, {"topic": topic})))
 
 
+@pytest.mark.pyxbroker  # Apache Pulsar forgets names when it takes a snapshot
+def test_a_batch_whose_producer_was_forgotten_is_written_in_full_once_more(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    """Here as too many others came; by time it is the same (the next test, which takes minutes)."""
+    names_max = 2
+    broker = own_broker(
+        settings={
+            "brokerDeduplicationEnabled": "true",
+            "brokerDeduplicationMaxNumberOfProducers": str(names_max),
+        }
+    )
+    broker.start()
+    done, part = Part("query", 0, 6), Part("query", 0, 7)
+    write_part(broker, topic, done, ROWS[:5])
+    write_part(broker, topic, part, ROWS[:30], is_cut=True)
+    client = official_client(broker.url)
+    for number in range(names_max + 1):
+        other = client.create_producer(topic, producer_name=f"other {number}")
+        other.send(b"", partition_key="other")
+        other.close()
+    client.close()
+    assert last_id(broker, topic, part) < 0
+    # No error: the broker cannot say that it knew more. From here on each row is there once again.
+    for _ in range(2):
+        assert write_part(broker, topic, part, ROWS) == []
+        found = [row for row in stored(broker, topic) if row[0] != "other"]
+        assert found == [*ROWS[:5], *ROWS[:30], *ROWS]
+    for _ in range(2):
+        write_part(broker, topic, part._replace(epoch=8), ROWS[:5])
+    assert [row for row in stored(broker, topic) if row[0] != "other"] == [*found, *ROWS[:5]]
+
+
 @pytest.mark.slow
 @pytest.mark.minutes
 def test_who_was_away_longer_than_names_are_kept_writes_a_batch_twice(
