@@ -5,6 +5,8 @@ are there when Spark has run the task again. The task as such, without Spark.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
@@ -25,11 +27,11 @@ from pyxbroker.spark.sequence import Part
 
 pytestmark = pytest.mark.spark
 
-SEND_S = 3.0
+SEND_S, ASKING_S = 3.0, 6.0
 LIMITS = {
     "pulsar.producer.sendTimeoutMs": f"{SEND_S * 1000:.0f}",
     "pulsar.producer.maxPendingMessages": "10",
-    "pulsar.client.operationTimeoutMs": "6000",
+    "pulsar.client.operationTimeoutMs": f"{ASKING_S * 1000:.0f}",
 }
 PART = Part("query", 0, 3)
 
@@ -122,7 +124,7 @@ def write(sender: Any, before: list[Outgoing], broker: Broker, after: list[Outgo
     try:
         for each in before:
             sender.send(each)
-        sender._flush() if isinstance(sender, ExactlyOnce) else sender.finish()
+        sender._flush()
         with back_while_it_is_asked_why(broker), pytest.raises(PulsarSparkError) as caught:
             for each in after:
                 sender.send(each)
@@ -195,3 +197,31 @@ def test_a_broker_that_does_not_come_back_ends_a_task_in_time(
         closing_s = time.monotonic() - begin
     assert SEND_S * 0.9 < took_s < SEND_S + 3
     assert closing_s < 2
+
+
+@pytest.mark.parametrize("is_once", [False, True], ids=["least", "once"])
+def test_a_broker_that_hangs_ends_a_task_in_time(
+    remembering: Broker, target: str, is_once: bool
+) -> None:
+    messages = messages_of(target, 200)
+    options = sink_options(remembering, target, **LIMITS)
+    sender: Any = ExactlyOnce(options, None, PART) if is_once else AtLeastOnce(options, None)
+    assert remembering.process is not None
+    try:
+        for each in messages[:20]:
+            sender.send(each)
+        sender._flush()
+        os.killpg(remembering.process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(PulsarSparkError, match="did not answer in time"):
+            for each in messages[20:]:
+                sender.send(each)
+            sender.finish()
+        sender.close()
+        assert time.monotonic() - begin < SEND_S + ASKING_S + 3
+    finally:
+        os.killpg(remembering.process.pid, signal.SIGCONT)
+        sender.close()
+    if is_once:
+        assert sent_once(options, PART, messages) == []
+        assert sorted(values_of(remembering, target)) == list(range(200))

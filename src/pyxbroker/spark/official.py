@@ -58,7 +58,8 @@ def tell_schema(
     if described is None or described[0] not in NUMBERS:
         return
     kind, _ = described
-    name = client.get_topic_partitions(topic)[0]  # a topic with partitions is none itself
+    # A topic with partitions is none itself.
+    name = tell_trouble(options, topic, lambda: client.get_topic_partitions(topic))[0]
     with cluster_of(options) as cluster:
         cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
 
