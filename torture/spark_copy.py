@@ -5,9 +5,10 @@
 Keyed messages are published to a topic with partitions. A query of its own process (a JVM and
 Python workers) copies them to another topic with partitions and deduplication. At random moments
 one of three is ended by SIGKILL: the whole query, which then goes on from its checkpoint; one of
-its Python workers, whose task Spark runs again; or the broker. After each kill, and at the end when
-all is copied, the copy is read by the official client: every message is there once, and those of a
-key are in their order. Exit status 1 when any promise was broken.
+its Python workers, whose task Spark runs again; or the broker. That one is back at once, or it is
+away for longer than the query's sends may take, so that tasks give up. After each kill, and at the
+end when all is copied, the copy is read by the official client: every message is there once, and
+those of a key are in their order. Exit status 1 when any promise was broken.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ PROGRESS_S = 240.0
 """How long a query may take until it has done a batch; it starts a JVM, perhaps beside others."""
 IDLE_MAX_S = 2.0
 """The longest time between a batch's end and a kill: batches take about a second."""
-KIND_WEIGHTS = {"query": 3, "worker": 3, "broker": 3}
+KIND_WEIGHTS = {"query": 2, "worker": 2, "broker": 2, "outage": 2}
+SEND_TIMEOUT_S = 1.5
+"""Of the query, each time but every third, when it has the sink's own."""
+AWAY_S = {"broker": (0.0, 1.0), "outage": (1.2 * SEND_TIMEOUT_S, 3.0 * SEND_TIMEOUT_S)}
+"""How long the broker is not there."""
 
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
@@ -157,6 +162,7 @@ class Query:
                     *(sys.executable, "-m", "torture.spark_copy", "--copy", str(place)),
                     *(str(self._directory / "checkpoint"), self._broker.url, self._broker.web_url),
                     self._exactly_once,
+                    "" if self.starts % 3 == 0 else f"{1000 * SEND_TIMEOUT_S:.0f}",
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -267,9 +273,9 @@ class Torture:
             kind = "query"
         if kind == "query":
             self.query.kill()
-        if kind == "broker":
+        if kind in AWAY_S:
             self.broker.kill()
-            time.sleep(self.random.uniform(0, 1))
+            time.sleep(self.random.uniform(*AWAY_S[kind]))
             self.broker.start(60)
         self.kills[kind] += 1
         if self._is_verbose:
@@ -294,9 +300,13 @@ def quiet_client(url: str) -> Any:
     return pulsar.Client(url, logger=logger)
 
 
-def copy(place: Path, checkpoint: str, url: str, web_url: str, exactly_once: str) -> None:
+def copy(
+    place: Path, checkpoint: str, url: str, web_url: str, exactly_once: str, send_timeout_ms: str
+) -> None:
     """The query's own process; it ends when it fails."""
     from harness.spark_session import make_session
+
+    limits = {"pulsar.producer.sendTimeoutMs": send_timeout_ms} if send_timeout_ms else {}
 
     # A task whose worker was killed is run again, three times.
     session = make_session(place, spark_master="local[2,4]")
@@ -312,11 +322,10 @@ def copy(place: Path, checkpoint: str, url: str, web_url: str, exactly_once: str
             .option("bytesPerTask", "1g")
             .load()
         )
-        rows.drop("__topic").writeStream.format("pulsar").option("service.url", url).option(
-            "topic", COPY
-        ).option("exactlyOnce", exactly_once).option("checkpointLocation", checkpoint).trigger(
-            processingTime="0 seconds"
-        ).start().awaitTermination()
+        copied = rows.drop("__topic").writeStream.format("pulsar").option("service.url", url)
+        copied = copied.option("topic", COPY).option("exactlyOnce", exactly_once).options(**limits)
+        copied = copied.option("checkpointLocation", checkpoint)
+        copied.trigger(processingTime="0 seconds").start().awaitTermination()
     finally:
         session.stop()
 
@@ -332,7 +341,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--exactly-once", choices=("true", "false"), default="true", help="false: is it found out?"
     )
-    parser.add_argument("--copy", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--copy", nargs=6, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -353,7 +362,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(each)
     for each in torture.query.failures:
         print(f"the query ended by itself: {each}")
-    kinds = ", ".join(f"{count} of the {kind}" for kind, count in sorted(torture.kills.items()))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(torture.kills.items()))
     print(
         f"seed {options.seed}: {torture.kills.total()} kills ({kinds}),"
         f" {torture.judge.copied.total()} messages in {torture.batches} batches,"

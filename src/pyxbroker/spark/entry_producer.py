@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pyxbroker import _native
@@ -22,6 +23,7 @@ from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, Wron
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.receipts import send_timeout_s
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.values import AVRO, JSON
 
@@ -49,6 +51,16 @@ def key_text(key: str | bytes | None) -> str | None:
     return base64.b64encode(key).decode() if isinstance(key, bytes) else key
 
 
+@contextmanager
+def closed_on_error(made: EntryProducer | _Connection) -> Iterator[None]:
+    """Whatever ends what is done within, a worker that is stopped too, leaves nothing open."""
+    try:
+        yield
+    except BaseException:
+        made.close()
+        raise
+
+
 class EntryProducer:
     """A producer of one topic, a partition by itself. Close it."""
 
@@ -67,9 +79,7 @@ class EntryProducer:
         self._name = name
         self._is_named = bool(name)
         self._codec = _CODECS[options["pulsar.producer.compressionType"]]
-        self._timeout_s: float = (
-            options["pulsar.producer.sendTimeoutMs"] or options["pulsar.client.operationTimeoutMs"]
-        )
+        self._timeout_s = send_timeout_s(options)
         self._schema_version = b""
         self._unanswered: deque[tuple[int, bytes]] = deque()
         self._unanswered_bytes = 0
@@ -78,11 +88,8 @@ class EntryProducer:
         self._connection: _Connection | None = None
         self.last_sequence_id = -1
         """That is stored of this name, as the broker said when it was opened."""
-        try:
+        with closed_on_error(self):
             self._patiently(lambda _: None)
-        except BaseException:
-            self.close()
-            raise
 
     def send(self, message: Outgoing, sequence_id: int | None = None) -> None:
         """Waits where too much is under way. Raises PulsarSparkError."""
@@ -134,15 +141,12 @@ class EntryProducer:
 
     def _open(self) -> _Connection:
         found = self._cluster.connect(self._topic, _Connection)
-        try:
+        with closed_on_error(found):
             answer = found.open_producer(
                 self._topic, self._name, self._is_named, _schema_of(self._schema)
             )
             for number, section in self._unanswered:
                 found.send_entry(number, section)
-        except BaseException:
-            found.close()
-            raise
         self._name = answer.producer_name
         self._schema_version = answer.schema_version
         self.last_sequence_id = answer.last_sequence_id

@@ -17,24 +17,11 @@ from typing import Any
 
 from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import (
-    client_of,
-    close_client,
-    reason_of_silence,
-    schema_of,
-    tell_schema,
-    tell_trouble,
-)
+from pyxbroker.spark.official import client_of, let_go, schema_of, tell_schema, tell_trouble
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
-from pyxbroker.spark.producers import (
-    Receipts,
-    check_room,
-    flush,
-    producer_settings,
-    router_of,
-    send,
-)
+from pyxbroker.spark.producers import check_room, producer_settings, router_of, send
+from pyxbroker.spark.receipts import Receipts
 from pyxbroker.spark.sequence import Id, Part, Rows, id_of
 from pyxbroker.spark.topics import name_of
 
@@ -88,8 +75,9 @@ class ExactlyOnce:
         self._rows = Rows()
         self._router = router_of(options, part.task)
         self._topics: dict[str, Topic] = {}
-        self._receipts = Receipts(lambda: reason_of_silence(options, list(self._topics)[:1]))
+        self._is_done = False
         self._client = client_of(options)
+        self._receipts = Receipts(options, self._client)
 
     def send(self, message: Outgoing) -> None:
         topic = self._topics.get(message.topic) or self._open(message.topic)
@@ -102,14 +90,12 @@ class ExactlyOnce:
         made = Id.of(self._part, self._rows.row, topic.count, self._rows.check)
         if partition.stored is not None and self._is_stored(partition, made, message.topic):
             return
-        self._receipts.check()
         partition.sent = made.number
         if is_entry:
             partition.producer.send(message, partition.sent)
             return
-        is_much = self._receipts.expect(len(message.value or b""))
-        send(partition.producer, message, self._receipts, partition.sent)
-        if is_much:
+        send(partition.producer, message, self._receipts, topic.names[index], partition.sent)
+        if self._receipts.is_much:
             self._flush()
 
     def finish(self) -> None:
@@ -118,6 +104,7 @@ class ExactlyOnce:
                 if partition.stored is not None and not partition.is_met:
                     self._refuse(name)
         self._flush()
+        self._is_done = True
 
     def without_deduplication(self) -> list[str]:
         """The topics of what was sent that have none; asked after `finish`."""
@@ -127,15 +114,10 @@ class ExactlyOnce:
         for topic in self._topics.values():
             for each in topic.entries.values():
                 each.producer.close()
-        close_client(self._client)
+        let_go(self._client, self._is_done)
 
     def _flush(self) -> None:
-        producers = {
-            name: each.producer
-            for topic in self._topics.values()
-            for name, each in zip(topic.names, topic.partitions, strict=True)
-        }
-        flush(producers, self._receipts)
+        self._receipts.settle()
         for topic in self._topics.values():
             for partition in topic.entries.values():
                 partition.producer.flush()
@@ -165,7 +147,7 @@ class ExactlyOnce:
     def _open(self, topic: str) -> Topic:
         check_room(self._topics)
         name = str(name_of(topic))
-        names = tell_trouble(topic, lambda: self._client.get_topic_partitions(name))
+        names = tell_trouble(self._options, topic, lambda: self._client.get_topic_partitions(name))
         count = 0 if names == [name] else len(names)
         producers = [self._producer(each) for each in names]
         lasts = [id_of(each.last_sequence_id()) for each in producers]
@@ -226,7 +208,7 @@ class ExactlyOnce:
                         raise
                 time.sleep(RETRY_S)
 
-        return tell_trouble(topic, make)
+        return tell_trouble(self._options, topic, make)
 
     # --- whether there is deduplication ---------------------------------------------------------
 
@@ -238,7 +220,7 @@ class ExactlyOnce:
             return False
         for index, partition in enumerate(topic.partitions):
             if partition.sent >= 0:
-                tell_trouble(name, partition.producer.close)
+                tell_trouble(self._options, name, partition.producer.close)
                 partition.producer = self._producer(topic.names[index])
                 if partition.producer.last_sequence_id() == partition.sent:
                     return False

@@ -6,6 +6,7 @@ given. A token is used until shortly before it expires, by all tasks of a proces
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -68,12 +69,26 @@ def _get(url: str, body: bytes | None = None) -> Any:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             found = json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
+        # Not its words: it may say what was sent, the secret.
         raise PulsarSparkError(
-            f"the OAuth2 server refuses at {url}: {error.code} {error.reason}."
-        ) from None  # what was sent has the secret
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise NotReachable(f"no OAuth2 server answers at {url}: {reason}.") from None
+            f"the OAuth2 server refuses at {url}: {error.code}{_phrase_of(error.code)}."
+        ) from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise NotReachable(f"no OAuth2 server answers at {url}: {_reason_of(error)}.") from None
     if not isinstance(found, dict):
         raise PulsarSparkError(f"what the OAuth2 server answers at {url} is no JSON object.")
     return found
+
+
+def _phrase_of(status: int) -> str:
+    found = http.client.responses.get(status)
+    return f" {found}" if found else ""
+
+
+def _reason_of(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, OSError):
+        return reason.strerror or str(reason)
+    if isinstance(reason, json.JSONDecodeError):
+        return "what it says is no JSON"
+    return type(error).__name__

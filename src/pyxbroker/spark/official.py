@@ -6,8 +6,7 @@ It comes with the extra `spark`, and is imported when it is used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyxbroker.spark.errors import PulsarSparkError
@@ -15,9 +14,9 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.security import Security
-from pyxbroker.spark.topics import name_of
 
 T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,16 +32,6 @@ def client_of(options: Options) -> Any:
         # What goes wrong is told by what fails; lines of the client would be told once more.
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
-
-
-def close_client(client: Any) -> None:
-    """What was not acknowledged was told before; that its end is not, says nothing more."""
-    import pulsar
-
-    try:
-        client.close()
-    except pulsar.PulsarException as error:
-        _log.warning("the client's end was not acknowledged: %s.", sentence_of(error))
 
 
 def schema_of(described: tuple[str, str] | None) -> Any:
@@ -69,47 +58,81 @@ def tell_schema(
     if described is None or described[0] not in NUMBERS:
         return
     kind, _ = described
-    name = client.get_topic_partitions(topic)[0]  # a topic with partitions is none itself
+    # A topic with partitions is none itself.
+    name = tell_trouble(options, topic, lambda: client.get_topic_partitions(topic))[0]
     with cluster_of(options) as cluster:
         cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
 
 
-def tell_trouble(topic: str, do: Callable[[], T]) -> T:
+def tell_trouble(options: Options, topic: str, do: Callable[[], T]) -> T:
     """What `do` returns; its PulsarException becomes a PulsarSparkError."""
     import pulsar
 
     try:
         return do()
     except pulsar.PulsarException as error:
-        raise PulsarSparkError(f"{topic} cannot be written: {sentence_of(error)}.") from error
+        reason = reason_of(options, topic, error)
+        raise PulsarSparkError(f"{topic} cannot be written: {reason}.") from error
 
 
-def reason_of_silence(options: Options, topics: Iterable[str]) -> str:
-    """Why a broker does not answer, who is asked anew: the client tries on until its time is over,
-    and says of a token that expired, or of a right that was taken away, that nobody answered.
+def let_go(client: Any, is_done: bool) -> None:
+    """Closes a client, of which nothing is sent any more. It may be closed already.
+
+    is_done: all it sent was acknowledged, so it takes its leave of brokers; else nothing is waited
+    for.
     """
+    import pulsar
+
+    if is_done:
+        try:
+            client.close()
+        except pulsar.PulsarException as error:
+            _log.warning("a broker was not told that its producer is gone: %s", sentence_of(error))
+    client.shutdown()
+
+
+def reason_of(options: Options, topic: str, error: object) -> str:
+    """Why the client says no, an exception or a Result.
+
+    Where it says that nobody answered in time, brokers are asked anew: it says so of a token that
+    expired, and of a right that was taken away, too, as it tries on until the time is over.
+    """
+    if word_of(error) != SILENCE:
+        return sentence_of(error)
+    import pulsar
+
     try:
         with cluster_of(options) as cluster:
             cluster.any_broker()
         client = client_of(options)
         try:
-            for topic in topics:
-                made = tell_trouble(topic, partial(client.create_producer, str(name_of(topic))))
-                made.close()
+            client.create_producer(topic).close()
         finally:
-            close_client(client)
-    except PulsarSparkError as error:
-        return str(error).removesuffix(".")
+            let_go(client, is_done=False)
+    except PulsarSparkError as found:
+        return str(found).removesuffix(".")
+    except pulsar.PulsarException as found:
+        return sentence_of(found)
     return MEANINGS[SILENCE]
 
 
 SILENCE = "timeout"
 
 
+def word_of(error: object) -> str:
+    """What the client calls an error, in small letters: its results are names such as
+    `Pulsar error: TimeOut`.
+    """
+    return _name_of(error).replace("_", "").lower()
+
+
 def sentence_of(error: object) -> str:
-    """What the client says, in words: its results are names such as `Pulsar error: TimeOut`."""
-    text = str(error).removeprefix("Pulsar error: ").removeprefix("Result.")
-    return MEANINGS.get(text.replace("_", "").lower(), text)
+    """The same in words."""
+    return MEANINGS.get(word_of(error), _name_of(error))
+
+
+def _name_of(error: object) -> str:
+    return str(error).removeprefix("Pulsar error: ").removeprefix("Result.")
 
 
 MEANINGS = {

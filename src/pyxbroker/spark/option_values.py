@@ -51,7 +51,7 @@ def _url(name: str, value: str, pattern: re.Pattern[str], form: str) -> str:
 
 def _shown_url(value: str) -> str:
     """Who puts a password into a URL does not want to see it."""
-    return repr(re.sub(r"//[^/]*@", "//...@", value))
+    return repr(re.sub(r"//.*@", "//...@", value, flags=re.DOTALL))
 
 
 def text(name: str, value: str) -> str:
@@ -159,8 +159,13 @@ def properties(name: str, value: str) -> dict[str, str]:
 def file(name: str, value: str) -> str:
     """The path of a file, which may be written as file:///path."""
     path = text(name, value).removeprefix("file://")
-    if not Path(path).is_file():
-        raise WrongOption(f"{name}: there is no file {path}.")
+    try:
+        is_there = Path(path).is_file()
+    except OSError:
+        is_there = False  # no name of a file
+    if not is_there:
+        # Not what it is: it may be the key itself, which Java's client takes as a data: URL.
+        raise WrongOption(f"{name}: there is no file of that name; give file:///path.")
     return path
 
 

@@ -3,7 +3,8 @@
 Options have the names of Java's client: `authPluginClassName` is one of its classes, or the last
 word of such a name, and `authParams` what it takes. Those of `pulsar.admin.` are for REST; what is
 not given there is as `pulsar.client.` says. Secrets are read when they are
-shown, so a file that has a newer token is read again; none is in an error or a representation.
+shown, so a file that has a newer token is read again; none is in an error or a representation. Nor
+is the name of a file that may have one: who gives the secret where a name belongs would see it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,8 @@ from pyxbroker.spark.oauth2 import ClientCredentials
 from pyxbroker.spark.options import Options
 
 TOKEN_BYTES_MAX = 64 << 10
+_TOKEN = re.compile(rb"[!-~]+")
+_ISSUER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", re.ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +68,9 @@ class TokenLogin(Login):
 
     def __init__(self, option: str, params: str) -> None:
         self._option = option
-        text = str(_json_of(params).get("token", params)) if params.startswith("{") else params
+        text = _json_of(option, params).get("token") if params.startswith("{") else params
+        if not isinstance(text, str):
+            raise WrongOption(f'{option} has to be token:..., file:///path, or {{"token": "..."}}.')
         self._file = ""
         self._token = ""
         if text.startswith("file:"):
@@ -73,9 +79,8 @@ class TokenLogin(Login):
             self._token = text.removeprefix("token:")
 
     def show(self) -> bytes:
-        if not self._file:
-            return self._token.encode()
-        return _read(self._option, self._file).strip()
+        found = self._token.encode() if not self._file else _read(self._option, self._file).strip()
+        return _checked(self._option, found)
 
     def header(self) -> str:
         return f"Bearer {self.show().decode()}"
@@ -90,7 +95,7 @@ class BasicLogin(Login):
     method = "basic"
 
     def __init__(self, option: str, params: str) -> None:
-        found = _json_of(params) if params.startswith("{") else {}
+        found = _json_of(option, params) if params.startswith("{") else {}
         user = found.get("userId", found.get("username"))
         password = found.get("password")
         if not found and ":" in params:
@@ -119,9 +124,9 @@ class TlsLogin(Login):
     method = "tls"
 
     def __init__(self, option: str, params: str) -> None:
-        found = _json_of(params) if params.startswith("{") else _pairs_of(params)
+        found = _json_of(option, params) if params.startswith("{") else _pairs_of(params)
         files = found.get("tlsCertFile"), found.get("tlsKeyFile")
-        if not all(isinstance(each, str) and each for each in files):
+        if not all(isinstance(each, str) and _is_path(each) for each in files):
             raise WrongOption(f"{option} has to be tlsCertFile:/path,tlsKeyFile:/path.")
         self._files = str(files[0]), str(files[1])
 
@@ -140,7 +145,7 @@ class OAuth2Login(Login):
     method = "token"
 
     def __init__(self, option: str, params: str) -> None:
-        found = _json_of(params)
+        found = _json_of(option, params)
         names = {
             "issuer": found.get("issuerUrl", found.get("issuer_url")),
             "key": found.get("privateKey", found.get("private_key")),
@@ -150,6 +155,8 @@ class OAuth2Login(Login):
                 f"{option} has to be a JSON object with issuerUrl, privateKey (a file: or data: URL"
                 " of the credentials), and audience or scope if the server wants them."
             )
+        if not _ISSUER.fullmatch(str(names["issuer"])):
+            raise WrongOption(f"{option}: issuerUrl has to be https://host, or https://host/path.")
         self._option = option
         self._issuer, self._key = str(names["issuer"]), str(names["key"])
         self._more = {
@@ -157,7 +164,7 @@ class OAuth2Login(Login):
         }
 
     def show(self) -> bytes:
-        return self._credentials().token().encode()
+        return _checked(f"the token of {self._issuer}", self._credentials().token().encode())
 
     def header(self) -> str:
         return f"Bearer {self.show().decode()}"
@@ -166,7 +173,8 @@ class OAuth2Login(Login):
         return _supplier(self)
 
     def _credentials(self) -> ClientCredentials:
-        key = _json_of(_content(self._option, self._key).decode(errors="replace"))
+        where = f"{self._option}: the content of privateKey"
+        key = _json_of(where, _content(self._option, self._key).decode(errors="replace"))
         try:
             client, secret = str(key["client_id"]), str(key["client_secret"])
         except KeyError as error:
@@ -215,17 +223,27 @@ class Security:
         # As curl and browsers do; Java's client before 4.0 had to be told.
         self.checks_host = value("tlsHostnameVerificationEnable")[1] is not False
         self._files = value("tlsCertificateFilePath"), value("tlsKeyFilePath")
-        self.login = _login_of(*value("authPluginClassName"), *value("authParams"))
+        self._params_option, params = value("authParams")
+        self.login = _login_of(*value("authPluginClassName"), self._params_option, params)
         if (self._files[0][1] is None) != (self._files[1][1] is None):
             raise WrongOption(
                 f"{self._files[0][0]} and {self._files[1][0]} are given together, or not at all."
             )
+        for name, path in self._files:
+            if path is not None and not _is_path(path):
+                raise WrongOption(f"{name} has to be the path of a file.")
 
     @property
     def certificate(self) -> tuple[str, str] | None:
         """Files of our certificate and its key."""
         own = self._files[0][1], self._files[1][1]
         return self.login.certificate() or (own if own[0] else None)
+
+    @property
+    def _certificate_options(self) -> str:
+        if self.login.certificate() is not None:
+            return self._params_option
+        return f"{self._files[0][0]} and {self._files[1][0]}"
 
     def context(self) -> ssl.SSLContext:
         """Reads the files. Raises WrongOption."""
@@ -244,7 +262,7 @@ class Security:
                 context.load_cert_chain(*self.certificate, _refuse_password)
             except (OSError, ValueError) as error:
                 raise WrongOption(
-                    f"the certificate {self.certificate[0]} and the key {self.certificate[1]}"
+                    f"the certificate and the key that are given as {self._certificate_options}"
                     f" cannot be used: {_reason(error)}."
                 ) from None
         return context
@@ -282,15 +300,24 @@ def _login_of(class_option: str, name: str | None, option: str, params: Any) -> 
 # --- texts and files ------------------------------------------------------------------------------
 
 
-def _json_of(params: str) -> dict[str, Any]:
+def _json_of(what: str, params: str) -> dict[str, Any]:
     try:
         found = json.loads(params)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         # Not what it is: it may be a secret.
-        raise WrongOption("what says who this is has to be a JSON object, and is none.")
+        raise WrongOption(f"{what} has to be a JSON object, and is none.")
     return found
+
+
+def _checked(what: str, token: bytes) -> bytes:
+    """A token as it can stand in a header, too. Raises PulsarSparkError."""
+    if not _TOKEN.fullmatch(token):
+        raise PulsarSparkError(
+            f"{what}: a token is one line of ASCII characters without blanks, and this is not."
+        )
+    return token
 
 
 def _pairs_of(params: str) -> dict[str, Any]:
@@ -302,6 +329,11 @@ def _path(url: str) -> str:
     return url.removeprefix("file:").removeprefix("//")
 
 
+def _is_path(text: str) -> bool:
+    """Whether it may be one: not, say, the content of the file."""
+    return bool(text) and text.isprintable() and not text.startswith(("-----", "data:", "{"))
+
+
 def _content(option: str, url: str) -> bytes:
     """Of a file, or of a data: URL."""
     if not url.startswith("data:"):
@@ -311,16 +343,26 @@ def _content(option: str, url: str) -> bytes:
         if not comma:
             raise ValueError("it has no comma")
         return base64.b64decode(body) if head.endswith(";base64") else unquote_to_bytes(body)
-    except ValueError as error:
-        raise WrongOption(f"{option} has a data: URL that cannot be read.") from error
+    except ValueError:
+        raise WrongOption(f"{option} has a data: URL that cannot be read.") from None
 
 
 def _read(option: str, path: str) -> bytes:
+    if not _is_path(path):
+        raise WrongOption(f"{option} has to name a file as file:///path.")
     try:
         with Path(path).open("rb") as opened:
-            return opened.read(TOKEN_BYTES_MAX)
-    except OSError as error:
-        raise PulsarSparkError(f"{option}: {path} cannot be read: {error.strerror}.") from error
+            found = opened.read(TOKEN_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        # Not with its name, and not `from error`, which has it.
+        raise PulsarSparkError(
+            f"the file that {option} names cannot be read: {_reason(error)}."
+        ) from None
+    if len(found) > TOKEN_BYTES_MAX:
+        raise PulsarSparkError(
+            f"the file that {option} names has more than {TOKEN_BYTES_MAX} bytes."
+        )
+    return found
 
 
 def _refuse_password() -> str:
@@ -330,4 +372,6 @@ def _refuse_password() -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "it is no PEM").lower().replace("_", " ")
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)
