@@ -148,7 +148,7 @@ class Beginnings:
             return
         found: dict[bytes, Position] = {}
         with EntryScan(self._cluster, self._topic, to.entry_behind()) as scan:
-            while (entry := scan.next()) and entry.position.key <= self._reached.key:
+            for entry in scan.until(self._reached):
                 if entry.is_chunk and entry.metadata.chunk_id == 0:
                     _note(found, name_of(entry.metadata), entry.position)
                 elif entry.is_chunk and is_last(entry.metadata):
@@ -167,7 +167,7 @@ class Beginnings:
         parts: list[bytes] = []
         size = 0
         with EntryScan(self._cluster, self._topic, first) as scan:
-            while (entry := scan.next()) and entry.position.key <= last.key:
+            for entry in scan.until(last):
                 is_one = entry.is_chunk and name_of(entry.metadata) == name
                 if not is_one or entry.metadata.chunk_id < len(parts):
                     continue

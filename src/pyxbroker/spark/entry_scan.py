@@ -8,6 +8,7 @@ client has to give.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -90,9 +91,27 @@ class EntryScan:
         try:
             metadata, payload = parts_of(section)
         except (Damaged, DecodeError) as error:
+            self._permits -= 1
             raise DamagedEntry(position, error) from error
         self._permits -= max(metadata.num_messages_in_batch, 1)
         return Entry(position, metadata, payload, section)
+
+    def until(self, last: Position) -> Iterator[Entry]:
+        """The entries up to and with that one, without those that nobody can read. There has to be
+        one behind it, or itself. Raises NotReachable.
+        """
+        while True:
+            try:
+                entry = self.next()
+            except DamagedEntry as error:
+                if error.position.key >= last.key:
+                    return
+                continue
+            if entry is None or entry.position.key > last.key:
+                return
+            yield entry
+            if entry.position.key == last.key:
+                return
 
 
 class DamagedEntry(Damaged):

@@ -93,8 +93,10 @@ class RangeReader:
                     self._columns.pass_look()
                 elif stop == CHUNK:
                     self._see_chunk()
+                    self._last_progress = time.monotonic()
                 elif stop == FULL:
                     yield self._columns.finish()
+                    self._last_progress = time.monotonic()  # it was not the broker that let wait
             except NotReachable as error:
                 self._disconnect()
                 self._cluster.close()
