@@ -185,7 +185,9 @@ class Beginnings:
 def name_of(metadata: Any) -> bytes:
     """Of a message in chunks, however long its uuid is."""
     kind = b"encrypted" if is_encrypted(metadata) else b"plain"
-    return blake2b(metadata.uuid.encode(), digest_size=16, person=kind).digest()
+    uuid = metadata.uuid  # bytes, where it is no UTF-8
+    data = uuid if isinstance(uuid, bytes) else uuid.encode()
+    return blake2b(data, digest_size=16, person=kind).digest()
 
 
 def kept_of(metadata: Any, payload: bytes | memoryview) -> bytes:

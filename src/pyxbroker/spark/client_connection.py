@@ -110,12 +110,12 @@ class ClientConnection:
         """A payload section, where the client is not needed for it."""
         position, metadata = entry.position, entry.metadata
         if position[:2] > self._range.end[:2]:
-            return _section(_nothing(metadata), b"")
+            return _nothing(metadata)
         first = position
         if entry.is_chunk:
             whole = self._whole_of(entry)
             if whole is None:
-                return _section(_nothing(metadata), b"")
+                return _nothing(metadata)
             if not entry.is_encrypted:
                 return _section(_without(metadata, _OF_CHUNKS), whole.payload)
             first = whole.first
@@ -252,14 +252,15 @@ def _without(metadata: Any, fields: tuple[str, ...]) -> Any:
     return found
 
 
-def _nothing(metadata: Any) -> Any:
-    """The metadata of an entry in which no message ends."""
-    return pb.MessageMetadata(
-        producer_name=metadata.producer_name,
-        sequence_id=metadata.sequence_id,
+def _nothing(metadata: Any) -> bytes:
+    """The payload section of an entry in which no message ends."""
+    empty = pb.MessageMetadata(
+        producer_name="",
+        sequence_id=0,
         publish_time=metadata.publish_time,
         num_messages_in_batch=0,
     )
+    return _section(empty, b"")
 
 
 def _section(metadata: Any, payload: bytes) -> bytes:
@@ -273,6 +274,6 @@ def _tell(options: Options) -> None:
     if options["reader"] == "auto" and not _is_told:
         _is_told = True
         _log.warning(
-            "a key is given, so topics are read by the official client, which is slower"
+            "a key is given, so encrypted messages are read by the official client, which is slower"
             " (reader=client says that this is well)."
         )

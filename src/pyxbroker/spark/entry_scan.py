@@ -138,7 +138,10 @@ def parts_of(section: bytes) -> tuple[Any, memoryview]:
     end = 4 + int.from_bytes(data[:4], "big")
     if not 4 < end <= len(data):
         raise Damaged("its metadata runs past its end")
-    return pb.MessageMetadata.FromString(data[4:end]), data[end:]
+    metadata = pb.MessageMetadata.FromString(data[4:end])
+    if not metadata.IsInitialized():
+        raise Damaged("its metadata cannot be read (what has to be there is missing)")
+    return metadata, data[end:]
 
 
 class _Connection(BrokerConnection):
