@@ -303,9 +303,17 @@ def test_what_the_official_client_passes_over_is_an_error(
     publish(client, topic, 3)
     secret = client.create_producer(topic, encryption_key="mine", crypto_key_reader=keys)
     secret.send(b"secret")
-    publish(client, topic, 3)
-    with pytest.raises(PulsarSparkError, match=r"passes over \d+:1 of persistent"):
-        read_all(broker, topic=topic, pulsar_reader_defaultCryptoKeyReader=str(other))
+    given = {"topic": topic, "pollTimeoutMs": "4000"}
+    options = options_of(broker, **given, pulsar_reader_defaultCryptoKeyReader=str(other))
+    begin = time.monotonic()
+    for _ in range(2):  # it is the last one, and it is not
+        (whole,) = plan_of(options)
+        with pytest.raises(PulsarSparkError, match=r"passes over \d+:1 of persistent"):
+            read(options, whole)
+        publish(client, topic, 3)
+    assert time.monotonic() - begin < 30
+    with pytest.raises(PulsarSparkError, match="it is encrypted; give the key by"):
+        read_all(broker, topic=topic, reader="client")
 
 
 # --- what is deleted ------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.positions import Position, position_of
 
+SOONER_S = 2.0
+"""Before the task itself finds that nothing comes, what does not come is told by its name."""
+
 _log = logging.getLogger(__name__)
 _is_told = False
 
@@ -53,6 +56,7 @@ class ClientConnection:
         """
         _tell(options)
         self._options = options
+        self._key = options["pulsar.reader.defaultCryptoKeyReader"]
         self._range = wanted
         self._chunked = chunked
         self._tell_missing = tell_missing
@@ -119,9 +123,10 @@ class ClientConnection:
             if not entry.is_encrypted:
                 return _section(_without(metadata, _OF_CHUNKS), whole.payload)
             first = whole.first
-        if not entry.is_encrypted:
+        if not entry.is_encrypted or self._key is None:
             return entry.section
-        wanted = _Wanted(position, first, metadata)
+        give_up_at = time.monotonic() + self._options["pollTimeoutMs"] - SOONER_S
+        wanted = _Wanted(position, first, metadata, give_up_at)
         if not wanted.size:
             return wanted.section()
         return wanted
@@ -145,7 +150,9 @@ class ClientConnection:
             left_ms = max(1, round((deadline - time.monotonic()) * 1000))
             try:
                 message = self._reader.read_next(left_ms)
-            except pulsar.Timeout:
+            except pulsar.Timeout as error:
+                if time.monotonic() > wanted.give_up_at:
+                    raise self._passed_over(wanted) from error
                 return False
             except pulsar.PulsarException as error:
                 raise self._trouble(error) from error
@@ -162,20 +169,22 @@ class ClientConnection:
         loses those that it waits for when its connection breaks. Raises PulsarSparkError.
         """
         if self._tried_again == wanted.position:
-            raise PulsarSparkError(
-                f"Pulsar's client passes over {wanted.position} of {self._range.topic}: it cannot"
-                " be decrypted by pulsar.reader.defaultCryptoKeyReader, or is damaged, or is one of"
-                " too many in chunks (the client has place for the chunks of ten messages)."
-            )
+            raise self._passed_over(wanted)
         self._tried_again = wanted.position
         wanted.messages.clear()
         self._open(wanted.first)
+
+    def _passed_over(self, wanted: _Wanted) -> PulsarSparkError:
+        return PulsarSparkError(
+            f"Pulsar's client passes over {wanted.position} of {self._range.topic}: it cannot be"
+            " decrypted by pulsar.reader.defaultCryptoKeyReader, or is damaged, or is one of too"
+            " many in chunks (the client has place for the chunks of ten messages)."
+        )
 
     def _open(self, at: Position) -> None:
         """Makes the client's reader, whose first entry is that at the position."""
         import pulsar
 
-        key = self._options["pulsar.reader.defaultCryptoKeyReader"]
         try:
             if self._reader is not None:
                 self._reader.close()
@@ -185,7 +194,7 @@ class ClientConnection:
                 start_message_id_inclusive=True,
                 receiver_queue_size=self._options["pulsar.reader.receiverQueueSize"],
                 subscription_role_prefix=self._options["subscriptionPrefix"],
-                crypto_key_reader=None if key is None else pulsar.CryptoKeyReader("", key),
+                crypto_key_reader=pulsar.CryptoKeyReader("", self._key),
             )
         except pulsar.PulsarException as error:
             raise self._trouble(error) from error
@@ -198,9 +207,12 @@ class ClientConnection:
 class _Wanted:
     """An entry whose messages the client has to give."""
 
-    def __init__(self, position: Position, first: Position, metadata: Any) -> None:
+    def __init__(
+        self, position: Position, first: Position, metadata: Any, give_up_at: float
+    ) -> None:
         """first: where its first chunk is; where it is no chunk, it is that itself."""
         self.position = position
+        self.give_up_at = give_up_at
         self.first = first
         self._metadata = _without(metadata, _OF_CHUNKS + _OF_PAYLOAD)
         self._is_batch = metadata.HasField("num_messages_in_batch")
