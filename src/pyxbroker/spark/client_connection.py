@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.entry_columns import FULL, LOOK, EntryColumns
+from pyxbroker.entry_columns import FULL, LOOK, MORE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import Cluster
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks, Whole
@@ -25,6 +25,8 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.positions import Position, position_of
 
+ENTRIES_AT_ONCE = 100
+"""That are taken before a task looks up."""
 SOONER_S = 2.0
 """Before the task itself finds that nothing comes, what does not come is told by its name."""
 
@@ -81,15 +83,17 @@ class ClientConnection:
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
         """See BrokerConnection.take. Raises PulsarSparkError, Damaged."""
-        if self._entry is None:
-            self._entry = self.next_entry(timeout_s)
-        if self._entry is None:
-            return None
-        position, section = self._entry
-        stop = columns.take_entry(position.ledger, position.entry, section)
-        # Where there was no room for it, it comes again.
-        if stop not in (FULL, LOOK):
-            self._entry = None
+        stop = None
+        for _ in range(ENTRIES_AT_ONCE):
+            found = self._entry or self.next_entry(timeout_s)
+            if found is None:
+                return stop
+            position, section = found
+            stop = columns.take_entry(position.ledger, position.entry, section)
+            # Where there was no room for it, it comes again.
+            self._entry = found if stop in (FULL, LOOK) else None
+            if stop != MORE:
+                break
         return stop
 
     def next_entry(self, timeout_s: float) -> tuple[Position, bytes] | None:
