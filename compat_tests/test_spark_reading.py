@@ -25,7 +25,7 @@ from pyxbroker.spark.broker_connection import BrokerConnection
 from pyxbroker.spark.errors import DataLost, PulsarSparkError, TopicMissing
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
-from pyxbroker.spark.positions import BEGINNING, Position
+from pyxbroker.spark.positions import Position
 from pyxbroker.spark.range_reader import RangeReader
 
 __all__ = ["keys", "pair"]
@@ -175,6 +175,9 @@ def test_what_is_before_a_range_is_looked_through_once_whatever_is_broken(
     with Chunks(broker, topic) as sender:
         for _ in range(count):
             sender.whole(b"before")
+        for index in (0, 2):
+            for number in range(count):
+                sender.chunk(f"has a hole {number}", index, 3)
         for number in range(count):
             sender.chunk(f"has no beginning {number}", 1, 2)
     options = options_of(broker, topic=topic, failOnDataLoss="false")
@@ -185,12 +188,12 @@ def test_what_is_before_a_range_is_looked_through_once_whatever_is_broken(
 
     def count_opened(self: BrokerConnection, *arguments: Any) -> str:
         nonlocal opened
-        opened += arguments[1] == BEGINNING and type(self) is not BrokerConnection
+        opened += type(self) is not BrokerConnection
         return open_reader(self, *arguments)
 
     monkeypatch.setattr(BrokerConnection, "open", count_opened)
     assert read(options, later) == []
-    assert opened == 1
+    assert opened in (1, 2)  # from about its time on, and from the topic's beginning
 
 
 # --- the official client --------------------------------------------------------------------------
@@ -345,7 +348,7 @@ class Ledgers:
         deadline = time.monotonic() + 20
         while len(self._there()) > len(before) - count:
             assert time.monotonic() < deadline
-            assert self._broker.rest("POST", f"{self._path}/trim")[0] == 204
+            assert self._broker.rest("POST", f"{self._path}/trim")[0] in (200, 204)
             time.sleep(0.2)
 
     def _there(self) -> list[int]:

@@ -56,15 +56,15 @@ class ChunkedMessages:
         found = self._waiting.add(metadata, kept_of(metadata, payload))
         if not is_last(metadata):
             return None
-        first = self._beginnings.of(metadata)
-        if first is _ENDED:
+        begun = self._beginnings.of(metadata)
+        if begun is _ENDED:
             return None  # sent again by a producer that had no answer
-        if found is None and first is not None:
-            found = self._beginnings.read(metadata, first, position)
+        if found is None and begun is not None and begun.next != _HOLE:
+            found = self._beginnings.read(metadata, begun.first, position)
         self._beginnings.end(metadata)
-        if found is None or first is None:
+        if found is None or begun is None:
             raise MissingChunks
-        return Whole(found, first)
+        return Whole(found, begun.first)
 
 
 class Chunks:
@@ -103,8 +103,19 @@ class Chunks:
             self._bytes -= sum(map(len, parts)) + CHUNK_BYTES * len(parts)
 
 
-_ENDED = Position(-2, -2)
-"""In place of where a message begins: its last chunk was read."""
+class _Begun(NamedTuple):
+    """A message whose first chunk was seen, and the number of the chunk that comes next, if all
+    were seen.
+    """
+
+    first: Position
+    next: int
+
+
+_UNKNOWN, _HOLE = -1, -2
+"""Of the next chunk: not all were looked at; one is missing."""
+_ENDED = _Begun(BEGINNING, _UNKNOWN)
+"""One whose last chunk was seen."""
 
 
 class Beginnings:
@@ -113,19 +124,23 @@ class Beginnings:
     def __init__(self, cluster: Cluster, topic: str, begin: Position) -> None:
         self._cluster = cluster
         self._topic = topic
-        self._known: dict[bytes, Position] = {}
+        self._known: dict[bytes, _Begun] = {}
         self._reached = begin  # what lies behind it is known
 
     def see(self, position: Position, metadata: Any) -> None:
         """A chunk of the range came."""
+        name = name_of(metadata)
         if metadata.chunk_id == 0:
-            _note(self._known, name_of(metadata), position)
+            _note(self._known, name, _Begun(position, 1))
+        elif (begun := self._known.get(name)) is not None and 0 < begun.next <= metadata.chunk_id:
+            is_next = metadata.chunk_id == begun.next
+            self._known[name] = begun._replace(next=begun.next + 1 if is_next else _HOLE)
 
     def end(self, metadata: Any) -> None:
         """The last one came."""
         _note(self._known, name_of(metadata), _ENDED)
 
-    def of(self, metadata: Any) -> Position | None:
+    def of(self, metadata: Any) -> _Begun | None:
         """Where the message begins whose last chunk that is; _ENDED: it was whole before. None: its
         first chunk is nowhere. Raises NotReachable, Damaged.
         """
@@ -146,16 +161,16 @@ class Beginnings:
         """Looks through what is between there and what is known."""
         if to.key >= self._reached.key:
             return
-        found: dict[bytes, Position] = {}
+        found: dict[bytes, _Begun] = {}
         with EntryScan(self._cluster, self._topic, to.entry_behind()) as scan:
             for entry in scan.until(self._reached):
                 if entry.is_chunk and entry.metadata.chunk_id == 0:
-                    _note(found, name_of(entry.metadata), entry.position)
+                    _note(found, name_of(entry.metadata), _Begun(entry.position, _UNKNOWN))
                 elif entry.is_chunk and is_last(entry.metadata):
                     _note(found, name_of(entry.metadata), _ENDED)
         # What is nearer counts: names are used again.
-        for name, position in self._known.items():
-            _note(found, name, position)
+        for name, begun in self._known.items():
+            _note(found, name, begun)
         self._known, self._reached = found, to
 
     def read(self, metadata: Any, first: Position, last: Position) -> bytes | None:
@@ -199,9 +214,9 @@ def is_last(metadata: Any) -> bool:
     return bool(metadata.chunk_id == metadata.num_chunks_from_msg - 1)
 
 
-def _note(known: dict[bytes, Position], name: bytes, position: Position) -> None:
+def _note(known: dict[bytes, _Begun], name: bytes, begun: _Begun) -> None:
     """The newest last; the oldest leave where there are too many."""
     known.pop(name, None)
-    known[name] = position
+    known[name] = begun
     if len(known) > KNOWN_MAX:
         del known[next(iter(known))]

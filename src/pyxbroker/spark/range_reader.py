@@ -64,6 +64,7 @@ class RangeReader:
         self._columns.want(wanted.begin, wanted.end)
         self._entries = 0  # that came until the last look
         self._chunked = ChunkedMessages(self._cluster, wanted.topic, wanted.begin)
+        self._has_entries_before: bool | None = None  # the range; asked when it matters
         self._last_progress = time.monotonic()
 
     def close(self) -> None:
@@ -212,8 +213,10 @@ class RangeReader:
             f"the message in chunks of {topic} that ends with {last} cannot be put together: chunks"
             " before were deleted, or never stored"
         )
-        first, _ = self._cluster.ends(topic)
-        if self._options["failOnDataLoss"] and first.key < self._range.begin.key:
+        if self._has_entries_before is None:
+            first, _ = self._cluster.ends(topic)
+            self._has_entries_before = first.key < self._range.begin.key
+        if self._options["failOnDataLoss"] and self._has_entries_before:
             raise DataLost(f"{sentence}; failOnDataLoss=false goes on without it.")
         _log.warning("%s; it is left out.", sentence)
 
