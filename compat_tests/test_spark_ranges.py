@@ -267,6 +267,27 @@ def test_a_broker_that_starts_again_is_read_on(own_broker: BrokerFactory, topic:
     assert values(found) == sent
 
 
+def test_a_task_that_was_let_wait_by_spark_looks_for_its_broker_as_long_as_others(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    broker = own_broker()
+    broker.start()
+    client = official_client(broker.url)
+    sent = publish(client, topic, 8_000, bytes_min=8 << 10)
+    client.close()
+    options = options_of(broker, topic=topic, pulsar_client_operationTimeoutMs="3000")
+    (wanted,) = plan_of(options)
+    reader = RangeReader(options, wanted)
+    parts = iter(reader)
+    found = rows_of(next(parts))
+    broker.kill()
+    broker.start()
+    time.sleep(3.1)
+    found += [each for filled in parts for each in rows_of(filled)]
+    reader.close()
+    assert values(found) == sent
+
+
 def test_a_task_does_not_wait_for_ever_for_a_broker(
     own_broker: BrokerFactory, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from pyxbroker.entry_columns import (
     NONE,
     NUMBER,
     OTHER,
+    PRODUCER_NAME,
     TRUTH,
     UNPACKED_BYTES_MAX,
     VARIABLE,
@@ -188,18 +189,21 @@ def test_what_is_before_and_behind_a_range_is_left_out() -> None:
     assert columns.spend() == 3 and columns.spend() == 0
 
 
-def test_the_first_entry_of_a_later_ledger_is_looked_at_before() -> None:
+def test_the_first_entry_of_each_later_ledger_is_looked_at_before() -> None:
     columns = columns_of(Position(3, 5), Position(9, 0))
     assert columns.take_entry(7, 0, section(b"a")) == LOOK
     assert columns.take_entry(7, 0, section(b"a")) == LOOK
     assert (columns.ledger_id, columns.entry_id) == (7, 0)
     columns.pass_look()
     assert columns.take_entry(7, 0, section(b"a")) == MORE
-    assert columns.take_entry(8, 0, section(b"b")) == MORE  # the next one, nothing is between
+    assert columns.take_entry(7, 1, section(b"a")) == MORE
+    assert columns.take_entry(8, 0, section(b"b")) == LOOK  # who knows how many were in the last
+    columns.pass_look()
+    assert columns.take_entry(8, 0, section(b"b")) == MORE
     assert columns.take_entry(11, 0, section(b"c")) == LOOK  # not the last one of the range
     columns.pass_look()
     assert columns.take_entry(11, 0, section(b"c")) == DONE
-    assert [each.payload for each in rows_of(columns.finish())] == [b"a", b"b"]
+    assert [each.payload for each in rows_of(columns.finish())] == [b"a", b"a", b"b"]
 
 
 def test_chunks_are_left_to_who_puts_them_together() -> None:
@@ -261,6 +265,15 @@ def test_columns_are_full_by_their_bytes() -> None:
     assert columns.take_entry(3, 1, section(b"x" * 10)) == FULL
     assert columns.finish().rows == 1
     assert columns.take_entry(3, 1, section(b"x" * 10)) == MORE
+
+
+def test_names_of_producers_count_for_each_message_of_a_batch() -> None:
+    name = "n" * 1000
+    batch = packed_batch(b"".join(head(b"") for _ in range(100)), 100, pb.NONE, producer_name=name)
+    columns = columns_of(bytes_max=10_000, kept=PRODUCER_NAME)
+    assert columns.take_entry(3, 0, batch) == FULL
+    assert columns.finish().rows == 10
+    assert columns_of(bytes_max=10_000).take_entry(3, 0, batch) == MORE
 
 
 def test_an_entry_that_is_gone_when_it_was_read_in_part_is_left() -> None:

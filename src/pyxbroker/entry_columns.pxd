@@ -23,7 +23,7 @@ cdef enum Stop:
     STOP_MORE = 0                   # the rest is not a whole frame
     STOP_OTHER = 1                  # what stands there is no MESSAGE, or one of unusual shape
     STOP_FULL = 2                   # the columns have enough: finish comes first
-    # The entry is the first of a ledger, or behind the end: is anything missing before it?
+    # The entry is the first that came of a ledger: is anything missing before it?
     # pass_look goes on with it.
     STOP_LOOK = 3
     # Before this stands an entry that is a chunk of a message; pass_entry says that it was seen to.

@@ -593,9 +593,7 @@ cdef class EntryColumns:
         return 0
 
     cdef bint _wants_look(self, const Place *place) noexcept:
-        if place.ledger_id == self.handled.ledger_id or _is_same_entry(place, &self.looked):
-            return False
-        return _compare(&self.handled, &self.begin) == 0 or _compare(place, &self.end) > 0
+        return place.ledger_id != self.handled.ledger_id and not _is_same_entry(place, &self.looked)
 
     cdef int _open_chunk(self, const EntryHead *entry) except -1:
         self.chunk_metadata = entry.message.data[:entry.message.size]
@@ -813,6 +811,8 @@ cdef class EntryColumns:
         """Who sent a message, and in which order."""
         cdef uint64_t id
         if self.kept & KEEP_PRODUCER_NAME:
+            # That of a batch is there once, and here with each message.
+            self.bytes += entry.producer_name_size
             add_bytes(&self.producer_name, entry.producer_name, entry.producer_name_size)
         if self.kept & KEEP_SEQUENCE_ID:
             id = head.sequence_id if head.has_sequence_id else entry.message.sequence_id

@@ -8,6 +8,7 @@ import json
 from contextlib import suppress
 
 import driver
+from google.protobuf.message import DecodeError
 
 with driver.guided("pyxbroker"):
     from pyxbroker.spark import avro_programs
@@ -28,6 +29,8 @@ from pyxbroker.entry_columns import (
     Filled,
 )
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.spark.chunks import name_of
+from pyxbroker.spark.entry_scan import parts_of
 
 FIELDS = [
     "boolean",
@@ -167,6 +170,9 @@ def one_input(data: bytes) -> None:
     stream = data[4:] if data[3] % 2 == 0 else message(2, data[4:])
     with suppress(Damaged, Encrypted, Undecodable):
         take_all(columns, widths, stream)
+    with suppress(Damaged, DecodeError):
+        metadata, payload = parts_of(data[4:])
+        assert len(payload) < len(data) and len(name_of(metadata)) == 16
 
 
 if __name__ == "__main__":

@@ -33,54 +33,43 @@ ALL_USUAL = "*"
 """In the option `columns`: those that there are without it."""
 
 
+_Make = Callable[[str, Filled, "pa.DataType"], "pa.Array"]
+"""Makes a column's array of a topic, what was read of it, and Arrow's type."""
+
+
 class _Column(NamedTuple):
     """What comes with each message: Spark's type, what is to be kept for it, and how it is made."""
 
     kind: str
     kept: int
-    array: Callable[[str, Filled, pa.DataType], pa.Array]
+    array: _Make
+
+
+def _collected(name: str) -> _Make:
+    """As it was collected, under that name."""
+    return lambda _, filled, kind: array_of(kind, filled.rows, getattr(filled, name))
 
 
 _COLUMNS = {
-    "__key": _Column("BinaryType", entry_columns.KEY, lambda _, f, t: array_of(t, f.rows, f.key)),
+    "__key": _Column("BinaryType", entry_columns.KEY, _collected("key")),
     "__topic": _Column("StringType", 0, lambda topic, f, _: repeated_text(topic, f.rows)),
-    "__messageId": _Column("BinaryType", 0, lambda _, f, t: array_of(t, f.rows, f.message_id)),
+    "__messageId": _Column("BinaryType", 0, _collected("message_id")),
     "__publishTime": _Column(
-        "TimestampType",
-        entry_columns.PUBLISH_TIME,
-        lambda _, f, t: array_of(t, f.rows, f.publish_time),
+        "TimestampType", entry_columns.PUBLISH_TIME, _collected("publish_time")
     ),
-    "__eventTime": _Column(
-        "TimestampType",
-        entry_columns.EVENT_TIME,
-        lambda _, f, t: array_of(t, f.rows, f.event_time),
-    ),
+    "__eventTime": _Column("TimestampType", entry_columns.EVENT_TIME, _collected("event_time")),
     "__messageProperties": _Column(
         "", entry_columns.PROPERTIES, lambda _, f, t: properties_of(f, t)
     ),
-    "__orderingKey": _Column(
-        "BinaryType",
-        entry_columns.ORDERING_KEY,
-        lambda _, f, t: array_of(t, f.rows, f.ordering_key),
-    ),
+    "__orderingKey": _Column("BinaryType", entry_columns.ORDERING_KEY, _collected("ordering_key")),
     "__producerName": _Column(
         "StringType", entry_columns.PRODUCER_NAME, lambda _, f, t: sender_text(f, t)
     ),
-    "__sequenceId": _Column(
-        "LongType",
-        entry_columns.SEQUENCE_ID,
-        lambda _, f, t: array_of(t, f.rows, f.sequence_id),
-    ),
+    "__sequenceId": _Column("LongType", entry_columns.SEQUENCE_ID, _collected("sequence_id")),
     "__schemaVersion": _Column("LongType", 0, lambda _, f, t: versions_of(f, t)),
-    "__ledgerId": _Column(
-        "LongType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.ledger_id)
-    ),
-    "__entryId": _Column(
-        "LongType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.entry_id)
-    ),
-    "__batchIndex": _Column(
-        "IntegerType", entry_columns.POSITION, lambda _, f, t: array_of(t, f.rows, f.batch_index)
-    ),
+    "__ledgerId": _Column("LongType", entry_columns.POSITION, _collected("ledger_id")),
+    "__entryId": _Column("LongType", entry_columns.POSITION, _collected("entry_id")),
+    "__batchIndex": _Column("IntegerType", entry_columns.POSITION, _collected("batch_index")),
 }
 USUAL = (
     *("__key", "__topic", "__messageId"),

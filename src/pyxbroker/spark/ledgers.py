@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
+from pyxbroker.spark.positions import Position
 from pyxbroker.spark.security import Security
 
 REDIRECTS_MAX = 20
@@ -51,6 +53,32 @@ def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> li
             f"what {url} tells of {topic} are no internal stats: {error!r}"
         ) from error
     return ledgers
+
+
+def entries_of(
+    ledgers: Iterable[Ledger], begin: Position, end: Position
+) -> tuple[tuple[int, int], ...]:
+    """(id, entries) of the ledgers of a range."""
+    return tuple(
+        (each.id, each.entries) for each in ledgers if begin.ledger <= each.id <= end.ledger
+    )
+
+
+def are_entries_between(ledgers: Sequence[tuple[int, int]], begin: Position, end: Position) -> bool:
+    """Whether there are entries behind begin, up to and with end, as far as is known.
+
+    ledgers: (id, entries). Of a ledger that is not among them, and that begin is in, nobody knows
+    how many it had.
+    """
+    known = dict(ledgers)
+    if begin.ledger not in known or begin.batch >= 0:
+        return True
+    for id, entries in ledgers:
+        low = begin.entry + 1 if id == begin.ledger else 0
+        high = min(entries, end.entry + 1) if id == end.ledger else entries
+        if begin.ledger <= id <= end.ledger and low < high:
+            return True
+    return False
 
 
 def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:

@@ -21,7 +21,7 @@ from pyxbroker.spark.errors import (
     TopicMissing,
     WrongOption,
 )
-from pyxbroker.spark.ledgers import Ledger, ledgers_of
+from pyxbroker.spark.ledgers import Ledger, entries_of, ledgers_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
 from pyxbroker.spark.security import Security
@@ -48,6 +48,8 @@ class Range(NamedTuple):
     topic: str
     begin: Position
     end: Position
+    ledgers: tuple[tuple[int, int], ...] = ()
+    """(id, entries) of the ledgers that have it, where REST tells them."""
 
 
 def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends]:
@@ -278,17 +280,16 @@ def ranges_of(
         begin = begins.get(topic, BEGINNING)
         if begin.key >= end.key:
             continue
-        pieces = [(begin, end)]
-        # The official client puts chunks together only of what it reads in one go.
-        if options["admin.url"] is not None and not uses_client(options):
-            ledgers = _ledgers(options, topic)
+        pieces, known = [(begin, end)], []
+        if options["admin.url"] is not None:
+            known = ledgers = _ledgers(options, topic)
             if sizes and topic in sizes:
                 ledgers = [
                     each.with_bytes_per_entry(sizes[topic]) if each.id == end.ledger else each
                     for each in ledgers
                 ]
             pieces = cut(begin, end, ledgers, options["bytesPerTask"])
-        found += [Range(topic, *each) for each in pieces]
+        found += [Range(topic, *each, entries_of(known, *each)) for each in pieces]
     return found
 
 

@@ -46,6 +46,12 @@ class Position(NamedTuple):
             return Position(self.ledger, self.entry, self.batch - 1)
         return Position(self.ledger, max(self.entry - 1, -1))
 
+    def entry_behind(self) -> Position:
+        """Where a reader has to begin to get what lies behind: this entry, if it may have more."""
+        if self.ledger < 0 or self.batch >= 0:
+            return self._replace(batch=-1)
+        return Position(self.ledger, self.entry + 1)
+
 
 BEGINNING = Position(-1, -1)
 """Before all messages of a topic."""

@@ -19,19 +19,25 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.entry_columns import CHUNK, FULL, LOOK, MORE, Damaged, Encrypted, Filled
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
-from pyxbroker.spark.chunks import Chunks, MissingChunks
+from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks
 from pyxbroker.spark.client_connection import ClientConnection
-from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
+from pyxbroker.spark.entry_scan import DamagedEntry
+from pyxbroker.spark.errors import (
+    DataLost,
+    NotReachable,
+    PulsarSparkError,
+    Refused,
+    TopicMissing,
+)
+from pyxbroker.spark.ledgers import are_entries_between
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
-from pyxbroker.spark.positions import BEGINNING, Position
+from pyxbroker.spark.positions import Position
 from pyxbroker.spark.values import Decoder, columns_of_bytes
 
 LOOK_S = 1.0
 """After so long without a message the broker is asked whether there is one."""
 RETRY_S = 0.3
-LOOK_BACK_ENTRIES = 16
-"""How far a task first goes back for the chunks of a message; each time four times as far."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +62,8 @@ class RangeReader:
             self._columns = columns.entry_columns(partition, self.definition)
         self._columns.want(wanted.begin, wanted.end)
         self._entries = 0  # that came until the last look
-        self._chunks = Chunks()
-        self._back = 0  # how many entries before `_back_from` it reads for chunks
-        self._back_from = BEGINNING
+        self._chunked = ChunkedMessages(self._cluster, wanted.topic, wanted.begin)
+        self._has_entries_before: bool | None = None  # the range; asked when it matters
         self._last_progress = time.monotonic()
 
     def close(self) -> None:
@@ -88,8 +93,10 @@ class RangeReader:
                     self._columns.pass_look()
                 elif stop == CHUNK:
                     self._see_chunk()
+                    self._last_progress = time.monotonic()
                 elif stop == FULL:
                     yield self._columns.finish()
+                    self._last_progress = time.monotonic()  # it was not the broker that let wait
             except NotReachable as error:
                 self._disconnect()
                 self._cluster.close()
@@ -99,23 +106,24 @@ class RangeReader:
                 if not error.may_pass:
                     raise
                 self._wait(error)
-            except MissingChunks as missing:
+            except TopicMissing as error:
                 self._disconnect()
-                self._look_back(missing)
+                if self._options["failOnDataLoss"]:
+                    raise
+                _log.warning("%s", error)
+                break
         if self._columns.rows:
             yield self._columns.finish()
 
     # --- the connection -------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        at = self._handled
-        back = self._entries_back()
-        if at.ledger >= 0 and back:
-            at = Position(at.ledger, at.entry - back) if back <= at.entry else BEGINNING
-        elif at.ledger >= 0 and at.batch < 0:
-            at = Position(at.ledger, at.entry + 1)
+        at = self._handled.entry_behind()
         if uses_client(self._options):
-            self._connection = ClientConnection(self._options, self._range.topic, at)
+            self._connection = ClientConnection(
+                *(self._options, self._cluster, self._range, at, self._chunked),
+                self._tell_missing_chunks,
+            )
         else:
             self._connection = self._cluster.reader(self._range.topic, at)
         self._connection.flow(self._permits_max)
@@ -171,8 +179,9 @@ class RangeReader:
                 f" schema: {error}."
             ) from error
         except (Damaged, DecodeError) as error:
+            position = error.position if isinstance(error, DamagedEntry) else self._entry()
             raise PulsarSparkError(
-                f"{self._entry()} of {self._range.topic} is damaged: {error}."
+                f"{position} of {self._range.topic} is damaged: {error}."
             ) from error
 
     def _entry(self) -> Position:
@@ -180,35 +189,35 @@ class RangeReader:
         return Position(self._columns.ledger_id, self._columns.entry_id)
 
     def _see_chunk(self) -> None:
-        """A chunk came; the message, when it was the last of one. Raises MissingChunks."""
-        columns = self._columns
-        is_new = columns.is_new
-        whole = None
-        with self._explained():
-            metadata = pb.MessageMetadata.FromString(columns.chunk_metadata)
-            try:
-                whole = self._chunks.add(metadata, columns.chunk_payload)
-            except MissingChunks:
-                if is_new and self._can_look_back():
-                    raise
-                # Its first chunk was deleted, or never sent: nobody can read it.
-            if whole is not None and is_new and self._entry().key <= self._range.end.key:
-                columns.add_message(self._entry(), columns.chunk_metadata, whole)
+        """A chunk came; the message, when it was the last one of it."""
+        columns, position = self._columns, self._entry()
+        if columns.is_new and position.key <= self._range.end.key:
+            with self._explained():
+                metadata = pb.MessageMetadata.FromString(columns.chunk_metadata)
+                try:
+                    whole = self._chunked.add(position, metadata, columns.chunk_payload)
+                except MissingChunks:
+                    self._tell_missing_chunks(position)
+                    whole = None
+                if whole is not None:
+                    columns.add_message(position, columns.chunk_metadata, whole.payload)
         columns.pass_entry()
 
-    # --- chunks before the range ----------------------------------------------------------------
-
-    def _entries_back(self) -> int:
-        return self._back if self._back_from == self._handled else 0
-
-    def _can_look_back(self) -> bool:
-        return self._handled.ledger >= 0 and self._entries_back() <= self._handled.entry
-
-    def _look_back(self, missing: MissingChunks) -> None:
-        """The next connection reads further back, and only chunks of it."""
-        self._back = max(self._entries_back() * 4, LOOK_BACK_ENTRIES, missing.chunk_id)
-        self._back_from = self._handled
-        self._chunks.forget()
+    def _tell_missing_chunks(self, last: Position) -> None:
+        """The last chunk of a message came, and others are nowhere. That is a loss, unless all that
+        there was is read: then they were deleted before. Raises DataLost.
+        """
+        topic = self._range.topic
+        sentence = (
+            f"the message in chunks of {topic} that ends with {last} cannot be put together: chunks"
+            " before were deleted, or never stored"
+        )
+        if self._has_entries_before is None:
+            first, _ = self._cluster.ends(topic)
+            self._has_entries_before = first.key < self._range.begin.key
+        if self._options["failOnDataLoss"] and self._has_entries_before:
+            raise DataLost(f"{sentence}; failOnDataLoss=false goes on without it.")
+        _log.warning("%s; it is left out.", sentence)
 
     # --- when nothing comes ---------------------------------------------------------------------
 
@@ -228,11 +237,14 @@ class RangeReader:
         return True
 
     def _check_gap(self) -> None:
-        """Asks whether entries are missing: the first entry that came is of a later ledger than
-        the range begins in, or one behind the range came instead of its last. Raises DataLost.
+        """Asks whether entries are missing before one of another ledger that came: whether ledgers
+        were deleted that were not read to their end. Raises DataLost.
         """
         first, _ = self._cluster.ends(self._range.topic)
-        if is_lost(self._handled, first):
+        if not is_lost(self._handled, first):
+            return
+        until = min(first, self._range.end, key=lambda position: position.key)
+        if are_entries_between(self._range.ledgers, self._handled, until):
             self._lost(first)
 
     def _lost(self, first: Position) -> None:

@@ -1,0 +1,158 @@
+"""Entries of a topic one after the other, each with its metadata.
+
+Payloads stay as they are, so what is encrypted can be looked at, too. It is slow beside
+entry_columns.pyx, and for what is rare there: chunks that lie before a range, and what the official
+client has to give.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pyxbroker import _native
+from pyxbroker.entry_columns import Damaged
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.spark.broker_connection import BrokerConnection, Cluster, NoAnswer
+from pyxbroker.spark.errors import NotReachable
+from pyxbroker.spark.positions import Position, position_of
+
+PERMITS_MAX = 1_000
+"""Messages that a broker may send ahead."""
+
+_BROKER_METADATA, _CHECKSUM = b"\x0e\x02", b"\x0e\x01"
+
+
+class Entry(NamedTuple):
+    """metadata is a MessageMetadata; the payload is packed, and encrypted, as it came, and the
+    section has both.
+    """
+
+    position: Position
+    metadata: Any
+    payload: memoryview
+    section: bytes
+
+    @property
+    def is_chunk(self) -> bool:
+        return bool(self.metadata.num_chunks_from_msg > 1)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return is_encrypted(self.metadata)
+
+
+class EntryScan:
+    """Reads a topic by a connection of its own. Close it."""
+
+    def __init__(self, cluster: Cluster, topic: str, at: Position) -> None:
+        """Its first entry is that at the position. Raises PulsarSparkError."""
+        self._topic = topic
+        self._connection = cluster.connect(topic, _Connection)
+        self._permits = 0
+        try:
+            self._connection.open(topic, at)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> EntryScan:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def next(self, timeout_s: float | None = None) -> Entry | None:
+        """The next entry; None: it did not come in time. Without a time one has to come.
+
+        Raises NotReachable, DamagedEntry.
+        """
+        if self._permits <= PERMITS_MAX // 2:
+            self._connection.flow(PERMITS_MAX - self._permits)
+            self._permits = PERMITS_MAX
+        try:
+            position, section = self._connection.entry(timeout_s)
+        except NoAnswer:
+            if timeout_s is None:
+                raise
+            return None
+        try:
+            metadata, payload = parts_of(section)
+        except (Damaged, DecodeError) as error:
+            self._permits -= 1
+            raise DamagedEntry(position, error) from error
+        self._permits -= max(metadata.num_messages_in_batch, 1)
+        return Entry(position, metadata, payload, section)
+
+    def until(self, last: Position) -> Iterator[Entry]:
+        """The entries up to and with that one, without those that nobody can read. There has to be
+        one behind it, or itself. Raises NotReachable.
+        """
+        while True:
+            try:
+                entry = self.next()
+            except DamagedEntry as error:
+                if error.position.key >= last.key:
+                    return
+                continue
+            if entry is None or entry.position.key > last.key:
+                return
+            yield entry
+            if entry.position.key == last.key:
+                return
+
+
+class DamagedEntry(Damaged):
+    """With its position."""
+
+    def __init__(self, position: Position, error: Exception) -> None:
+        super().__init__(str(error))
+        self.position = position
+
+
+def is_encrypted(metadata: Any) -> bool:
+    return len(metadata.encryption_keys) > 0
+
+
+def parts_of(section: bytes) -> tuple[Any, memoryview]:
+    """(MessageMetadata, payload) of an entry. Raises Damaged, DecodeError."""
+    data = memoryview(section)
+    if data[:2] == _BROKER_METADATA:
+        data = data[6 + int.from_bytes(data[2:6], "big") :]
+    if data[:2] == _CHECKSUM:
+        if _native.crc32c(data[6:]) != int.from_bytes(data[2:6], "big"):
+            raise Damaged("its checksum is wrong")
+        data = data[6:]
+    end = 4 + int.from_bytes(data[:4], "big")
+    if not 4 < end <= len(data):
+        raise Damaged("its metadata runs past its end")
+    metadata = pb.MessageMetadata.FromString(data[4:end])
+    if not metadata.IsInitialized():
+        raise Damaged("its metadata cannot be read (what has to be there is missing)")
+    return metadata, data[end:]
+
+
+class _Connection(BrokerConnection):
+    """A connection whose reader is asked for one entry after the other."""
+
+    def entry(self, timeout_s: float | None) -> tuple[Position, bytes]:
+        """Where it is, and its bytes. Raises NoAnswer, NotReachable."""
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            command, section = self._receive(deadline)
+            if command.type == pb.BaseCommand.MESSAGE:
+                return position_of(command.message.message_id), section
+            if command.type == pb.BaseCommand.CLOSE_CONSUMER:
+                raise NotReachable(f"the broker at {self.url} gave the topic away.")
