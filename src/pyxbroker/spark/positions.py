@@ -7,6 +7,11 @@ the whole entry; entry -1 stands before the first entry of a ledger. So a range 
 As JSON an offset is an object of topics, each partition by itself, with `ledger:entry` or
 `ledger:entry:batch`. Users may also write `earliest`, `latest`, and the bytes of a message id as
 clients serialize it (MessageIdData), as a list of numbers: so does the JVM connector.
+
+The offset that ends a batch may say two things more of a topic, as in `2:49~100@1:-1`, so that a
+batch that is planned again is the one it was, whatever was published or deleted meanwhile: the
+bytes per entry of the ledger that was written then, and where the topic's part of the batch begins,
+if that is not what the offset before says.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ EARLIEST = "earliest"
 LATEST = "latest"
 _WHOLE = (1 << 31) - 1
 _ID = re.compile(r"(-?\d+):(-?\d+)(?::(-?\d+))?")
+_OF_TOPIC = re.compile(r"([^~@]*)(?:~(\d+))?(?:@(.*))?")
 
 
 class Position(NamedTuple):
@@ -120,26 +126,39 @@ def of_bytes(data: bytes) -> Position:
 
 
 def write_offset(
-    positions: dict[str, Position], bytes_per_entry: Mapping[str, int] | None = None
+    positions: Mapping[str, Position],
+    bytes_per_entry: Mapping[str, int] | None = None,
+    begins: Mapping[str, Position] | None = None,
 ) -> dict[str, str]:
     """What Spark keeps of an offset.
 
-    bytes_per_entry: of the ledgers that positions are in. It is kept as `~bytes`, because ledgers
-    grow, and a batch that is planned again has to be cut where it was before.
+    bytes_per_entry: of ledgers that are still written, and may grow by entries of other sizes.
+    begins: of topics that the batch does not read from where the offset before stands.
     """
-    sizes = bytes_per_entry or {}
+    sizes, firsts = bytes_per_entry or {}, begins or {}
     return {
-        topic: f"{position}~{sizes[topic]}" if topic in sizes else str(position)
+        topic: str(position)
+        + (f"~{sizes[topic]}" if topic in sizes else "")
+        + (f"@{firsts[topic]}" if topic in firsts else "")
         for topic, position in sorted(positions.items())
     }
 
 
-def read_offset(offset: dict[str, str]) -> dict[str, Position]:
+def read_offset(offset: Mapping[str, str]) -> dict[str, Position]:
     """The positions of what `write_offset` wrote."""
-    return {topic: parse(text.partition("~")[0]) for topic, text in offset.items()}
+    return {topic: parse(_part(text, 1)) for topic, text in offset.items()}
 
 
-def read_sizes(offset: dict[str, str]) -> dict[str, int]:
+def read_sizes(offset: Mapping[str, str]) -> dict[str, int]:
     """The bytes per entry of what `write_offset` wrote."""
-    found = {topic: text.partition("~")[2] for topic, text in offset.items()}
-    return {topic: int(size) for topic, size in found.items() if size}
+    return {topic: int(size) for topic, text in offset.items() if (size := _part(text, 2))}
+
+
+def read_begins(offset: Mapping[str, str]) -> dict[str, Position]:
+    """The begins of what `write_offset` wrote."""
+    return {topic: parse(begin) for topic, text in offset.items() if (begin := _part(text, 3))}
+
+
+def _part(text: str, number: int) -> str:
+    found = _OF_TOPIC.fullmatch(text)
+    return (found.group(number) or "") if found is not None else text

@@ -11,23 +11,36 @@ from pyxbroker.spark.errors import PulsarSparkError, TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 
 
-def topics_of(options: Options, broker: BrokerConnection) -> list[str]:
+def topics_of(options: Options, broker: BrokerConnection, may_be_none: bool = False) -> list[str]:
     """The full names of what is read, each partition by itself, in order.
 
-    Whether a topic that is named is there shows when it is read. Raises WrongOption, TopicMissing.
+    Whether a topic that is named is there shows when it is read. Raises WrongOption, and
+    TopicMissing where a pattern has no topic, unless that may be.
     """
     if options["topicsPattern"] is not None:
         try:
             found = _matching(options["topicsPattern"], broker)
         except TopicMissing:
-            if not options["waitingForNonExistedTopic"]:
+            if not may_be_none and not options["waitingForNonExistedTopic"]:
                 raise
             found = []
     else:
-        option = "topic" if options["topic"] is not None else "topics"
-        names = [options[option]] if option == "topic" else options[option].split(",")
-        found = [each for name in names for each in _partitions_of(_name_of(option, name), broker)]
+        found = [each for name in _named(options) for each in _partitions_of(name, broker)]
     return sorted(set(found))
+
+
+def is_named(options: Options, topic: str) -> bool:
+    """Whether options have this very name, and not a pattern, or that of a partitioned topic."""
+    if options["topicsPattern"] is not None:
+        return False
+    return topic in {str(each) for each in _named(options)}
+
+
+def _named(options: Options) -> list[TopicName]:
+    """Raises WrongOption."""
+    option = "topic" if options["topic"] is not None else "topics"
+    names = [options[option]] if option == "topic" else options[option].split(",")
+    return [_name_of(option, each) for each in names]
 
 
 def name_of(text: str) -> TopicName:
