@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -219,7 +220,9 @@ def test_what_a_subscription_of_ones_own_held_is_not_lost_when_its_ledger_goes(
     # Who has no subscription, or has it no more, cannot know that.
     def plan(options: dict[str, str]) -> Any:
         stream = stream_of(broker, **options)
-        return stream.partitions(end, stream.latestOffset(end))
+        later = stream.latestOffset(end)
+        stream.commit(end)
+        return stream.partitions(end, later)
 
     text = "were deleted, or may have been"
     assert text in error_of(lambda: plan(options))
@@ -265,10 +268,10 @@ def test_a_topic_that_is_deleted_in_mid_stream_is_told_or_passed_over(
     for way, (start, end) in zip(ways, offsets, strict=True):
         # A query that starts again has its DataFrame made without the topic.
         stream = stream_of(broker, **way, startingOffsets="earliest")
-        text = error_of(lambda stream=stream, end=end: stream.latestOffset(end))
+        text = error_of(partial(stream.latestOffset, end))
         assert f"{two}, which was read up to {end[two]}, is gone" in text
         assert "failOnDataLoss=false" in text
-        text = error_of(lambda s=stream, start=start, end=end: s.partitions(start, end))
+        text = error_of(partial(stream.partitions, start, end))
         assert f"{two}, which was to be read up to {end[two]}, is gone" in text
         patient = stream_of(broker, **way, failOnDataLoss="false")
         patient.prepareForTriggerAvailableNow()
@@ -314,3 +317,48 @@ def test_a_partition_that_is_not_there_has_nothing(
     assert read(stream, start, end) == ["0"] and read(stream, end, later) == ["1"]
     alone = f"{topic}-partition-1"
     assert "there is no topic" in error_of(lambda: rows_of(broker, topic=alone))
+
+
+def test_topics_that_options_do_not_name_any_more_stay_where_they_are(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    one, two = f"{topic}-s1", f"{topic}-s2"
+    for name in (one, two):
+        publish(client, name, "0")
+    stream = stream_of(broker, topics=f"{one},{two}", startingOffsets="earliest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    for name in (one, two):
+        publish(client, name, "1")
+    for way in ({"topic": one}, {"topicsPattern": one}):
+        stream = stream_of(broker, **way)
+        later = stream.latestOffset(end)
+        assert later[two] == end[two]
+        assert read(stream, end, later) == ["1"]
+
+
+def test_offsets_without_those_before_are_the_same_batches(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """Spark before 4.2 does not say where a batch begins when it asks for its end."""
+    one, two = f"{topic}-s1", f"{topic}-s2"
+    options = {"topicsPattern": f"{topic}-s.*", "startingOffsets": "earliest"}
+    publish(client, one, "0")
+    stream = stream_of(broker, **options, predefinedSubscription="held")
+    start = stream.initialOffset()
+    end = stream.latestOffset()
+    publish(client, one, "1")
+    publish(client, two, "2")
+    stream.commit(end)
+    later = stream.latestOffset()
+    assert mark_of(broker, one)[1] == 1
+    again = stream_of(broker, **options)
+    assert read(again, start, end) == ["0"]
+    assert read(again, end, later) == ["1", "2"]
+    assert read(again, later, again.latestOffset()) == []
+    unload(broker, one)
+    delete_ledgers(broker, one)
+    last = again.latestOffset()
+    text = "were deleted, or may have been"
+    assert text in error_of(lambda: again.partitions(start, end))
+    assert text in error_of(lambda: again.partitions(end, last))

@@ -17,6 +17,7 @@ from pyxbroker.spark.positions import (
     BEGINNING,
     Position,
     read_begins,
+    read_moved,
     read_offset,
     read_sizes,
     write_offset,
@@ -123,7 +124,11 @@ def test_an_offset_has_where_a_topic_begins() -> None:
     assert read_offset(offset) == positions
     assert read_sizes(offset) == {TOPIC: 100}
     assert read_begins(offset) == {TOPIC: Position(1, -1), "other": BEGINNING}
+    assert read_moved(offset) == {}
     assert read_begins({TOPIC: "2:49~100", "other": "2:49"}) == {}
+    offset = write_offset({TOPIC: Position(6, -1)}, moved={TOPIC: Position(6, -1)})
+    assert offset == {TOPIC: "6:-1^6:-1"}
+    assert read_moved(offset) == read_offset(offset) and read_begins(offset) == {}
 
 
 def test_sequence_ids_grow_with_batch_and_row_and_hold_what_they_are_made_of() -> None:

@@ -8,10 +8,12 @@ As JSON an offset is an object of topics, each partition by itself, with `ledger
 `ledger:entry:batch`. Users may also write `earliest`, `latest`, and the bytes of a message id as
 clients serialize it (MessageIdData), as a list of numbers: so does the JVM connector.
 
-The offset that ends a batch may say two things more of a topic, as in `2:49~100@1:-1`, so that a
-batch that is planned again is the one it was, whatever was published or deleted meanwhile: the
-bytes per entry of the ledger that was written then, and where the topic's part of the batch begins,
-if that is not what the offset before says.
+The offset that ends a batch may say more of a topic, so that a batch that is planned again is the
+one it was, whatever was published or deleted meanwhile:
+
+- `2:49~100`: how many bytes an entry of the ledger had that was written then;
+- `2:49@1:-1`: where the topic begins, if the offset before does not have it;
+- `6:9^6:-1`: where the topic goes on, if it is not where the offset before stands.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ EARLIEST = "earliest"
 LATEST = "latest"
 _WHOLE = (1 << 31) - 1
 _ID = re.compile(r"(-?\d+):(-?\d+)(?::(-?\d+))?")
-_OF_TOPIC = re.compile(r"([^~@]*)(?:~(\d+))?(?:@(.*))?")
+_OF_TOPIC = re.compile(r"([^~@^]*)(?:~(\d+))?(?:@([^~@^]*))?(?:\^([^~@^]*))?")
 
 
 class Position(NamedTuple):
@@ -129,17 +131,20 @@ def write_offset(
     positions: Mapping[str, Position],
     bytes_per_entry: Mapping[str, int] | None = None,
     begins: Mapping[str, Position] | None = None,
+    moved: Mapping[str, Position] | None = None,
 ) -> dict[str, str]:
     """What Spark keeps of an offset.
 
     bytes_per_entry: of ledgers that are still written, and may grow by entries of other sizes.
-    begins: of topics that the batch does not read from where the offset before stands.
+    begins: of topics that the offset before may not have. moved: where topics go on that it has.
     """
-    sizes, firsts = bytes_per_entry or {}, begins or {}
+
+    def part(sign: str, given: Mapping[str, object] | None, topic: str) -> str:
+        return f"{sign}{given[topic]}" if given and topic in given else ""
+
     return {
-        topic: str(position)
-        + (f"~{sizes[topic]}" if topic in sizes else "")
-        + (f"@{firsts[topic]}" if topic in firsts else "")
+        topic: f"{position}{part('~', bytes_per_entry, topic)}"
+        f"{part('@', begins, topic)}{part('^', moved, topic)}"
         for topic, position in sorted(positions.items())
     }
 
@@ -157,6 +162,11 @@ def read_sizes(offset: Mapping[str, str]) -> dict[str, int]:
 def read_begins(offset: Mapping[str, str]) -> dict[str, Position]:
     """The begins of what `write_offset` wrote."""
     return {topic: parse(begin) for topic, text in offset.items() if (begin := _part(text, 3))}
+
+
+def read_moved(offset: Mapping[str, str]) -> dict[str, Position]:
+    """Where topics go on, of what `write_offset` wrote."""
+    return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 4))}
 
 
 def _part(text: str, number: int) -> str:

@@ -37,11 +37,13 @@ from pyxbroker.spark.positions import (
     BEGINNING,
     Position,
     read_begins,
+    read_moved,
     read_offset,
     read_sizes,
     write_offset,
 )
 from pyxbroker.spark.tasks import RangePartition, read_partition
+from pyxbroker.spark.topics import is_wanted
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -69,6 +71,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._gone: set[str] = set()  # topics of which that was told
+        self._held: dict[str, Position] = {}  # where the query's own subscription was moved
+        self._unheld: set[str] = set()  # topics that it was not there for
         if options["maxBytesPerTrigger"] is None:
             return
         if options["admin.url"] is None:
@@ -93,11 +97,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, str]:
         """Spark before 4.2 gives neither; then all that is there is the next batch."""
         stood = read_offset(start or {})
-        found = self._ends(stood)
-        self._tell_of_gone(stood, found)
+        found = self._found(stood)
         self._reported = write_offset({topic: each.last for topic, each in found.items()})
-        moved = self._moved(stood, found)
-        begins = stood | moved
+        appeared, moved = self._appeared(stood, found), self._moved(stood, found)
+        begins = stood | appeared | moved
         latest = self._latest(begins, found)
         ends = latest
         if limit is not None and isinstance(limit, ReadMaxBytes):
@@ -105,29 +108,51 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = patiently(
                 self._options, lambda: bounded(self._options, begins, latest, bytes_max)
             )
-        self._hold({topic: at for topic, at in moved.items() if topic not in stood})
-        offset = write_offset(ends, sizes_of(ends, found), moved)
+        # Spark commits a batch when the next one begins; when it asks for that one it is done.
+        self._hold(stood | (appeared if start is not None else {}))
+        offset = write_offset(ends, sizes_of(ends, found), appeared, moved)
         # Where nothing came the offset is the same, to the letter.
         return offset | {
             topic: text for topic, text in (start or {}).items() if ends[topic] == stood[topic]
         }
 
-    def _moved(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
-        """Where topics begin in this batch that do not where the one before ended: those that
-        appeared, and those whose empty ledger was replaced by another one.
-
-        Only now the broker knows that; a batch that is planned again has it from its offset.
+    def _found(self, stood: dict[str, Position]) -> dict[str, Ends]:
+        """What there is, of what has to be read. Raises DataLost for a topic that was read and was
+        deleted, unless that is allowed.
         """
-        moved = {}
-        for topic, ends in found.items():
-            if topic in stood:
-                is_moved = is_lost(stood[topic], ends.first) and is_whole(stood[topic], ends)
+        found = self._ends(stood)
+        for topic in sorted(stood.keys() - found.keys()):
+            # What options do not name any more stays where it is.
+            if not is_wanted(self._options, topic):
+                continue
+            how_far = f"was read up to {stood[topic]}"
+            ends = self._ends_or_gone(topic, how_far, is_told=topic in self._gone)
+            if ends is None:
+                self._gone.add(topic)
             else:
-                # What came later is for the next query.
-                is_moved = self._until is None or topic in self._until
-            if is_moved:
-                moved[topic] = ends.first
-        return moved
+                found[topic] = ends
+        self._gone -= found.keys()
+        self._unheld |= {topic for topic, ends in found.items() if ends.held is None}
+        return found
+
+    def _appeared(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Where topics begin that were not there, or of which it is not known."""
+        return {
+            topic: ends.first
+            for topic, ends in found.items()
+            # What comes after the query has begun to end is for the next one.
+            if topic not in stood and (self._until is None or topic in self._until)
+        }
+
+    def _moved(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Where topics go on of which nothing was lost though a ledger is gone. Only now the broker
+        knows that; a batch that is planned again has it from its offset.
+        """
+        return {
+            topic: ends.first
+            for topic, ends in found.items()
+            if topic in stood and is_lost(stood[topic], ends.first) and is_whole(stood[topic], ends)
+        }
 
     def _latest(self, begins: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
         """Up to where all topics could be read by the query. An offset never goes back, and a topic
@@ -157,19 +182,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         begins, stops = read_offset(start), read_offset(end)
-        stops = {
-            topic: stop
-            for topic, stop in stops.items()
-            if begins.get(topic, BEGINNING).key < stop.key
-        }
-        begins |= read_begins({topic: end[topic] for topic in stops})
-        begins = {topic: begins.get(topic, BEGINNING) for topic in stops}
-        stops = {topic: stop for topic, stop in stops.items() if begins[topic].key < stop.key}
-        if not stops:
-            return []
+        begins = read_begins(end) | begins
+        stops = _with_something(begins, stops)
+        # Else the text is that of an earlier offset.
+        begins |= read_moved({topic: end[topic] for topic in stops})
+        stops = _with_something(begins, stops)
         ends = self._ends_of_those_left(stops)
-        begins = without_lost(self._options, {topic: begins[topic] for topic in ends}, ends)
         stops = {topic: stops[topic] for topic in ends}
+        begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
+        begins = without_lost(self._options, begins, ends)
+        self._unheld -= begins.keys()
         sizes = read_sizes(end)
         ranges = patiently(self._options, lambda: ranges_of(self._options, begins, stops, sizes))
         return [RangePartition(each) for each in ranges]
@@ -185,29 +207,42 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options["predefinedSubscription"] is None:
             return
         for topic, position in positions.items():
+            if self._held.get(topic) == position:
+                continue
             try:
                 patiently(self._options, partial(hold, self._options, {topic: position}))
             except TopicMissing as error:
                 _log.warning("%s", error)
-
-    def _tell_of_gone(self, stood: dict[str, Position], found: dict[str, Ends]) -> None:
-        """Raises DataLost for a topic that was deleted, unless that is allowed."""
-        for topic in stood.keys() - found.keys() - self._gone:
-            lose(self._options, gone_sentence(topic, f"was read up to {stood[topic]}"))
-            self._gone.add(topic)
-        self._gone -= found.keys()
+            self._held[topic] = position
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
         """Raises DataLost for one that was deleted, unless that is allowed."""
-        found: dict[str, Ends] = {}
-        for topic, stop in stops.items():
-            try:
-                found[topic] = patiently(
-                    self._options, partial(ends_of_topic, self._options, topic)
-                )
-            except TopicMissing:
-                lose(self._options, gone_sentence(topic, f"was to be read up to {stop}"))
-        return found
+        found = {
+            topic: self._ends_or_gone(topic, f"was to be read up to {stop}")
+            for topic, stop in stops.items()
+        }
+        return {
+            # A subscription that was only made again does not tell what was deleted before.
+            topic: ends._replace(held=None) if topic in self._unheld else ends
+            for topic, ends in found.items()
+            if ends is not None
+        }
+
+    def _ends_or_gone(self, topic: str, how_far: str, is_told: bool = False) -> Ends | None:
+        """None: the topic was deleted. Raises DataLost, unless that is allowed."""
+        try:
+            return patiently(self._options, partial(ends_of_topic, self._options, topic))
+        except TopicMissing:
+            if not is_told:
+                lose(self._options, gone_sentence(topic, how_far))
+            return None
+
+
+def _with_something(begins: dict[str, Position], stops: dict[str, Position]) -> dict[str, Position]:
+    """The stops that lie behind where their topics begin."""
+    return {
+        topic: stop for topic, stop in stops.items() if begins.get(topic, BEGINNING).key < stop.key
+    }
 
 
 def _key(position: Position) -> tuple[int, int, int]:

@@ -36,6 +36,16 @@ def is_named(options: Options, topic: str) -> bool:
     return topic in {str(each) for each in _named(options)}
 
 
+def is_wanted(options: Options, topic: str) -> bool:
+    """Whether options name the topic, by its name, its partitioned topic's, or a pattern."""
+    name = TopicName.get(topic)
+    if options["topicsPattern"] is not None:
+        namespace, expression = _pattern(options["topicsPattern"])
+        return name.namespace == namespace and _matches(expression, name)
+    whole = TopicName.get(name.partitioned_topic_name)
+    return name in _named(options) or whole in _named(options)
+
+
 def _named(options: Options) -> list[TopicName]:
     """Raises WrongOption."""
     option = "topic" if options["topic"] is not None else "topics"
@@ -69,6 +79,22 @@ def _partitions_of(name: TopicName, broker: BrokerConnection) -> list[str]:
 
 
 def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
+    """Raises WrongOption, TopicMissing."""
+    namespace, expression = _pattern(pattern)
+    names = [TopicName.get(each) for each in broker.topics(namespace)]
+    found = [str(name) for name in names if not name.is_system and _matches(expression, name)]
+    if not found:
+        raise TopicMissing(f"no topic of {namespace} matches {expression.pattern!r}.")
+    return found
+
+
+def _matches(expression: re.Pattern[str], name: TopicName) -> bool:
+    local_name = name.partitioned_topic_name.rpartition("/")[2]
+    return expression.fullmatch(local_name) is not None
+
+
+def _pattern(pattern: str) -> tuple[str, re.Pattern[str]]:
+    """(a namespace, an expression for local names). Raises WrongOption."""
     domain, separator, rest = pattern.rpartition("://")
     if separator and domain != PERSISTENT:
         raise WrongOption(f"topicsPattern is {pattern!r}: only persistent topics can be read.")
@@ -79,21 +105,8 @@ def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
         )
     namespace = "/".join(parts[:2]) if len(parts) == 3 else "public/default"
     try:
-        expression = re.compile(parts[-1])
+        return namespace, re.compile(parts[-1])
     except re.error as error:
         raise WrongOption(
             f"topicsPattern is {pattern!r}, no regular expression: {error}."
         ) from error
-    names = [TopicName.get(each) for each in broker.topics(namespace)]
-    found = [
-        str(name)
-        for name in names
-        if not name.is_system and expression.fullmatch(_local_name(name.partitioned_topic_name))
-    ]
-    if not found:
-        raise TopicMissing(f"no topic of {namespace} matches {parts[-1]!r}.")
-    return found
-
-
-def _local_name(full: str) -> str:
-    return full.rpartition("/")[2]
