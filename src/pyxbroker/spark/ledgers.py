@@ -14,6 +14,8 @@ from pyxbroker.spark.positions import Position, parse
 from pyxbroker.spark.security import Security
 
 REDIRECTS_MAX = 20
+NO_OWNER = 412
+"""Of a topic that no broker has yet, as when brokers start."""
 
 
 class Ledger(NamedTuple):
@@ -154,9 +156,8 @@ def _json_of(answer: _Answer, url: str, topic: str) -> Any:
         )
     if answer.status != 200:
         reason = answer.body[:200].decode(errors="replace")
-        raise Refused(
-            f"{url} answers {answer.status} for {topic}: {reason}", may_pass=answer.status >= 500
-        )
+        may_pass = answer.status >= 500 or answer.status == NO_OWNER
+        raise Refused(f"{url} answers {answer.status} for {topic}: {reason}", may_pass)
     try:
         return json.loads(answer.body)
     except ValueError as error:

@@ -296,13 +296,13 @@ def is_whole(begin: Position, ends: Ends) -> bool:
     """Whether ledgers that are gone had nothing behind `begin`, as far as the broker can tell."""
     if ends.held is not None and ends.held.key <= ends.first.key:
         return True  # a subscription of the query's own would have kept it
-    # It was an empty ledger, and is replaced by another one when a topic is loaded.
     confirmed = ends.confirmed
-    return (
-        begin.entry < 0
-        and confirmed is not None
-        and (confirmed.entry < 0 or confirmed.key <= begin.key)
-    )
+    if confirmed is None:
+        return False
+    if confirmed.entry >= 0:
+        return confirmed.key <= begin.key
+    # No entry is known: an empty ledger is replaced by another one whenever a topic is loaded.
+    return begin.entry < 0
 
 
 def is_lost(begin: Position, first: Position) -> bool:
@@ -445,7 +445,11 @@ def bounded(
     found = dict(ends)
     for topic in waiting:
         share = max(1, bytes_max // len(waiting))
-        pieces = cut(begins[topic], ends[topic], _ledgers(options, topic), share)
+        try:
+            ledgers = _ledgers(options, topic)
+        except TopicMissing:
+            continue  # it was deleted just now, which whoever reads it will tell
+        pieces = cut(begins[topic], ends[topic], ledgers, share)
         if len(pieces) > 1:
             found[topic] = pieces[0][1]
     return found
