@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,15 @@ from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.ledgers import Ledger
 from pyxbroker.spark.options import STREAM, Options
 from pyxbroker.spark.outgoing import Outgoing
-from pyxbroker.spark.positions import Position, read_offset, read_sizes, write_offset
+from pyxbroker.spark.positions import (
+    BEGINNING,
+    Position,
+    read_begins,
+    read_moved,
+    read_offset,
+    read_sizes,
+    write_offset,
+)
 from pyxbroker.spark.sequence import ROWS_MAX, Id, Part, Rows, id_of
 
 TOPIC = "persistent://public/default/t"
@@ -43,6 +52,83 @@ def test_a_batch_is_cut_where_it_was_whatever_came_meanwhile(
     after = [before[0], Ledger(2, 80, 90_000, False), Ledger(3, 7, 700, True)]
     assert ranges(after, offset, monkeypatch) == found
     assert ranges(after, {TOPIC: "2:49"}, monkeypatch) != found
+
+
+def test_each_ledger_is_cut_by_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch with a bound ends in an old ledger, whose entries are not those of the newest."""
+    ledgers = [
+        Ledger(1, 20, 3_000, False),
+        Ledger(2, 50, 5_000, False),
+        Ledger(3, 9, 900_000, True),
+    ]
+    ends = {TOPIC: plan.Ends(Position(0, -1), Position(3, 8), ledgers[-1])}
+    offset = write_offset({TOPIC: Position(2, 49)}, plan.sizes_of({TOPIC: Position(2, 49)}, ends))
+    assert offset == {TOPIC: "2:49"}
+    found = ranges(ledgers, offset, monkeypatch)
+    assert 7 <= len(found) <= 8
+    offset = write_offset({TOPIC: Position(3, 8)}, plan.sizes_of({TOPIC: Position(3, 8)}, ends))
+    assert offset == {TOPIC: "3:8~100000"}
+    # The first of the large ones fills up the range before.
+    assert len(ranges(ledgers, offset, monkeypatch)) == len(found) + 8
+
+
+def test_the_number_of_ranges_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledgers = [Ledger(1, 1 << 30, 1 << 40, True)]
+    monkeypatch.setattr(plan, "_ledgers", lambda options, topic: ledgers)
+    options = Options(STREAM, GIVEN | {"bytesPerTask": "1"})
+    others = [f"{TOPIC}-{number}" for number in range(3)]
+    ends = dict.fromkeys(others, Position(1, (1 << 30) - 1))
+    found = plan.ranges_of(options, {}, ends)
+    assert plan.RANGES_MAX // 2 < len(found) <= plan.RANGES_MAX + len(others)
+    for topic in others:
+        mine = [each for each in found if each.topic == topic]
+        assert mine[0].begin == BEGINNING and mine[-1].end == ends[topic]
+        assert all(one.end == other.begin for one, other in itertools.pairwise(mine))
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [],
+        [Ledger(1, 9, 900, True)],
+        [Ledger(1, 20, 2_000, False), Ledger(2, 0, 0, True)],
+        [Ledger(1, 20, 2_000, False), Ledger(2, 30, 3_000, True)],
+    ],
+    ids=["nothing", "not the last ledger", "no entry of it", "not its last entry"],
+)
+def test_a_topic_is_cut_to_its_end_whatever_rest_does_not_list_yet(listed: list[Ledger]) -> None:
+    begin, end = Position(1, 3), Position(2, 49)
+    found = plan.cut(begin, end, listed, 1_000)
+    assert found[0][0] == begin and found[-1][1] == end
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(found))
+    assert all(one.key < other.key for one, other in found)
+
+
+def test_the_beginning_of_a_ledger_is_no_entry_to_wait_for() -> None:
+    listed = [Ledger(1, 20, 2_000, False), Ledger(2, 0, 0, True)]
+    assert plan.cut(Position(1, 3), Position(2, -1), listed, 10_000) == [
+        (Position(1, 3), Position(1, 19))
+    ]
+    assert plan.cut(Position(1, 19), Position(2, -1), listed, 10_000) == []
+    # It was made after this list, which has less of the ledger before than there is.
+    behind = [Ledger(1, 7, 700, True)]
+    assert plan.cut(Position(1, 3), Position(2, -1), behind, 10_000) == [
+        (Position(1, 3), Position(2, -1))
+    ]
+
+
+def test_an_offset_has_where_a_topic_begins() -> None:
+    positions = {TOPIC: Position(2, 49), "other": Position(3, 1, 4)}
+    offset = write_offset(positions, {TOPIC: 100}, {TOPIC: Position(1, -1), "other": BEGINNING})
+    assert offset == {TOPIC: "2:49~100@1:-1", "other": "3:1:4@-1:-1"}
+    assert read_offset(offset) == positions
+    assert read_sizes(offset) == {TOPIC: 100}
+    assert read_begins(offset) == {TOPIC: Position(1, -1), "other": BEGINNING}
+    assert read_moved(offset) == {}
+    assert read_begins({TOPIC: "2:49~100", "other": "2:49"}) == {}
+    offset = write_offset({TOPIC: Position(6, -1)}, moved={TOPIC: Position(6, -1)})
+    assert offset == {TOPIC: "6:-1^6:-1"}
+    assert read_moved(offset) == read_offset(offset) and read_begins(offset) == {}
 
 
 def test_sequence_ids_grow_with_batch_and_row_and_hold_what_they_are_made_of() -> None:

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.errors import PulsarSparkError, Refused
 from pyxbroker.spark.ledgers import Ledger, _Answer, _sent_on, ledgers_of
 from pyxbroker.spark.options import BATCH, Options
 from pyxbroker.spark.security import Security
@@ -98,6 +98,16 @@ def test_brokers_that_send_round_in_a_ring_are_told(web: MakeWeb) -> None:
     with pytest.raises(PulsarSparkError, match="round in a ring"):
         ledgers_of(ring.url, TOPIC, 5, security())
     assert len(ring.asked) == 20
+
+
+@pytest.mark.parametrize(("status", "may_pass"), [(412, True), (503, True), (400, False)])
+def test_a_topic_that_has_no_broker_yet_is_asked_for_again(
+    web: MakeWeb, status: int, may_pass: bool
+) -> None:
+    starting = web(lambda path: (status, ""))
+    with pytest.raises(Refused, match=f"answers {status}") as caught:
+        ledgers_of(starting.url, TOPIC, 5, security())
+    assert caught.value.may_pass is may_pass
 
 
 def test_who_asks_by_tls_is_not_shown_without() -> None:

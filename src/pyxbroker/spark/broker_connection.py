@@ -175,23 +175,42 @@ class BrokerConnection:
         return found
 
     def hold(self, topic: str, subscription: str, at: Position) -> None:
-        """Moves a durable subscription, which is made if it is not there, up to and with a message.
+        """Moves a durable subscription, which is made if it is not there, up to and with a message,
+        forward or back. Of an entry that is read in part nothing counts as acknowledged.
 
         What lies behind it is kept by the broker. Raises TopicMissing, Refused.
         """
         ask = self._subscribe(topic, subscription)
         self._ask(ask, ask.subscribe, topic)
-        if at.entry >= 0:
-            ask = pb.BaseCommand(type=pb.BaseCommand.ACK)
-            ask.ack.consumer_id = _CONSUMER
-            ask.ack.ack_type = pb.CommandAck.Cumulative
-            place = ask.ack.message_id.add()
-            place.ledgerId = at.ledger
-            # Of an entry that is read in part nothing is acknowledged.
-            place.entryId = at.entry if at.batch < 0 else at.entry - 1
-            if at.batch < 0 or at.entry:
-                self._ask(ask, ask.ack, topic)
+        mark, last = self._consumers_ends(topic)
+        if at.batch >= 0:
+            at = Position(at.ledger, at.entry - 1)
+        if at.key >= last.key:
+            # All that is there. Nobody can acknowledge the beginning of a ledger, and need not.
+            at = last
+        if mark.key < at.key and at.entry >= 0:
+            self._acknowledge(topic, at)
+        elif mark.key != at.key and at.key < last.key:
+            # Back, or to the beginning of a ledger with entries, of which the first is there.
+            self._seek(topic, at._replace(entry=at.entry + 1))
+            return  # a seek closes the consumer
         self._close_consumer(topic)
+
+    def _acknowledge(self, topic: str, last: Position) -> None:
+        ask = pb.BaseCommand(type=pb.BaseCommand.ACK)
+        ask.ack.consumer_id = _CONSUMER
+        ask.ack.ack_type = pb.CommandAck.Cumulative
+        place = ask.ack.message_id.add()
+        place.ledgerId, place.entryId = last.ledger, last.entry
+        self._ask(ask, ask.ack, topic)
+
+    def _seek(self, topic: str, next_: Position) -> None:
+        """next_: what the subscription would be given first."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+        ask.seek.consumer_id = _CONSUMER
+        ask.seek.message_id.ledgerId = next_.ledger & _ID_MAX
+        ask.seek.message_id.entryId = next_.entry & _ID_MAX
+        self._ask(ask, ask.seek, topic)
 
     def _consumers_ends(self, topic: str) -> tuple[Position, Position]:
         """(where the consumer stands, the last message) of a topic."""

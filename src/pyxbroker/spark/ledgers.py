@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
-from pyxbroker.spark.positions import Position
+from pyxbroker.spark.positions import Position, parse
 from pyxbroker.spark.security import Security
 
 REDIRECTS_MAX = 20
+NO_OWNER = 412
+"""Of a topic that no broker has yet, as when brokers start."""
 
 
 class Ledger(NamedTuple):
@@ -33,8 +35,28 @@ class Ledger(NamedTuple):
         return self._replace(size=size * self.entries)
 
 
+class Stored(NamedTuple):
+    """What a broker has of a topic."""
+
+    ledgers: list[Ledger]
+    """In order; the last one is written."""
+
+    confirmed: Position | None
+    """The last entry that came since the topic was loaded, or was there then, also if it was
+    deleted since; entry -1: there was none. None: it does not say.
+    """
+
+    marks: Mapping[str, Position]
+    """Up to where each durable subscription has acknowledged all."""
+
+
 def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> list[Ledger]:
     """In order. Raises NotReachable, TopicMissing, PulsarSparkError."""
+    return stored_of(url, topic, timeout_s, security).ledgers
+
+
+def stored_of(url: str, topic: str, timeout_s: float, security: Security) -> Stored:
+    """Raises NotReachable, TopicMissing, PulsarSparkError."""
     name = TopicName.get(topic)
     path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/internalStats"
     found = rest_json(url, path, topic, timeout_s, security)
@@ -48,11 +70,16 @@ def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> li
             # The list has no figures of the one that is written.
             size, entries = int(found["currentLedgerSize"]), int(found["currentLedgerEntries"])
             ledgers[-1] = Ledger(ledgers[-1].id, entries, size, True)
-    except (KeyError, TypeError, ValueError) as error:
+        confirmed = found.get("lastConfirmedEntry")
+        marks = {
+            name: parse(cursor["markDeletePosition"])
+            for name, cursor in found.get("cursors", {}).items()
+        }
+        return Stored(ledgers, parse(confirmed) if confirmed else None, marks)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PulsarSparkError(
             f"what {url} tells of {topic} are no internal stats: {error!r}"
         ) from error
-    return ledgers
 
 
 def entries_of(
@@ -155,9 +182,8 @@ def _json_of(answer: _Answer, url: str, topic: str) -> Any:
         )
     if answer.status != 200:
         reason = answer.body[:200].decode(errors="replace")
-        raise Refused(
-            f"{url} answers {answer.status} for {topic}: {reason}", may_pass=answer.status >= 500
-        )
+        may_pass = answer.status >= 500 or answer.status == NO_OWNER
+        raise Refused(f"{url} answers {answer.status} for {topic}: {reason}", may_pass)
     try:
         return json.loads(answer.body)
     except ValueError as error:

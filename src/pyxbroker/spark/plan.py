@@ -6,9 +6,10 @@ cut along ledgers, in pieces of about `bytesPerTask`, so that many tasks read on
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from pyxbroker.base.topic_name import TopicName
@@ -21,25 +22,38 @@ from pyxbroker.spark.errors import (
     TopicMissing,
     WrongOption,
 )
-from pyxbroker.spark.ledgers import Ledger, entries_of, ledgers_of
+from pyxbroker.spark.ledgers import Ledger, entries_of, ledgers_of, stored_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
 from pyxbroker.spark.security import Security
 from pyxbroker.spark.topic_schema import schema_of, values_of
-from pyxbroker.spark.topics import name_of, topics_of
+from pyxbroker.spark.topics import is_named, name_of, topics_of
 from pyxbroker.spark.values import Bytes, Values
 
 T = TypeVar("T")
 RETRY_S = 0.5
 
+RANGES_MAX = 10_000
+"""Of one plan, about: where `bytesPerTask` would make more, ranges are larger."""
+
+_log = logging.getLogger(__name__)
+
 
 class Ends(NamedTuple):
-    """Of one topic: where a reader of all stands, and the last entry there is."""
+    """Of one topic: where a reader of all stands, and the last entry there is. REST says the rest,
+    where it is asked.
+    """
 
     first: Position
     last: Position
-    bytes_per_entry: int = 0
-    """Of the ledger that is written; 0 where nobody says it."""
+    newest: Ledger | None = None
+    """The ledger that is written."""
+
+    confirmed: Position | None = None
+    """See Stored.confirmed."""
+
+    held: Position | None = None
+    """Where the query's own subscription stands, if it has one."""
 
 
 class Range(NamedTuple):
@@ -52,22 +66,38 @@ class Range(NamedTuple):
     """(id, entries) of the ledgers that have it, where REST tells them."""
 
 
-def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends]:
-    """Of these topics, or of all that the options name."""
+def ends_of(options: Options, read: Collection[str] | None = ()) -> dict[str, Ends]:
+    """Of all topics that the options name, but for those that may be missing.
+
+    read: topics that a query has read, of which it has to look itself which ones are missing; None
+    where all may be. Raises TopicMissing.
+    """
+    found = {}
     with cluster_of(options) as cluster:
-        if topics is None:
-            topics = topics_of(options, cluster.any_broker())
-        found = {}
-        for topic in topics:
+        for topic in topics_of(
+            options, cluster.any_broker(), may_be_none=read is None or bool(read)
+        ):
             try:
-                found[topic] = Ends(*cluster.ends(topic))
+                found[topic] = _ends(options, cluster, topic)
             except TopicMissing:
-                # It is read from its beginning when it appears.
-                if not options["waitingForNonExistedTopic"]:
+                # It is read from its beginning when it appears: it was deleted between two
+                # questions, or it is a partition that nobody has used yet, or not for long.
+                if is_named(options, topic) and not _may_be_missing(options, topic, read):
                     raise
-    if options["admin.url"] is None:
-        return found
-    return {topic: _at_newest_ledger(options, topic, ends) for topic, ends in found.items()}
+    return found
+
+
+def ends_of_topic(options: Options, topic: str) -> Ends:
+    """Raises TopicMissing."""
+    with cluster_of(options) as cluster:
+        return _ends(options, cluster, topic)
+
+
+def _may_be_missing(options: Options, topic: str, read: Collection[str] | None) -> bool:
+    """Of a topic that has a name of its own in the options."""
+    if read is None or options["waitingForNonExistedTopic"]:
+        return True
+    return any(topic in (each, TopicName.get(each).partitioned_topic_name) for each in read)
 
 
 def uses_client(options: Options) -> bool:
@@ -125,22 +155,32 @@ def values_of_topics(options: Options) -> Values:
     return Bytes() if kind is None else values_of(kind)
 
 
-def _at_newest_ledger(options: Options, topic: str, ends: Ends) -> Ends:
-    """The same end, told by the ledger that is written next where the one before is read to its
-    end: of that one nothing is left to be missed when it is deleted.
+def _ends(options: Options, cluster: Cluster, topic: str) -> Ends:
+    """The last entry is told by the ledger that is written next where the one before is read to
+    its end: of that one nothing is left to be missed when it is deleted. Raises TopicMissing.
     """
-    for ledger in _ledgers(options, topic):
-        if not ledger.is_open:
-            continue
-        if ledger.id > ends.last.ledger and ledger.entries == 0:
-            return Ends(ends.first, Position(ledger.id, -1))
-        return ends._replace(bytes_per_entry=ledger.bytes_per_entry)
-    return ends
+    ends = Ends(*cluster.ends(topic))
+    if options["admin.url"] is None:
+        return ends
+    stored = stored_of(*_rest(options, topic))
+    ends = ends._replace(
+        confirmed=stored.confirmed, held=stored.marks.get(options["predefinedSubscription"])
+    )
+    if not stored.ledgers:
+        return ends
+    newest = stored.ledgers[-1]
+    if newest.id > ends.last.ledger and newest.entries == 0:
+        ends = ends._replace(last=Position(newest.id, -1))
+    return ends._replace(newest=newest)
 
 
 def _ledgers(options: Options, topic: str) -> list[Ledger]:
+    return ledgers_of(*_rest(options, topic))
+
+
+def _rest(options: Options, topic: str) -> tuple[str, str, float, Security]:
     timeout_s = options["pulsar.client.operationTimeoutMs"]
-    return ledgers_of(options["admin.url"], topic, timeout_s, Security(options, of_rest=True))
+    return options["admin.url"], topic, timeout_s, Security(options, of_rest=True)
 
 
 # --- what users ask for ---------------------------------------------------------------------------
@@ -242,10 +282,30 @@ def without_lost(
     found = {}
     for topic, begin in begins.items():
         first = ends[topic].first
-        if is_lost(begin, first) and options["failOnDataLoss"]:
-            raise DataLost(lost_sentence(topic, begin, first))
+        if is_lost(begin, first) and not is_whole(begin, ends[topic]):
+            lose(options, lost_sentence(topic, begin, first))
         found[topic] = max((begin, first), key=_key)
     return found
+
+
+def lose(options: Options, sentence: str) -> None:
+    """Tells what was lost. Raises DataLost, unless that is allowed."""
+    if options["failOnDataLoss"]:
+        raise DataLost(sentence)
+    _log.warning("%s", sentence)
+
+
+def is_whole(begin: Position, ends: Ends) -> bool:
+    """Whether ledgers that are gone had nothing behind `begin`, as far as the broker can tell."""
+    if ends.held is not None and ends.held.key <= ends.first.key:
+        return True  # a subscription of the query's own would have kept it
+    confirmed = ends.confirmed
+    if confirmed is None:
+        return False
+    if confirmed.entry >= 0:
+        return confirmed.key <= begin.key
+    # No entry is known: an empty ledger is replaced by another one whenever a topic is loaded.
+    return begin.entry < 0
 
 
 def is_lost(begin: Position, first: Position) -> bool:
@@ -261,6 +321,13 @@ def lost_sentence(topic: str, begin: Position, first: Position) -> str:
     )
 
 
+def gone_sentence(topic: str, how_far: str) -> str:
+    return (
+        f"{topic}, which {how_far}, is gone: messages of it may have been deleted before they were"
+        " read. failOnDataLoss=false goes on without it."
+    )
+
+
 # --- ranges ---------------------------------------------------------------------------------------
 
 
@@ -272,25 +339,73 @@ def ranges_of(
 ) -> list[Range]:
     """The ranges of all topics; empty ones are left out.
 
-    sizes: of topics, the bytes per entry of the ledger that the end is in. With these the same ends
-    have the same ranges, whatever was published meanwhile.
+    sizes: of topics, the bytes per entry of the ledger that the end is in, if that was written when
+    the end was chosen. With these the same ends have the same ranges, whatever was published
+    meanwhile.
     """
-    found = []
-    for topic, end in sorted(ends.items()):
-        begin = begins.get(topic, BEGINNING)
-        if begin.key >= end.key:
-            continue
-        pieces, known = [(begin, end)], []
-        if options["admin.url"] is not None:
-            known = ledgers = _ledgers(options, topic)
-            if sizes and topic in sizes:
-                ledgers = [
-                    each.with_bytes_per_entry(sizes[topic]) if each.id == end.ledger else each
-                    for each in ledgers
-                ]
-            pieces = cut(begin, end, ledgers, options["bytesPerTask"])
-        found += [Range(topic, *each, entries_of(known, *each)) for each in pieces]
+    whole = [
+        Range(topic, begins.get(topic, BEGINNING), end)
+        for topic, end in sorted(ends.items())
+        if begins.get(topic, BEGINNING).key < end.key
+    ]
+    if options["admin.url"] is None:
+        return whole
+    ledgers = {each.topic: _ledgers(options, each.topic) for each in whole}
+    for topic, _, end, _ in whole:
+        if sizes and topic in sizes:
+            ledgers[topic] = [
+                each.with_bytes_per_entry(sizes[topic]) if each.id == end.ledger else each
+                for each in ledgers[topic]
+            ]
+    size = sum(
+        part.entries * part.bytes_per_entry
+        for topic, begin, end, _ in whole
+        for part in _parts(begin, end, ledgers[topic])
+    )
+    bytes_per_range = max(options["bytesPerTask"], -(-size // RANGES_MAX))
+    return [
+        Range(topic, *piece, entries_of(ledgers[topic], *piece))
+        for topic, begin, end, _ in whole
+        for piece in cut(begin, end, ledgers[topic], bytes_per_range)
+    ]
+
+
+def sizes_of(positions: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, int]:
+    """The bytes per entry of those ledgers that positions are in and that are still written; what
+    REST tells of others does not change.
+    """
+    found = {}
+    for topic, position in positions.items():
+        newest = ends[topic].newest if topic in ends else None
+        if newest is not None and newest.id == position.ledger and position.entry >= 0:
+            found[topic] = newest.bytes_per_entry
     return found
+
+
+class _Part(NamedTuple):
+    """So many entries of a ledger, behind `low`."""
+
+    ledger: int
+    low: int
+    entries: int
+    bytes_per_entry: int
+
+
+def _parts(begin: Position, end: Position, ledgers: list[Ledger]) -> list[_Part]:
+    """What of (begin, end] is in which ledger, as far as it is listed."""
+    parts = []
+    for ledger in ledgers:
+        if not begin.ledger <= ledger.id <= end.ledger:
+            continue
+        low, high = -1, ledger.entries - 1
+        if ledger.id == begin.ledger:
+            low = begin.entry if begin.batch < 0 else begin.entry - 1
+        if ledger.id == end.ledger:
+            # The list may be older than the end.
+            high = end.entry if ledger.is_open else min(high, end.entry)
+        if low < high:
+            parts.append(_Part(ledger.id, low, high - low, ledger.bytes_per_entry))
+    return parts
 
 
 def cut(
@@ -302,24 +417,19 @@ def cut(
     at = reached = begin
     pieces = []
     size = 0
-    for ledger in ledgers:
-        if not begin.ledger <= ledger.id <= end.ledger or not ledger.entries:
-            continue
-        low = -1
-        if ledger.id == begin.ledger:
-            low = begin.entry if begin.batch < 0 else begin.entry - 1
-        high = ledger.entries - 1
-        if ledger.id == end.ledger:
-            high = min(high, end.entry)
+    for part in _parts(begin, end, ledgers):
+        low, high = part.low, part.low + part.entries
         while low < high:
-            room = max(1, math.ceil((bytes_per_range - size) / ledger.bytes_per_entry))
+            room = max(1, math.ceil((bytes_per_range - size) / part.bytes_per_entry))
             taken = min(room, high - low)
             low += taken
-            size += taken * ledger.bytes_per_entry
-            reached = min(Position(ledger.id, low), end, key=_key)
+            size += taken * part.bytes_per_entry
+            reached = min(Position(part.ledger, low), end, key=_key)
             if size >= bytes_per_range:
                 pieces.append((at, reached))
                 at, size = reached, 0
+    if not any(each.id >= end.ledger for each in ledgers):
+        reached = end  # what is there is more than what is listed
     if at.key < reached.key:
         pieces.append((at, reached))
     return pieces
@@ -337,7 +447,11 @@ def bounded(
     found = dict(ends)
     for topic in waiting:
         share = max(1, bytes_max // len(waiting))
-        pieces = cut(begins[topic], ends[topic], _ledgers(options, topic), share)
+        try:
+            ledgers = _ledgers(options, topic)
+        except TopicMissing:
+            continue  # it was deleted just now, which whoever reads it will tell
+        pieces = cut(begins[topic], ends[topic], ledgers, share)
         if len(pieces) > 1:
             found[topic] = pieces[0][1]
     return found

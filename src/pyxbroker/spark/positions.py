@@ -7,6 +7,13 @@ the whole entry; entry -1 stands before the first entry of a ledger. So a range 
 As JSON an offset is an object of topics, each partition by itself, with `ledger:entry` or
 `ledger:entry:batch`. Users may also write `earliest`, `latest`, and the bytes of a message id as
 clients serialize it (MessageIdData), as a list of numbers: so does the JVM connector.
+
+The offset that ends a batch may say more of a topic, so that a batch that is planned again is the
+one it was, whatever was published or deleted meanwhile:
+
+- `2:49~100`: how many bytes an entry of the ledger had that was written then;
+- `2:49@1:-1`: where the topic begins, if the offset before does not have it;
+- `6:9^6:-1`: where the topic goes on, if it is not where the offset before stands.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ EARLIEST = "earliest"
 LATEST = "latest"
 _WHOLE = (1 << 31) - 1
 _ID = re.compile(r"(-?\d+):(-?\d+)(?::(-?\d+))?")
+_OF_TOPIC = re.compile(r"([^~@^]*)(?:~(\d+))?(?:@([^~@^]*))?(?:\^([^~@^]*))?")
 
 
 class Position(NamedTuple):
@@ -126,26 +134,47 @@ def of_bytes(data: bytes) -> Position:
 
 
 def write_offset(
-    positions: dict[str, Position], bytes_per_entry: Mapping[str, int] | None = None
+    positions: Mapping[str, Position],
+    bytes_per_entry: Mapping[str, int] | None = None,
+    begins: Mapping[str, Position] | None = None,
+    moved: Mapping[str, Position] | None = None,
 ) -> dict[str, str]:
     """What Spark keeps of an offset.
 
-    bytes_per_entry: of the ledgers that positions are in. It is kept as `~bytes`, because ledgers
-    grow, and a batch that is planned again has to be cut where it was before.
+    bytes_per_entry: of ledgers that are still written, and may grow by entries of other sizes.
+    begins: of topics that the offset before may not have. moved: where topics go on that it has.
     """
-    sizes = bytes_per_entry or {}
+
+    def part(sign: str, given: Mapping[str, object] | None, topic: str) -> str:
+        return f"{sign}{given[topic]}" if given and topic in given else ""
+
     return {
-        topic: f"{position}~{sizes[topic]}" if topic in sizes else str(position)
+        topic: f"{position}{part('~', bytes_per_entry, topic)}"
+        f"{part('@', begins, topic)}{part('^', moved, topic)}"
         for topic, position in sorted(positions.items())
     }
 
 
-def read_offset(offset: dict[str, str]) -> dict[str, Position]:
+def read_offset(offset: Mapping[str, str]) -> dict[str, Position]:
     """The positions of what `write_offset` wrote."""
-    return {topic: parse(text.partition("~")[0]) for topic, text in offset.items()}
+    return {topic: parse(_part(text, 1)) for topic, text in offset.items()}
 
 
-def read_sizes(offset: dict[str, str]) -> dict[str, int]:
+def read_sizes(offset: Mapping[str, str]) -> dict[str, int]:
     """The bytes per entry of what `write_offset` wrote."""
-    found = {topic: text.partition("~")[2] for topic, text in offset.items()}
-    return {topic: int(size) for topic, size in found.items() if size}
+    return {topic: int(size) for topic, text in offset.items() if (size := _part(text, 2))}
+
+
+def read_begins(offset: Mapping[str, str]) -> dict[str, Position]:
+    """The begins of what `write_offset` wrote."""
+    return {topic: parse(begin) for topic, text in offset.items() if (begin := _part(text, 3))}
+
+
+def read_moved(offset: Mapping[str, str]) -> dict[str, Position]:
+    """Where topics go on, of what `write_offset` wrote."""
+    return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 4))}
+
+
+def _part(text: str, number: int) -> str:
+    found = _OF_TOPIC.fullmatch(text)
+    return (found.group(number) or "") if found is not None else text

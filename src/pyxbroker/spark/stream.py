@@ -8,7 +8,7 @@ beginning. No state of the source is anywhere else, and nothing is left with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,14 +21,29 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import (
     Ends,
     ends_of,
+    ends_of_topic,
+    gone_sentence,
     hold,
+    is_lost,
+    is_whole,
+    lose,
     patiently,
     ranges_of,
+    sizes_of,
     starts_of,
     without_lost,
 )
-from pyxbroker.spark.positions import BEGINNING, Position, read_offset, read_sizes, write_offset
+from pyxbroker.spark.positions import (
+    BEGINNING,
+    Position,
+    read_begins,
+    read_moved,
+    read_offset,
+    read_sizes,
+    write_offset,
+)
 from pyxbroker.spark.tasks import RangePartition, read_partition
+from pyxbroker.spark.topics import is_wanted
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -57,6 +72,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises WrongOption."""
         self._options = options
         self._columns = columns
+        self._gone: set[str] = set()  # topics of which that was told
+        self._held: dict[str, Position] = {}  # where the query's own subscription was moved
+        self._unheld: set[str] = set()  # topics that it was not there for
         bounds = [each for each in BOUNDS if options[each] is not None]
         if "maxBytesPerTrigger" in bounds and options["admin.url"] is None:
             raise WrongOption(
@@ -68,51 +86,89 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
-        if self._options["predefinedSubscription"] is not None:
-            patiently(self._options, lambda: hold(self._options, begins))
+        self._hold(begins)
         return write_offset(begins)
 
     def commit(self, end: dict[str, str]) -> None:
         """A batch is done: what it had need not be kept for this query any more."""
-        if self._options["predefinedSubscription"] is None:
-            return
-        for topic, position in read_offset(end).items():
-            try:
-                patiently(self._options, partial(hold, self._options, {topic: position}))
-            except TopicMissing as error:
-                _log.warning("%s", error)
+        self._hold(read_offset(end))
 
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
     ) -> dict[str, str]:
         """Spark before 4.2 gives neither; then all that is there is the next batch."""
-        begins = read_offset(start or {})
-        found = self._ends()
-        ends = {topic: each.last for topic, each in found.items()}
-        sizes = {topic: each.bytes_per_entry for topic, each in found.items()}
-        self._reported = write_offset(ends)
-        if self._until is not None:
-            # What came later is for the next query, and so is a topic that was not there.
-            until = self._until
-            ends = {
-                topic: min(end, until[topic], key=_key)
-                for topic, end in ends.items()
-                if topic in until
-            }
-        # An offset never goes back, and a topic that was deleted stays where it was read to.
-        for topic, begin in begins.items():
-            ends[topic] = max(ends.get(topic, begin), begin, key=_key)
-        latest = ends
+        stood = read_offset(start or {})
+        found = self._found(stood)
+        self._reported = write_offset({topic: each.last for topic, each in found.items()})
+        appeared, moved = self._appeared(stood, found), self._moved(stood, found)
+        begins = stood | appeared | moved
+        latest = self._latest(begins, found)
+        ends = latest
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             ends = patiently(self._options, lambda: admitted(self._options, begins, latest))
-        offset = write_offset(ends, {topic: size for topic, size in sizes.items() if size})
+        # Spark commits a batch when the next one begins; when it asks for that one it is done.
+        self._hold(stood | (appeared if start is not None else {}))
+        offset = write_offset(ends, sizes_of(ends, found), appeared, moved)
         # Where nothing came the offset is the same, to the letter.
         return offset | {
-            topic: text for topic, text in (start or {}).items() if ends[topic] == begins[topic]
+            topic: text for topic, text in (start or {}).items() if ends[topic] == stood[topic]
         }
 
+    def _found(self, stood: dict[str, Position]) -> dict[str, Ends]:
+        """What there is, of what has to be read. Raises DataLost for a topic that was read and was
+        deleted, unless that is allowed.
+        """
+        found = self._ends(stood)
+        for topic in sorted(stood.keys() - found.keys()):
+            # What options do not name any more stays where it is.
+            if not is_wanted(self._options, topic):
+                continue
+            how_far = f"was read up to {stood[topic]}"
+            ends = self._ends_or_gone(topic, how_far, is_told=topic in self._gone)
+            if ends is None:
+                self._gone.add(topic)
+            else:
+                found[topic] = ends
+        self._gone -= found.keys()
+        self._unheld |= {topic for topic, ends in found.items() if ends.held is None}
+        return found
+
+    def _appeared(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Where topics begin that were not there, or of which it is not known."""
+        return {
+            topic: ends.first
+            for topic, ends in found.items()
+            # What comes after the query has begun to end is for the next one.
+            if topic not in stood and (self._until is None or topic in self._until)
+        }
+
+    def _moved(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Where topics go on of which nothing was lost though a ledger is gone. Only now the broker
+        knows that; a batch that is planned again has it from its offset.
+        """
+        return {
+            topic: ends.first
+            for topic, ends in found.items()
+            if topic in stood and is_lost(stood[topic], ends.first) and is_whole(stood[topic], ends)
+        }
+
+    def _latest(self, begins: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Up to where all topics could be read by the query. An offset never goes back, and a topic
+        that was deleted stays where it was read to.
+        """
+        latest = dict(begins)
+        for topic, begin in begins.items():
+            if topic not in found:
+                continue
+            end = found[topic].last
+            if self._until is not None:
+                end = min(end, self._until.get(topic, begin), key=_key)
+            latest[topic] = max(end, begin, key=_key)
+        return latest
+
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = {topic: each.last for topic, each in self._ends().items()}
+        # What may be missing is looked at by what is asked next.
+        self._until = {topic: each.last for topic, each in self._ends(None).items()}
 
     def reportLatestOffset(self) -> dict[str, str] | None:
         """What the query's progress tells, so that one sees how far it is behind."""
@@ -126,17 +182,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         begins, stops = read_offset(start), read_offset(end)
-        stops = {
-            topic: stop
-            for topic, stop in stops.items()
-            if begins.get(topic, BEGINNING).key < stop.key
-        }
-        if not stops:
-            return []
+        begins = read_begins(end) | begins
+        stops = _with_something(begins, stops)
+        # Else the text is that of an earlier offset.
+        begins |= read_moved({topic: end[topic] for topic in stops})
+        stops = _with_something(begins, stops)
         ends = self._ends_of_those_left(stops)
+        stops = {topic: stops[topic] for topic in ends}
         begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
         begins = without_lost(self._options, begins, ends)
-        stops = {topic: stops[topic] for topic in ends}
+        self._unheld -= begins.keys()
         sizes = read_sizes(end)
         ranges = patiently(self._options, lambda: ranges_of(self._options, begins, stops, sizes))
         return [RangePartition(each) for each in ranges]
@@ -144,22 +199,50 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._columns, partition)
 
-    def _ends(self) -> dict[str, Ends]:
-        return patiently(self._options, lambda: ends_of(self._options))
+    def _ends(self, read: Collection[str] | None = ()) -> dict[str, Ends]:
+        return patiently(self._options, lambda: ends_of(self._options, read))
+
+    def _hold(self, positions: dict[str, Position]) -> None:
+        """Moves the subscription of the query's own, if it has one."""
+        if self._options["predefinedSubscription"] is None:
+            return
+        for topic, position in positions.items():
+            if self._held.get(topic) == position:
+                continue
+            try:
+                patiently(self._options, partial(hold, self._options, {topic: position}))
+            except TopicMissing as error:
+                _log.warning("%s", error)
+            self._held[topic] = position
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
-        """Raises TopicMissing for a topic that has to be read and was deleted, unless that is
-        allowed.
-        """
-        found: dict[str, Ends] = {}
-        for topic in stops:
-            try:
-                found |= patiently(self._options, partial(ends_of, self._options, [topic]))
-            except TopicMissing as error:
-                if self._options["failOnDataLoss"]:
-                    raise
-                _log.warning("%s", error)
-        return found
+        """Raises DataLost for one that was deleted, unless that is allowed."""
+        found = {
+            topic: self._ends_or_gone(topic, f"was to be read up to {stop}")
+            for topic, stop in stops.items()
+        }
+        return {
+            # A subscription that was only made again does not tell what was deleted before.
+            topic: ends._replace(held=None) if topic in self._unheld else ends
+            for topic, ends in found.items()
+            if ends is not None
+        }
+
+    def _ends_or_gone(self, topic: str, how_far: str, is_told: bool = False) -> Ends | None:
+        """None: the topic was deleted. Raises DataLost, unless that is allowed."""
+        try:
+            return patiently(self._options, partial(ends_of_topic, self._options, topic))
+        except TopicMissing:
+            if not is_told:
+                lose(self._options, gone_sentence(topic, how_far))
+            return None
+
+
+def _with_something(begins: dict[str, Position], stops: dict[str, Position]) -> dict[str, Position]:
+    """The stops that lie behind where their topics begin."""
+    return {
+        topic: stop for topic, stop in stops.items() if begins.get(topic, BEGINNING).key < stop.key
+    }
 
 
 def _key(position: Position) -> tuple[int, int, int]:

@@ -11,23 +11,46 @@ from pyxbroker.spark.errors import PulsarSparkError, TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 
 
-def topics_of(options: Options, broker: BrokerConnection) -> list[str]:
+def topics_of(options: Options, broker: BrokerConnection, may_be_none: bool = False) -> list[str]:
     """The full names of what is read, each partition by itself, in order.
 
-    Whether a topic that is named is there shows when it is read. Raises WrongOption, TopicMissing.
+    Whether a topic that is named is there shows when it is read. Raises WrongOption, and
+    TopicMissing where a pattern has no topic, unless that may be.
     """
     if options["topicsPattern"] is not None:
         try:
             found = _matching(options["topicsPattern"], broker)
         except TopicMissing:
-            if not options["waitingForNonExistedTopic"]:
+            if not may_be_none and not options["waitingForNonExistedTopic"]:
                 raise
             found = []
     else:
-        option = "topic" if options["topic"] is not None else "topics"
-        names = [options[option]] if option == "topic" else options[option].split(",")
-        found = [each for name in names for each in _partitions_of(_name_of(option, name), broker)]
+        found = [each for name in _named(options) for each in _partitions_of(name, broker)]
     return sorted(set(found))
+
+
+def is_named(options: Options, topic: str) -> bool:
+    """Whether options have this very name, and not a pattern, or that of a partitioned topic."""
+    if options["topicsPattern"] is not None:
+        return False
+    return topic in {str(each) for each in _named(options)}
+
+
+def is_wanted(options: Options, topic: str) -> bool:
+    """Whether options name the topic, by its name, its partitioned topic's, or a pattern."""
+    name = TopicName.get(topic)
+    if options["topicsPattern"] is not None:
+        namespace, expression = _pattern(options["topicsPattern"])
+        return name.namespace == namespace and _matches(expression, name)
+    whole = TopicName.get(name.partitioned_topic_name)
+    return name in _named(options) or whole in _named(options)
+
+
+def _named(options: Options) -> list[TopicName]:
+    """Raises WrongOption."""
+    option = "topic" if options["topic"] is not None else "topics"
+    names = [options[option]] if option == "topic" else options[option].split(",")
+    return [_name_of(option, each) for each in names]
 
 
 def name_of(text: str) -> TopicName:
@@ -56,6 +79,22 @@ def _partitions_of(name: TopicName, broker: BrokerConnection) -> list[str]:
 
 
 def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
+    """Raises WrongOption, TopicMissing."""
+    namespace, expression = _pattern(pattern)
+    names = [TopicName.get(each) for each in broker.topics(namespace)]
+    found = [str(name) for name in names if not name.is_system and _matches(expression, name)]
+    if not found:
+        raise TopicMissing(f"no topic of {namespace} matches {expression.pattern!r}.")
+    return found
+
+
+def _matches(expression: re.Pattern[str], name: TopicName) -> bool:
+    local_name = name.partitioned_topic_name.rpartition("/")[2]
+    return expression.fullmatch(local_name) is not None
+
+
+def _pattern(pattern: str) -> tuple[str, re.Pattern[str]]:
+    """(a namespace, an expression for local names). Raises WrongOption."""
     domain, separator, rest = pattern.rpartition("://")
     if separator and domain != PERSISTENT:
         raise WrongOption(f"topicsPattern is {pattern!r}: only persistent topics can be read.")
@@ -66,21 +105,8 @@ def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
         )
     namespace = "/".join(parts[:2]) if len(parts) == 3 else "public/default"
     try:
-        expression = re.compile(parts[-1])
+        return namespace, re.compile(parts[-1])
     except re.error as error:
         raise WrongOption(
             f"topicsPattern is {pattern!r}, no regular expression: {error}."
         ) from error
-    names = [TopicName.get(each) for each in broker.topics(namespace)]
-    found = [
-        str(name)
-        for name in names
-        if not name.is_system and expression.fullmatch(_local_name(name.partitioned_topic_name))
-    ]
-    if not found:
-        raise TopicMissing(f"no topic of {namespace} matches {parts[-1]!r}.")
-    return found
-
-
-def _local_name(full: str) -> str:
-    return full.rpartition("/")[2]

@@ -1,0 +1,367 @@
+"""What a streaming source answers Spark batch after batch while topics change: without Spark."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import pulsar
+import pytest
+from harness.brokers import Broker
+
+from compat_tests.spark_rows import error_of, given
+
+pytestmark = pytest.mark.spark
+
+Offset = dict[str, str]
+
+
+def publish(client: pulsar.Client, topic: str, *texts: str) -> None:
+    producer = client.create_producer(topic)
+    for each in texts:
+        producer.send(each.encode())
+    producer.close()
+
+
+def path_of(topic: str) -> str:
+    return "/admin/v2/" + topic.replace("://", "/")
+
+
+def unload(broker: Broker, topic: str) -> None:
+    """The topic goes on in another ledger."""
+    assert broker.rest("PUT", f"{path_of(topic)}/unload")[0] == 204
+
+
+def delete_ledgers(broker: Broker, topic: str) -> None:
+    """What retention does: all goes but what is in the ledger that is written."""
+    assert broker.rest("DELETE", f"{path_of(topic)}/truncate")[0] == 204
+    deadline = time.monotonic() + 20
+    while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > 1:
+        assert time.monotonic() < deadline, "its ledgers are still there"
+        time.sleep(0.1)
+
+
+def stream_of(broker: Broker, **options: str) -> Any:
+    """What Spark asks of a streaming source; a new one is what a query that starts again has."""
+    from pyxbroker.spark.source import PulsarDataSource
+
+    source = PulsarDataSource(given(broker, options))
+    return source.streamReader(source.schema())
+
+
+def read(stream: Any, start: Offset, end: Offset) -> list[str]:
+    parts = stream.partitions(start, end)
+    rows = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    return [row["value"].decode() for row in rows]
+
+
+# --- what was deleted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_rest", [False, True])
+def test_a_batch_that_is_planned_again_is_the_same_or_says_what_was_deleted(
+    broker: Broker, client: pulsar.Client, topic: str, with_rest: bool
+) -> None:
+    """The first batch of a topic that appeared while the query ran."""
+    options = {"topicsPattern": f"{topic}-s.*", "waitingForNonExistedTopic": "true"}
+    if with_rest:
+        options["admin_url"] = broker.web_url
+    stream = stream_of(broker, **options)
+    start = stream.initialOffset()
+    one = f"{topic}-s1"
+    publish(client, one, "0", "1", "2")
+    end = stream.latestOffset(start)
+    unload(broker, one)
+    publish(client, one, "3")
+    assert read(stream_of(broker, **options), start, end) == ["0", "1", "2"]
+    unload(broker, one)
+    delete_ledgers(broker, one)
+    text = error_of(lambda: stream_of(broker, **options).partitions(start, end))
+    assert "were deleted, or may have been, before they were read" in text
+    assert read(stream_of(broker, **options, failOnDataLoss="false"), start, end) == []
+
+
+def test_a_new_topic_without_messages_has_a_place_in_an_offset(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """So that what is deleted before the next batch is noticed."""
+    options = {"topicsPattern": f"{topic}-s.*", "waitingForNonExistedTopic": "true"}
+    stream = stream_of(broker, **options)
+    start = stream.initialOffset()
+    one = f"{topic}-s1"
+    client.create_producer(one).close()
+    end = stream.latestOffset(start)
+    assert read(stream, start, end) == []
+    publish(client, one, "0")
+    unload(broker, one)
+    delete_ledgers(broker, one)
+    publish(client, one, "1")
+    later = stream.latestOffset(end)
+    assert "were deleted, or may have been" in error_of(lambda: stream.partitions(end, later))
+
+
+@pytest.mark.parametrize("was", ["never written", "read", "read and not looked at since"])
+def test_an_empty_ledger_that_was_replaced_took_nothing_along(
+    broker: Broker, client: pulsar.Client, topic: str, was: str
+) -> None:
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    client.create_producer(topic).close()
+    stream = stream_of(broker, **options)
+    start = stream.initialOffset()
+    if was != "never written":
+        publish(client, topic, "0")
+        start = stream.latestOffset(start)
+        unload(broker, topic)
+    if was == "read":
+        before = start
+        start = stream.latestOffset(start)
+        assert start != before and stream.partitions(before, start) == []
+    if was != "never written":
+        delete_ledgers(broker, topic)
+    if was != "read and not looked at since":
+        for _ in range(2):
+            unload(broker, topic)
+    end = stream.latestOffset(start)
+    # A message that comes between is of the next batch.
+    publish(client, topic, "1")
+    assert stream.partitions(start, end) == []
+    later = stream.latestOffset(end)
+    assert read(stream, end, later) == ["1"]
+    # What is repeated when the query starts again is the same.
+    again = stream_of(broker, **options)
+    assert again.partitions(start, end) == [] and read(again, end, later) == ["1"]
+
+
+def test_a_ledger_that_was_written_and_deleted_is_lost_though_it_was_empty_before(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    client.create_producer(topic).close()
+    stream = stream_of(broker, **options)
+    start = stream.initialOffset()
+    publish(client, topic, "0")
+    unload(broker, topic)
+    delete_ledgers(broker, topic)
+    end = stream.latestOffset(start)
+    assert "were deleted, or may have been" in error_of(lambda: stream.partitions(start, end))
+    patient = stream_of(broker, **options, failOnDataLoss="false")
+    end = patient.latestOffset(start)
+    publish(client, topic, "1")
+    later = patient.latestOffset(end)
+    assert read(patient, start, end) + read(patient, end, later) == ["1"]
+
+
+# --- the subscription of one's own ----------------------------------------------------------------
+
+
+def mark_of(broker: Broker, topic: str) -> tuple[str, int]:
+    """(the last message that is acknowledged, how many are not) of the subscription `held`."""
+    cursors = broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["cursors"]
+    stats = broker.rest("GET", f"{path_of(topic)}/stats?getPreciseBacklog=true")[1]
+    return cursors["held"]["markDeletePosition"], stats["subscriptions"]["held"]["msgBacklog"]
+
+
+def test_a_subscription_of_ones_own_stands_where_was_committed(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    publish(client, topic, "0", "1", "2")
+    stream = stream_of(broker, **options, predefinedSubscription="held")
+    start = stream.initialOffset()
+    assert mark_of(broker, topic)[1] == 3
+    unload(broker, topic)
+    # It is the beginning of a ledger: the one before is read to its end.
+    end = stream.latestOffset(start)
+    assert end[topic].endswith(":-1")
+    assert read(stream, start, end) == ["0", "1", "2"]
+    stream.commit(end)
+    assert mark_of(broker, topic)[1] == 0
+    publish(client, topic, "3", "4")
+    assert mark_of(broker, topic)[1] == 2
+    stream.commit(end)
+    assert mark_of(broker, topic)[1] == 2, "what is behind the beginning of a ledger is held"
+    later = stream.latestOffset(end)
+    stream.commit(later)
+    mark, backlog = mark_of(broker, topic)
+    assert backlog == 0 and later[topic].startswith(mark)
+    # Another query begins further back, with what is still there, and holds that.
+    stream = stream_of(broker, **options, predefinedSubscription="held")
+    start = stream.initialOffset()
+    assert mark_of(broker, topic)[1] == len(read(stream, start, later)) >= 2
+    stream.commit(later)
+    assert mark_of(broker, topic) == (mark, 0)
+    stream.commit(end)
+    assert mark_of(broker, topic)[1] == 2
+    stream.commit(later)
+    assert mark_of(broker, topic) == (mark, 0)
+
+
+def test_what_a_subscription_of_ones_own_held_is_not_lost_when_its_ledger_goes(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """A ledger that is acknowledged to its end is deleted while the next one has messages."""
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    held = options | {"predefinedSubscription": "held"}
+    publish(client, topic, "0", "1")
+    stream = stream_of(broker, **held)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    unload(broker, topic)
+    publish(client, topic, "2")
+    stream.commit(end)
+    assert mark_of(broker, topic)[1] == 1
+    unload(broker, topic)
+    deadline = time.monotonic() + 60
+    while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > 2:
+        assert broker.rest("POST", f"{path_of(topic)}/trim")[0] in (200, 204, 405)
+        assert time.monotonic() < deadline, "its ledger is still there"
+        time.sleep(0.1)
+    later = stream.latestOffset(end)
+    assert read(stream_of(broker, **held), end, later) == ["2"]
+
+    # Who has no subscription, or has it no more, cannot know that.
+    def plan(options: dict[str, str]) -> Any:
+        stream = stream_of(broker, **options)
+        later = stream.latestOffset(end)
+        stream.commit(end)
+        return stream.partitions(end, later)
+
+    text = "were deleted, or may have been"
+    assert text in error_of(lambda: plan(options))
+    assert len(plan(held)) == 1
+    assert broker.rest("DELETE", f"{path_of(topic)}/subscription/held?force=true")[0] == 204
+    assert text in error_of(lambda: plan(held))
+
+
+def test_a_subscription_of_ones_own_holds_topics_that_appear(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    options = {"topicsPattern": f"{topic}-s.*", "waitingForNonExistedTopic": "true"}
+    stream = stream_of(broker, **options, predefinedSubscription="held")
+    start = stream.initialOffset()
+    one = f"{topic}-s1"
+    publish(client, one, "0")
+    end = stream.latestOffset(start)
+    assert mark_of(broker, one)[1] == 1, "before a batch is planned that has it"
+    unload(broker, one)
+    publish(client, one, "1")
+    assert read(stream, start, end) == ["0"]
+    stream.commit(end)
+    assert mark_of(broker, one)[1] == 1
+
+
+# --- topics that come and go ----------------------------------------------------------------------
+
+
+def test_a_topic_that_is_deleted_in_mid_stream_is_told_or_passed_over(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    one, two = f"{topic}-s1", f"{topic}-s2"
+    for name in (one, two):
+        publish(client, name, name[-1])
+    ways = [{"topicsPattern": f"{topic}-s.*"}, {"topics": f"{one},{two}"}]
+    offsets = []
+    for way in ways:
+        stream = stream_of(broker, **way, startingOffsets="earliest")
+        start = stream.initialOffset()
+        offsets.append((start, stream.latestOffset(start)))
+    assert broker.rest("DELETE", f"{path_of(two)}?force=true")[0] == 204
+    publish(client, one, "3")
+    for way, (start, end) in zip(ways, offsets, strict=True):
+        # A query that starts again has its DataFrame made without the topic.
+        stream = stream_of(broker, **way, startingOffsets="earliest")
+        text = error_of(partial(stream.latestOffset, end))
+        assert f"{two}, which was read up to {end[two]}, is gone" in text
+        assert "failOnDataLoss=false" in text
+        text = error_of(partial(stream.partitions, start, end))
+        assert f"{two}, which was to be read up to {end[two]}, is gone" in text
+        patient = stream_of(broker, **way, failOnDataLoss="false")
+        patient.prepareForTriggerAvailableNow()
+        later = patient.latestOffset(end)
+        assert later[two] == end[two]
+        assert read(patient, start, end) == ["1"] and read(patient, end, later) == ["3"]
+    # One of that name that is made again is another one, and all of it is read.
+    publish(client, two, "4")
+    last = patient.latestOffset(later)
+    stream = stream_of(broker, topics=f"{one},{two}", failOnDataLoss="false")
+    last = stream.latestOffset(later)
+    assert read(stream, later, last) == ["4"]
+
+
+def test_all_topics_of_a_pattern_may_go(broker: Broker, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, "0")
+    options = {"topicsPattern": topic, "failOnDataLoss": "false"}
+    stream = stream_of(broker, **options, startingOffsets="earliest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert broker.rest("DELETE", f"{path_of(topic)}?force=true")[0] == 204
+    assert stream.latestOffset(end) == end
+    assert read(stream, start, end) == []
+
+
+def test_a_partition_that_is_not_there_has_nothing(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """Brokers delete partitions that nobody uses, and make them again."""
+    from compat_tests.spark_rows import rows_of
+
+    assert broker.rest("PUT", f"{path_of(topic)}/partitions", 3)[0] == 204
+    publish(client, f"{topic}-partition-0", "0")
+    for number in (1, 2):
+        path = f"{path_of(topic)}-partition-{number}?force=true"
+        assert broker.rest("DELETE", path)[0] == 204
+    assert [row["value"] for row in rows_of(broker, topic=topic)] == [b"0"]
+    stream = stream_of(broker, topic=topic, startingOffsets="earliest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    publish(client, f"{topic}-partition-2", "1")
+    later = stream.latestOffset(end)
+    assert read(stream, start, end) == ["0"] and read(stream, end, later) == ["1"]
+    alone = f"{topic}-partition-1"
+    assert "there is no topic" in error_of(lambda: rows_of(broker, topic=alone))
+
+
+def test_topics_that_options_do_not_name_any_more_stay_where_they_are(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    one, two = f"{topic}-s1", f"{topic}-s2"
+    for name in (one, two):
+        publish(client, name, "0")
+    stream = stream_of(broker, topics=f"{one},{two}", startingOffsets="earliest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    for name in (one, two):
+        publish(client, name, "1")
+    for way in ({"topic": one}, {"topicsPattern": one}):
+        stream = stream_of(broker, **way)
+        later = stream.latestOffset(end)
+        assert later[two] == end[two]
+        assert read(stream, end, later) == ["1"]
+
+
+def test_offsets_without_those_before_are_the_same_batches(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """Spark before 4.2 does not say where a batch begins when it asks for its end."""
+    one, two = f"{topic}-s1", f"{topic}-s2"
+    options = {"topicsPattern": f"{topic}-s.*", "startingOffsets": "earliest"}
+    publish(client, one, "0")
+    stream = stream_of(broker, **options, predefinedSubscription="held")
+    start = stream.initialOffset()
+    end = stream.latestOffset()
+    publish(client, one, "1")
+    publish(client, two, "2")
+    stream.commit(end)
+    later = stream.latestOffset()
+    assert mark_of(broker, one)[1] == 1
+    again = stream_of(broker, **options)
+    assert read(again, start, end) == ["0"]
+    assert read(again, end, later) == ["1", "2"]
+    assert read(again, later, again.latestOffset()) == []
+    unload(broker, one)
+    delete_ledgers(broker, one)
+    last = again.latestOffset()
+    text = "were deleted, or may have been"
+    assert text in error_of(lambda: again.partitions(start, end))
+    assert text in error_of(lambda: again.partitions(end, last))
