@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from certificates import client_context, server_context
 from one_broker import Broker, Client
 from one_broker import run as run_broker
-from pyxbroker.admin.server import WebServer
+from pyxbroker.admin.server import HANDSHAKE_S, WebServer
 from pyxbroker.base.door import Door
 from pyxbroker.base.half_open import HalfOpen, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor, listen
@@ -322,6 +323,66 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
             each.close()
 
     run(lambda: over_https(scenario, 5, 60))
+
+
+def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_port(
+    run: Run,
+) -> None:
+    async def scenario(server: WebServer, port: int) -> None:
+        silent = silent_ones(port, 20)
+        for each in silent:
+            each.sendall(BEGUN)
+        await until(lambda: server.refused == 15 and not len(server._silent))
+        assert len(server._opening) == len(server._connections) == 5
+        assert await ask(port) == 200
+        assert server.refused == 16
+        for each in silent:
+            each.close()
+        await until(lambda: not server._connections and not server._opening)
+
+    run(lambda: over_https(scenario, 20, 60))
+
+
+def test_a_turn_opens_so_many_connections_of_the_web_port_whoever_counts_them(run: Run) -> None:
+    """Also what uvloop does of a handshake, beyond what is seen of it, is paid for."""
+
+    async def main() -> None:
+        loop, turn = asyncio.get_running_loop(), 0
+        opened: list[int] = []
+        connect = loop.connect_accepted_socket
+
+        async def counted(*args: Any, **more: Any) -> Any:
+            opened.append(turn)
+            return await connect(*args, **more)
+
+        sock = listen("127.0.0.1", 0)
+        clock = Clock()  # which stands still: nothing is paid for but what is told
+        server = WebServer(echo, 0, door=Door(loop, Pace(HANDSHAKE_S, clock)))
+        server.loop = Wrapped(loop, counted)  # type: ignore[assignment]
+        server.start(sock, server_context)
+        silent = silent_ones(sock.getsockname()[1], 10)
+        for each in silent:
+            each.sendall(BEGUN)
+        while len(opened) < 10:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(opened).values()) == 1
+        await server.stop()
+        for each in silent:
+            each.close()
+
+    run(main)
+
+
+class Wrapped:
+    """A loop with another way to open transports."""
+
+    def __init__(self, inner: Any, connect: Any) -> None:
+        self._inner = inner
+        self.connect_accepted_socket = connect
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def test_a_handshake_on_the_web_port_ends_in_time(run: Run) -> None:

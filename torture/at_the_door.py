@@ -24,6 +24,7 @@ import base64
 import contextlib
 import selectors
 import socket
+import ssl
 import statistics
 import sys
 import tempfile
@@ -50,6 +51,7 @@ HOST = "127.0.0.1"
 COUNT = 4_000
 COUNT_OF_ONE = 10_000
 SECONDS = 12.0  # longer than a half-open connection may last
+SETTLING_S = 2.0  # after which what a scene has left behind is over
 QUIET_S = 5.0
 RATIO_MAX = 2.0
 P99_MS_OK = 5.0  # of a machine that others use as well: twice of nearly nothing is nothing
@@ -57,8 +59,19 @@ FIRST_LOGIN_S_MAX = 2.0
 NOTHING: Mapping[int, bytes] = {}
 USERS = 64  # of which one is shown for the first time in each half of a round
 GUESSERS = 60  # connections at a time, from addresses of their own
-# A ClientHello whose rest never comes.
-HELLO = bytes.fromhex("16030100c8010000c40303") + b"\x01" * 60
+GOING_S = 1.0  # in which those that hang up in one moment are noticed
+
+
+def client_hello() -> bytes:
+    """What a handshake begins with."""
+    sent = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return sent.read()
+
+
+HELLO = client_hello()
 
 
 class Half(NamedTuple):
@@ -241,6 +254,12 @@ def begun(door: Door, count: int, seconds: float) -> str:
     return _held(door, dict.fromkeys(door.ports, count), seconds, said)
 
 
+def hellos(door: Door, count: int, seconds: float) -> str:
+    """whole beginnings of handshakes that are not gone on with, on both ports for TLS"""
+    ports = (door.tls_port, door.web_tls_port)
+    return _held(door, dict.fromkeys(ports, count), seconds, dict.fromkeys(ports, HELLO))
+
+
 def on_one(door: Door, count: int, seconds: float) -> str:
     """more of them on the port for TLS"""
     return _held(door, {door.tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
@@ -311,6 +330,7 @@ def _guess(door: Door, selector: selectors.BaseSelector, number: int) -> None:
 SCENES: dict[str, Act] = {
     "silent": silent,
     "begun": begun,
+    "hellos": hellos,
     "one": on_one,
     "https": on_https,
     "guesses": guesses,
@@ -347,7 +367,7 @@ def play(stage: Stage, name: str, count: int, seconds: float, rounds: int = 1) -
 
 
 def _alone_ms(polite: Polite) -> float:
-    time.sleep(1)
+    time.sleep(SETTLING_S)
     polite.take()
     time.sleep(QUIET_S)
     return p99_ms(polite.take())
@@ -367,6 +387,7 @@ def _half(polite: Polite, door: Door, name: str, count: int, seconds: float) -> 
     other.start()
     polite.take()
     what = SCENES[name](door, count, seconds)
+    time.sleep(GOING_S)
     beside_ms = p99_ms(polite.take())
     cpu_s = door.broker.cpu_s() - cpu_s
     grown_mib = (door.broker.distinct_memory_kib() - before_kib) / 1024

@@ -28,6 +28,9 @@ log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
+# About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
+HANDSHAKE_S = 0.0003
+HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
 
 
 class WebServer:
@@ -58,6 +61,8 @@ class WebServer:
         self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter)
         # From their beginning on, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
+        # Those of them whose handshake is not over, the oldest first.
+        self._opening: dict[HttpConnection, None] = {}
         # Those that wait for their client, in the order in which they began to.
         self._waiting: dict[HttpConnection, None] = {}
         self.refused = 0  # connections that were closed since there were too many
@@ -94,9 +99,12 @@ class WebServer:
             longest = next(iter(self._waiting), None)
             if longest is None:
                 return False
-            longest.abort()
-            self.forget(longest)
+            self._give_way(longest)
         return True
+
+    def _give_way(self, connection: HttpConnection) -> None:
+        connection.abort()
+        self.forget(connection)
 
     def begin(self, stranger: Stranger, tls: Contexts | None) -> None:
         """Somebody has something to begin with."""
@@ -109,17 +117,30 @@ class WebServer:
         connection = HttpConnection(self, stranger.address)
         self._connections.add(connection)
         self._waiting[connection] = None
+        if tls is not None:
+            self._make_room_for_handshake()
+            self._opening[connection] = None
         opening = self._open(connection, sock, None if tls is None else tls())
         # A transport, and TLS, cost more than all else of a stranger: the door has time for some.
         task = self.loop.create_task(paced(opening, self._door.pace.line()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
+    def _make_room_for_handshake(self) -> None:
+        """A handshake has some 60 KB, and its end by many at once would be one turn of the loop."""
+        limit = self._connections_max
+        if limit and len(self._opening) >= max(limit // HANDSHAKES_PART, 1):
+            self.refused += 1
+            log.warning("too many handshakes that are not over: the oldest gives way", limit=limit)
+            self._give_way(next(iter(self._opening)))
+
     async def _open(
         self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None
     ) -> None:
         """The transport of a connection; with TLS it is there when the handshake is over."""
         timeout_s = None if tls is None else self._handshake_timeout_s
+        if tls is not None:
+            self._door.pace.spend(HANDSHAKE_S)
         try:
             await self.loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=timeout_s
@@ -137,6 +158,7 @@ class WebServer:
         task: asyncio.Task[None],
     ) -> None:
         connection.opening = None  # each knows the other: no ring is left of them
+        self._opening.pop(connection, None)
         opening.close()  # where it was cancelled before its first step
         if task.cancelled():
             self._drop(connection, sock)
@@ -181,6 +203,7 @@ class WebServer:
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self._opening.pop(connection, None)
         self._waiting.pop(connection, None)
         self._check_stopped()
 
