@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from one_bookie import Node, append
 from oracles import wire
+from pyxbroker.base.half_open import Stranger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
@@ -67,7 +68,7 @@ class Broker:
             self.storage_state,
             Addresses("pulsar://here:1", "http://here:2"),
         )
-        self.service.pace = self.pace
+        self.service.pace = self.service.door.pace = self.pace
         # A test does itself what a broker does at intervals.
         self.service.is_ready = True
         self.topics = self.service.topics
@@ -118,6 +119,24 @@ class Broker:
         return client
 
 
+class Port:
+    """What clients come by who begin at once."""
+
+    first_header_bytes = 1
+
+    def __init__(self, service: served.Broker) -> None:
+        self._service = service
+
+    def first_bytes(self, header: bytes) -> int:
+        return len(header)
+
+    def begin(self, stranger: Stranger) -> None:
+        self._service.accept(stranger)
+
+    def left(self, stranger: Stranger) -> None:
+        raise AssertionError("it has begun")
+
+
 class Client:
     """One end of a socket pair whose other end is served."""
 
@@ -125,7 +144,9 @@ class Client:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        self.connection = broker.service.accept(near, "peer", "")
+        stranger = broker.service.welcome(Port(broker.service), near, "", 1)
+        broker.service.half_open.begin(stranger)
+        self.connection = stranger.connection
         self._inbox: list[tuple[str, Any, bytes]] = []
         self.rest = b""
         self._requests = itertools.count(1)

@@ -145,9 +145,7 @@ def connected(
     near, far = socket.socketpair()
     near.setblocking(False)
     far.setblocking(False)
-    connection = group.accept(near, "peer", session, context)
-    connection.established = True
-    return connection, far
+    return group.accept(near, "peer", session, context), far
 
 
 class Served:
@@ -173,11 +171,16 @@ class Served:
         return connected(self.group, session, server_context() if self.over_tls else None)
 
     def accept(self, session: Any = None) -> tuple[Connection, socket.socket]:
+        connection, far = self.accept_stranger(session)
+        connection.establish()
+        return connection, far
+
+    def accept_stranger(self, session: Any = None) -> tuple[Connection, socket.socket]:
         connection, far = self.connect(session)
         if connection.tls is not None:
             end = TlsEnd(far, client_context())
             while not (end.do_handshake() and connection.tls.established):
-                self.group._on_ready()
+                self.group.on_ready()
             far = cast(socket.socket, end)
         return connection, far
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.base import listening
+from pyxbroker.base.door import Door
 from pyxbroker.broker.broker_port import BrokerPort
 
 
@@ -38,17 +39,16 @@ def test_who_waits_is_accepted_when_there_is_room_again(
 
     async def scenario() -> None:
         port = BrokerPort("127.0.0.1", 0)
-        accepted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        accepted: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
         broker: Any = SimpleNamespace(
             config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
-            connections=SimpleNamespace(loop=asyncio.get_running_loop(), live=()),
-            accept=lambda sock, peer, *_: (sock.close(), accepted.set_result(peer)),
+            door=Door(asyncio.get_running_loop()),
+            welcome=lambda _, sock, *peer: (sock.close(), accepted.set_result(peer)),
         )
         port._socket = Short(port._socket, error, error)  # type: ignore[assignment]
         port.serve(broker)
         with socket.create_connection(("127.0.0.1", port.port)) as client:
-            host, number = client.getsockname()
-            assert await asyncio.wait_for(accepted, 10) == f"{host}:{number}"
+            assert await asyncio.wait_for(accepted, 10) == client.getsockname()
         port.close()
 
     asyncio.run(scenario())

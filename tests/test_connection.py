@@ -249,8 +249,9 @@ def test_a_cold_command_finds_the_sends_before_it_published() -> None:
 
 def test_commands_before_the_handshake_go_to_the_handlers() -> None:
     async def scenario(side: Served) -> None:
-        side.connection.established = False
-        await side.write(send(1, section(b"a")) + flow(3))
+        _, far = side.accept_stranger()
+        far.sendall(send(1, section(b"a")) + flow(3))
+        await turns()
         assert [each[:2] for each in side.told] == [("command", 6), ("command", 11)]
 
     served(scenario)

@@ -16,7 +16,7 @@ from oracles import wire
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.request_parser import RequestParser
 from pyxbroker.admin.response import Response
-from pyxbroker.admin.server import WebServer
+from pyxbroker.base.half_open import HalfOpen
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
@@ -506,7 +506,7 @@ def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
 ) -> None:
     async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
         await until(lambda: len(web.server._silent) == WEB_CLIENTS)
-        monkeypatch.setattr(WebServer, "forget", turns.counted(WebServer.forget))
+        monkeypatch.setattr(HalfOpen, "hang_up", turns.counted(HalfOpen.hang_up))
         for _, writer in peers:
             writer.close()
         await until(lambda: not web.server._silent)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,71 +16,262 @@ import pytest
 from certificates import client_context, server_context
 from one_broker import Broker, Client
 from one_broker import run as run_broker
-from pyxbroker.admin.server import WebServer
-from pyxbroker.base.listening import listen
-from pyxbroker.broker import half_open
-from pyxbroker.broker.half_open import HalfOpen
+from pyxbroker.admin.server import HANDSHAKE_S, WebServer
+from pyxbroker.base.door import Door
+from pyxbroker.base.half_open import HalfOpen, Stranger, tls_first_bytes
+from pyxbroker.base.listening import Acceptor, listen
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import Pace
+from pyxbroker.broker.broker_port import BrokerPort
 from web_client import LAST, Run, echo, parse, run, until
 
 __all__ = ["run"]
 
 
-class Turn:
-    """A turn that is over at once."""
+STEPS_PER_TURN = 4
+# A whole record of TLS, with the beginning of a ClientHello whose rest never comes.
+BEGUN = bytes.fromhex("1603010004010000c8")
+
+
+class Clock:
+    """Time that passes with each step that is made for a stranger."""
 
     def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Port:
+    """Takes note of who begins, and of who has left, in which turn."""
+
+    first_header_bytes = 1
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self.begun: list[int] = []
+        self.gone: list[int] = []
+        self.looks = 0
+
+    def first_bytes(self, header: bytes) -> int:
+        self.looks += 1
+        return len(header)
+
+    def begin(self, stranger: Stranger) -> None:
+        self._side.step()
+        self.begun.append(stranger.number)
+        stranger.connection = stranger.number
+
+    def left(self, stranger: Stranger) -> None:
+        self._side.step()
+        self.gone.append(stranger.number)
+
+
+class CommandPort(Port):
+    """Whose clients begin with a frame."""
+
+    first_header_bytes = 4
+
+    def first_bytes(self, header: bytes) -> int:
+        self.looks += 1
+        return 4 + int.from_bytes(header, "big")
+
+
+class Side:
+    """Those that are half-open at a door with time for four steps in a turn, and their clients."""
+
+    def __init__(self, timeout_s: float = 60) -> None:
+        self.clock = Clock()
+        self.turn = 0
+        self.steps: list[int] = []  # in which turn
         self.loop = asyncio.get_running_loop()
+        self.door = Door(self.loop, Pace(STEPS_PER_TURN - 0.5, self.clock))
+        self.closed: list[int] = []  # of those that had begun
+        self.late: list[int] = []
+        self.half_open = HalfOpen(self.door, timeout_s, self._close, self._tell)
+        self.strangers: list[Stranger] = []
+        self.clients: list[socket.socket] = []
+        self._counting = asyncio.ensure_future(self._count())
 
-    def run(self, call: Callable[[], object]) -> None:
-        call()
+    async def _count(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def step(self) -> None:
+        self.clock.now += 1
+        self.steps.append(self.turn)
+
+    def _close(self, number: int) -> None:
+        self.step()
+        self.closed.append(number)
+
+    def _tell(self, stranger: Stranger) -> None:
+        self.late.append(stranger.number)
+
+    def add(self, port: Port, count: int) -> None:
+        for _ in range(count):
+            with listen("127.0.0.1", 0) as sock:
+                self.clients.append(socket.create_connection(sock.getsockname()))
+                near = sock.accept()[0]
+            near.setblocking(False)
+            number = len(self.strangers)
+            self.strangers.append(self.half_open.add(port, near, "peer", number))
+
+    @property
+    def most_in_a_turn(self) -> int:
+        return max(Counter(self.steps).values())
 
 
-class Hashable(SimpleNamespace):
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
-def connections(closed: list[int], count: int) -> list[Any]:
-    return [
-        Hashable(peer=f"peer:{number}", close=lambda number=number: closed.append(number))
-        for number in range(count)
-    ]
-
-
-def test_each_is_closed_when_its_time_is_over_and_those_that_are_over_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(half_open, "CLOSED_AT_ONCE", 3)
-
+def at_door(scenario: Callable[[Side], Awaitable[None]], timeout_s: float = 60) -> None:
     async def main() -> None:
-        turn: Any = Turn()
-        closed: list[int] = []
-        kept = HalfOpen(turn, 0.1, 0)
-        each = connections(closed, 11)
-        for one in each[:10]:
-            kept.add(one)
-        kept.over(each[4])
-        await asyncio.sleep(0.06)
-        kept.add(each[10])
-        assert closed == []
-        await asyncio.sleep(0.06)
-        assert closed == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        await asyncio.sleep(0.06)
-        assert (closed[9:], len(kept)) == ([10], 0)
+        side = Side(timeout_s)
+        try:
+            await scenario(side)
+        finally:
+            for each in side.clients:
+                each.close()
+            side.half_open.stop()
 
     asyncio.run(main())
 
 
-def test_the_oldest_gives_way_where_there_are_too_many() -> None:
-    async def main() -> None:
-        turn: Any = Turn()
-        closed: list[int] = []
-        kept = HalfOpen(turn, 10, 3)
-        for one in connections(closed, 8):
-            kept.add(one)
-        assert (closed, len(kept), kept.closed) == ([0, 1, 2, 3, 4], 3, 5)
-        kept.stop()
+def test_a_turn_accepts_no_more_than_it_has_time_for() -> None:
+    async def scenario(side: Side) -> None:
+        accepted: list[socket.socket] = []
 
-    asyncio.run(main())
+        def on_accepted(sock: socket.socket, *_: object) -> None:
+            side.step()
+            accepted.append(sock)
+
+        sockets = [listen("127.0.0.1", 0) for _ in range(3)]
+        for sock in sockets:
+            side.clients += [socket.create_connection(sock.getsockname()) for _ in range(10)]
+        acceptors = [Acceptor(sock, side.door, on_accepted, get_logger("x")) for sock in sockets]
+        await until(lambda: len(accepted) == 30)
+        assert side.most_in_a_turn <= STEPS_PER_TURN
+        # The ports take turns.
+        assert len({each.getsockname() for each in accepted[:3]}) == 3
+        for acceptor in acceptors:
+            acceptor.close()
+        for each in accepted:
+            each.close()
+
+    at_door(scenario)
+
+
+def test_many_that_say_something_or_hang_up_at_once_have_so_many_steps_of_a_turn() -> None:
+    async def scenario(side: Side) -> None:
+        port = Port(side)
+        side.add(port, 30)
+        for each in side.clients[:15]:
+            each.send(b"x")
+        for each in side.clients[15:]:
+            each.close()
+        await until(lambda: len(side.steps) == 30)
+        assert sorted(port.begun) == list(range(15)) and sorted(port.gone) == list(range(15, 30))
+        assert side.most_in_a_turn <= STEPS_PER_TURN
+        assert (side.half_open.silent, len(side.half_open)) == (0, 15)
+        assert all(each.sock.fileno() == -1 for each in side.strangers[15:])
+        for stranger in side.strangers[:15]:
+            stranger.sock.close()
+
+    at_door(scenario)
+
+
+def test_each_is_closed_when_its_time_is_over_and_those_that_are_over_are_not() -> None:
+    async def scenario(side: Side) -> None:
+        port = Port(side)
+        side.add(port, 20)
+        side.half_open.begin(side.strangers[3])
+        side.half_open.begin(side.strangers[4])
+        side.half_open.over(side.strangers[4])
+        side.steps.clear()
+        await asyncio.sleep(0.1)
+        side.add(port, 1)
+        await until(lambda: len(side.late) == 20)
+        assert side.late == [*range(4), *range(5, 21)]
+        assert (side.closed, port.gone) == ([3], [0, 1, 2, *range(5, 21)])
+        assert side.most_in_a_turn <= STEPS_PER_TURN
+        assert len(side.half_open) == side.half_open.silent == 0
+        side.strangers[3].sock.close()
+        side.strangers[4].sock.close()
+
+    at_door(scenario, 0.2)
+
+
+def test_what_belongs_together_is_left_to_the_kernel_until_it_is_there() -> None:
+    async def scenario(side: Side) -> None:
+        port = CommandPort(side)
+        side.add(port, 2)
+        whole, cut = side.clients
+        whole.send(b"\0\0")
+        cut.send(b"\0\0\1\0only a part")
+        await asyncio.sleep(0.02)
+        assert port.looks == 1
+        whole.send(b"\0\6abc")
+        await until(lambda: port.looks == 2)
+        whole.send(b"de")
+        await asyncio.sleep(0.02)
+        assert port.looks == 2 and not side.steps
+        whole.send(b"f")
+        await until(lambda: port.begun == [0])
+        assert side.strangers[0].sock.recv(100) == b"\0\0\0\6abcdef"
+        # Who sends no more is looked at with what there is.
+        cut.shutdown(socket.SHUT_WR)
+        await until(lambda: port.begun == [0, 1])
+        for stranger in side.strangers:
+            assert stranger.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+            stranger.sock.close()
+
+    at_door(scenario)
+
+
+def test_the_oldest_gives_way_whether_or_not_it_has_begun() -> None:
+    async def scenario(side: Side) -> None:
+        port = Port(side)
+        side.add(port, 3)
+        side.half_open.begin(side.strangers[1])
+        gave_way = [side.half_open.close_oldest().number for _ in range(3)]
+        assert gave_way == [0, 1, 2]
+        assert (port.gone, side.closed, len(side.half_open)) == ([0, 2], [1], 0)
+        side.strangers[1].sock.close()
+
+    at_door(scenario)
+
+
+def test_a_door_with_nobody_asks_nothing_of_the_loop() -> None:
+    async def scenario(side: Side) -> None:
+        side.add(Port(side), 2)
+        assert side.loop.remove_reader(side.door._epoll.fileno())
+        side.loop.add_reader(side.door._epoll.fileno(), side.door._on_ready)
+        for each in side.strangers:
+            side.half_open.hang_up(each)
+        assert not side.loop.remove_reader(side.door._epoll.fileno())
+
+    at_door(scenario)
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        (b"\x16\3\1\0\xc8", 205),
+        (b"\x16\3\1\x40\0", 16389),
+        (b"\x16\3\1\x40\1", 0),  # no record is that large
+        (b"GET /", 0),
+        (b"\0\0\0\1\2", 0),
+    ],
+)
+def test_a_handshake_begins_with_a_whole_record(header: bytes, size: int) -> None:
+    assert tls_first_bytes(header) == size
+
+
+def test_a_connect_begins_with_a_whole_frame_and_one_that_is_too_large_at_once() -> None:
+    port = BrokerPort("127.0.0.1", 0)
+    sizes = [port.first_bytes(size.to_bytes(4, "big")) for size in (10, 128 << 10, 129 << 10)]
+    assert sizes == [14, (128 << 10) + 4, 0]
+    port.close()
 
 
 def test_a_client_gets_in_beside_many_that_say_nothing(tmp_path: Path) -> None:
@@ -134,21 +325,83 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
     run(lambda: over_https(scenario, 5, 60))
 
 
+def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_port(
+    run: Run,
+) -> None:
+    async def scenario(server: WebServer, port: int) -> None:
+        silent = silent_ones(port, 20)
+        for each in silent:
+            each.sendall(BEGUN)
+        await until(lambda: server.refused == 15 and not len(server._silent))
+        assert len(server._opening) == len(server._connections) == 5
+        assert await ask(port) == 200
+        assert server.refused == 16
+        for each in silent:
+            each.close()
+        await until(lambda: not server._connections and not server._opening)
+
+    run(lambda: over_https(scenario, 20, 60))
+
+
+def test_a_turn_opens_so_many_connections_of_the_web_port_whoever_counts_them(run: Run) -> None:
+    """Also what uvloop does of a handshake, beyond what is seen of it, is paid for."""
+
+    async def main() -> None:
+        loop, turn = asyncio.get_running_loop(), 0
+        opened: list[int] = []
+        connect = loop.connect_accepted_socket
+
+        async def counted(*args: Any, **more: Any) -> Any:
+            opened.append(turn)
+            return await connect(*args, **more)
+
+        sock = listen("127.0.0.1", 0)
+        clock = Clock()  # which stands still: nothing is paid for but what is told
+        server = WebServer(echo, 0, door=Door(loop, Pace(HANDSHAKE_S, clock)))
+        server.loop = Wrapped(loop, counted)  # type: ignore[assignment]
+        server.start(sock, server_context)
+        silent = silent_ones(sock.getsockname()[1], 10)
+        for each in silent:
+            each.sendall(BEGUN)
+        while len(opened) < 10:
+            turn += 1
+            await asyncio.sleep(0)
+        assert max(Counter(opened).values()) == 1
+        await server.stop()
+        for each in silent:
+            each.close()
+
+    run(main)
+
+
+class Wrapped:
+    """A loop with another way to open transports."""
+
+    def __init__(self, inner: Any, connect: Any) -> None:
+        self._inner = inner
+        self.connect_accepted_socket = connect
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 def test_a_handshake_on_the_web_port_ends_in_time(run: Run) -> None:
     async def scenario(server: WebServer, port: int) -> None:
         silent = silent_ones(port, 3)
-        silent[0].sendall(b"\x16\x03\x01")
+        silent[0].sendall(BEGUN)
+        silent[1].sendall(BEGUN[:3])
         for each in silent:
             each.settimeout(5)
-            assert await asyncio.to_thread(each.recv, 1) == b""
+            with suppress(ConnectionResetError):  # of what it sent something was not looked at
+                assert await asyncio.to_thread(each.recv, 1) == b""
             each.close()
-        assert not server._connections and not server._silent
+        assert not server._connections and not len(server._silent)
         assert await ask(port) == 200
 
     run(lambda: over_https(scenario, 0, 0.2))
 
 
-@pytest.mark.parametrize("says", [b"", b"\x16\x03\x01"])
+@pytest.mark.parametrize("says", [b"", BEGUN])
 def test_a_stop_does_not_wait_for_a_handshake(run: Run, says: bytes) -> None:
     async def main() -> None:
         sock = listen("127.0.0.1", 0)
@@ -156,7 +409,7 @@ def test_a_stop_does_not_wait_for_a_handshake(run: Run, says: bytes) -> None:
         server.start(sock, server_context)
         with silent_ones(sock.getsockname()[1], 1)[0] as peer:
             peer.sendall(says)
-            await until(lambda: server._connections if says else server._silent)
+            await until(lambda: server._connections if says else len(server._silent))
             await asyncio.wait_for(server.stop(), 1)
 
     run(main)
@@ -168,8 +421,8 @@ def test_handshakes_that_are_cut_off_leave_no_rings(run: Run) -> None:
             for number in range(30):
                 [peer] = silent_ones(port, 1)
                 stack.enter_context(peer)
-                peer.sendall(b"\x16\x03\x01")
-                await until(lambda: server._waiting and not server._silent)
+                peer.sendall(BEGUN)
+                await until(lambda: server._waiting and not len(server._silent))
                 if number == 10:
                     gc.collect()
                     gc.disable()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from one_broker import TOPIC, Broker, run
+from one_broker import TOPIC, Broker, command_of, run
+from oracles import wire
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.base.errors import ServiceNotReady
@@ -174,7 +175,12 @@ def test_ports_of_listeners_are_served_and_say_which_one_it_is(tmp_path: Path) -
             assert service.broker_port == 0
             named = service._ports.named
             assert [each.listener for each in named] == ["outer", "inner"]
-            with socket.create_connection(("127.0.0.1", named[0].port)):
+            with socket.create_connection(("127.0.0.1", named[0].port)) as client:
+                client.sendall(
+                    wire.frame(
+                        command_of(pb.CommandConnect(client_version="x", protocol_version=21))
+                    )
+                )
                 await until(lambda: service.broker.connections.live)
                 [connection] = service.broker.connections.live
                 assert connection.session.listener == "outer"

@@ -15,6 +15,7 @@ from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.server import WebServer
+from pyxbroker.base.door import Door
 from pyxbroker.base.listening import listen
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.client_memory import ClientMemory
@@ -75,7 +76,9 @@ async def served(
     memory: ClientMemory | None = None,
 ) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
-    web = Served(WebServer(answer, connections_max, pace, memory), sock.getsockname()[1])
+    door = Door(asyncio.get_running_loop(), pace)
+    server = WebServer(answer, connections_max, pace, memory, door=door)
+    web = Served(server, sock.getsockname()[1])
     web.server.start(sock)
     try:
         yield web

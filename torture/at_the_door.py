@@ -1,12 +1,20 @@
 """What comes to the ports and does not say who it is, beside a client that behaves.
 
-    python -m torture.at_the_door [--count N] [--seconds S] [SCENE ...]
+    python -m torture.at_the_door [--count N] [--seconds S] [--rounds R] [--burners] [SCENE ...]
 
 Each scene holds N half-open connections (on each of the four ports at once, or more on one), or
-tries passwords and tokens for S seconds, against a real process with TLS and authentication. Prints
-one row of a markdown table for each: how long the receipts of the polite client took, alone and
-beside it, how long a first login of somebody else took, and how much the broker grew. Exit status 1
-when the polite client waited more than twice as long, or a first login for more than two seconds.
+tries passwords and tokens for S seconds, against a real process with TLS and authentication. It is
+played twice in turn, R times: as a control at the door of another broker on the same machine, and
+at that of the broker which the polite client uses. What the control costs the polite client is what
+the machine costs it, whose cores the attacker and its victim want as well; only what is beyond is
+the broker's.
+
+Prints one row of a markdown table for each scene: how long the receipts of the polite client took,
+alone, beside the control and beside the scene; both ratios; how long a first login of somebody else
+took; the longest turn of the broker's loop (a bound of the histogram in /metrics), its CPU, and how
+much it grew. With --burners the processors are awake all the time. Exit status 1 when the polite
+client waited more than twice as long as alone (whatever the control says), or a first login took
+more than two seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +24,8 @@ import base64
 import contextlib
 import selectors
 import socket
+import ssl
+import statistics
 import sys
 import tempfile
 import time
@@ -32,32 +42,61 @@ from harness.brokers import Broker, free_ports
 from harness.certificates import write_certificate
 from harness.raw import RawConnection
 from harness.tokens import BASIC, SECRET, TOKENS, data_url, token
+from harness.turns import Turns, longest_ms, turns_of
 
+from torture.burners import burners
 from torture.polite import Polite, p99_ms
 
 HOST = "127.0.0.1"
 COUNT = 4_000
 COUNT_OF_ONE = 10_000
 SECONDS = 12.0  # longer than a half-open connection may last
+SETTLING_S = 2.0  # after which what a scene has left behind is over
 QUIET_S = 5.0
 RATIO_MAX = 2.0
 P99_MS_OK = 5.0  # of a machine that others use as well: twice of nearly nothing is nothing
 FIRST_LOGIN_S_MAX = 2.0
 NOTHING: Mapping[int, bytes] = {}
+USERS = 64  # of which one is shown for the first time in each half of a round
 GUESSERS = 60  # connections at a time, from addresses of their own
-# A ClientHello whose rest never comes.
-HELLO = bytes.fromhex("16030100c8010000c40303") + b"\x01" * 60
+GOING_S = 1.0  # in which those that hang up in one moment are noticed
+
+
+def client_hello() -> bytes:
+    """What a handshake begins with."""
+    sent = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return sent.read()
+
+
+HELLO = client_hello()
+
+
+class Half(NamedTuple):
+    """One half of a round: a scene at the door of one broker, whichever the polite client uses."""
+
+    p99_ms: float  # of the polite client
+    first_login_s: float
+    turn_ms: float  # a bound: the longest turn of that broker's loop took at most this
+    cpu_s: float  # of that broker
+    grown_mib: float
+    what: str
 
 
 class Seen(NamedTuple):
-    """What a scene did to others."""
+    """What a scene did to others: medians of its rounds, and the worst of what has a limit."""
 
     scene: str
     alone_ms: float  # the p99 of the polite client
+    control_ms: float  # while the scene was at another broker's door
     beside_ms: float
     first_login_s: float
-    grown_mib: float
-    what: str
+    turn_ms: float = 0.0
+    cpu_s: float = 0.0
+    grown_mib: float = 0.0
+    what: str = ""
 
     @property
     def is_ok(self) -> bool:
@@ -72,8 +111,13 @@ class Seen(NamedTuple):
         cells = (
             self.scene,
             f"{self.alone_ms:.2f}",
+            f"{self.control_ms:.2f}",
             f"{self.beside_ms:.2f}",
+            f"{self.beside_ms / self.alone_ms:.1f}",
+            f"{self.beside_ms / self.control_ms:.1f}",
             f"{self.first_login_s:.2f}",
+            f"{self.turn_ms:g}",
+            f"{self.cpu_s:.2f}",
             f"{self.grown_mib:.0f}",
             self.what,
             "ok" if self.is_ok else "broken",
@@ -82,20 +126,20 @@ class Seen(NamedTuple):
 
 
 HEAD = """\
-| at the door | p99 alone, ms | p99 beside, ms | first login, s | grown, MiB | seen | |
-|---|---|---|---|---|---|---|"""
+| at the door | p99 alone, ms | p99, at another broker's door, ms | p99 beside, ms | x alone \
+| x control | first login, s | turn at most, ms | CPU, s | grown, MiB | seen | |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-class Stage:
+class Door:
     """A broker with all four ports that asks who clients are; the polite one may be nobody."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
+        folder.mkdir()
         self.tls_port, self.web_tls_port = free_ports(2)
         certificate, key = write_certificate(trustme.CA(), folder, "broker", "localhost", HOST)
-        users = "".join(
-            f"user-{number}:{bcrypt.hashpw(b'right', bcrypt.gensalt(10)).decode()}\n"
-            for number in range(8)
-        )
+        hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(10)).decode()
+        users = "".join(f"user-{number}:{hashed}\n" for number in range(USERS))
         settings = {
             "brokerServicePortTls": str(self.tls_port),
             "webServicePortTls": str(self.web_tls_port),
@@ -112,11 +156,8 @@ class Stage:
         self.broker.start()
         with RawConnection(self.broker.port) as raw:
             raw.producer("persistent://public/default/warm-up")
-        self.broker.rest("PUT", "/admin/v2/namespaces/public/polite")
-        self.polite = Polite(self.broker.port)
-        stack.callback(self.polite.close)
         self.is_under_way = Event()  # a scene: somebody else may log in now
-        self._users = iter(range(8))
+        self._users = iter(range(USERS))
         self.first_login_s()  # with it comes what the broker imports for the first one
 
     @property
@@ -133,6 +174,21 @@ class Stage:
             answer = peer.recv(1 << 10)
         assert answer[8:] and b"Failed" not in answer, answer
         return time.monotonic() - began
+
+    def turns(self) -> Turns:
+        """Of its loop so far."""
+        return turns_of(self.broker.request("GET", "/metrics")[1])
+
+
+class Stage:
+    """The broker that the polite client uses, and another one for the control."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.door = Door(folder / "own", stack)
+        self.other = Door(folder / "other", stack)
+        self.door.broker.rest("PUT", "/admin/v2/namespaces/public/polite")
+        self.polite = Polite(self.door.broker.port)
+        stack.callback(self.polite.close)
 
 
 def connect_from(address: str, port: int) -> socket.socket:
@@ -184,50 +240,56 @@ class HalfOpen:
         return left
 
 
-Act = Callable[[Stage, int, float], str]
+Act = Callable[[Door, int, float], str]
 
 
-def silent(stage: Stage, count: int, seconds: float) -> str:
+def silent(door: Door, count: int, seconds: float) -> str:
     """as many silent connections on each of the four ports"""
-    return _held(stage, dict.fromkeys(stage.ports, count), seconds)
+    return _held(door, dict.fromkeys(door.ports, count), seconds)
 
 
-def begun(stage: Stage, count: int, seconds: float) -> str:
+def begun(door: Door, count: int, seconds: float) -> str:
     """the beginning of a handshake or of a command on each of the four ports"""
-    said = dict(zip(stage.ports, (b"\0\0", HELLO[:40], b"GET /adm", HELLO[:40]), strict=True))
-    return _held(stage, dict.fromkeys(stage.ports, count), seconds, said)
+    said = dict(zip(door.ports, (b"\0\0", HELLO[:40], b"GET /adm", HELLO[:40]), strict=True))
+    return _held(door, dict.fromkeys(door.ports, count), seconds, said)
 
 
-def on_one(stage: Stage, count: int, seconds: float) -> str:
+def hellos(door: Door, count: int, seconds: float) -> str:
+    """whole beginnings of handshakes that are not gone on with, on both ports for TLS"""
+    ports = (door.tls_port, door.web_tls_port)
+    return _held(door, dict.fromkeys(ports, count), seconds, dict.fromkeys(ports, HELLO))
+
+
+def on_one(door: Door, count: int, seconds: float) -> str:
     """more of them on the port for TLS"""
-    return _held(stage, {stage.tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
+    return _held(door, {door.tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
 
 
-def on_https(stage: Stage, count: int, seconds: float) -> str:
+def on_https(door: Door, count: int, seconds: float) -> str:
     """more of them on the port for HTTPS"""
-    return _held(stage, {stage.web_tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
+    return _held(door, {door.web_tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
 
 
 def _held(
-    stage: Stage, counts: dict[int, int], seconds: float, said: Mapping[int, bytes] = NOTHING
+    door: Door, counts: dict[int, int], seconds: float, said: Mapping[int, bytes] = NOTHING
 ) -> str:
     peers = HalfOpen()
     until = time.monotonic() + seconds
     for port, count in counts.items():
         peers.open(port, count, said.get(port, b""))
-    stage.is_under_way.set()
+    door.is_under_way.set()
     time.sleep(max(until - time.monotonic(), 0.0))
     total = sum(counts.values())
     return f"{total:,} opened, {peers.close():,} still open after {seconds:g} s"
 
 
-def guesses(stage: Stage, count: int, seconds: float) -> str:
+def guesses(door: Door, count: int, seconds: float) -> str:
     """passwords and tokens that are wrong, from 20 addresses, by both protocols"""
     answered = 0
     until = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for number in range(GUESSERS):
-            _guess(stage, selector, number)
+            _guess(door, selector, number)
         number = GUESSERS
         while time.monotonic() < until:
             for key, _ in selector.select(0.1):
@@ -235,20 +297,20 @@ def guesses(stage: Stage, count: int, seconds: float) -> str:
                     answered += bool(key.fileobj.recv(1 << 10))  # type: ignore[union-attr]
                 if answered > 2 * GUESSERS:
                     # Each address has been wrong: one that has not has its turn as others do.
-                    stage.is_under_way.set()
+                    door.is_under_way.set()
                 selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
-                _guess(stage, selector, number)
+                _guess(door, selector, number)
                 number += 1
-        stage.is_under_way.set()
+        door.is_under_way.set()
         for key in list(selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
     return f"{answered:,} guesses answered"
 
 
-def _guess(stage: Stage, selector: selectors.BaseSelector, number: int) -> None:
+def _guess(door: Door, selector: selectors.BaseSelector, number: int) -> None:
     by_http = number % 3 == 0
-    peer = connect_from(f"127.0.1.{number % 20 + 1}", stage.ports[2 if by_http else 0])
+    peer = connect_from(f"127.0.1.{number % 20 + 1}", door.ports[2 if by_http else 0])
     shown = f"user-{number % 8}:wrong-{number}"
     if by_http:
         basic = base64.b64encode(shown.encode()).decode()
@@ -268,6 +330,7 @@ def _guess(stage: Stage, selector: selectors.BaseSelector, number: int) -> None:
 SCENES: dict[str, Act] = {
     "silent": silent,
     "begun": begun,
+    "hellos": hellos,
     "one": on_one,
     "https": on_https,
     "guesses": guesses,
@@ -276,35 +339,62 @@ SCENES: dict[str, Act] = {
 
 @contextlib.contextmanager
 def stage_of(folder: Path) -> Iterator[Stage]:
-    """A broker that is gone at the end."""
+    """Brokers that are gone at the end."""
     with ExitStack() as stack:
         yield Stage(folder, stack)
 
 
-def play(stage: Stage, name: str, count: int, seconds: float) -> Seen:
-    """What a scene does to others."""
-    time.sleep(1)
-    stage.polite.take()
+def play(stage: Stage, name: str, count: int, seconds: float, rounds: int = 1) -> Seen:
+    """What a scene does to others: at another broker's door and at that of theirs, in turn."""
+    alone_ms: list[float] = []
+    controls: list[Half] = []
+    halves: list[Half] = []
+    for _ in range(rounds):
+        for door, played in ((stage.other, controls), (stage.door, halves)):
+            alone_ms.append(_alone_ms(stage.polite))
+            played.append(_half(stage.polite, door, name, count, seconds))
+    return Seen(
+        str(SCENES[name].__doc__),
+        statistics.median(alone_ms),
+        statistics.median(each.p99_ms for each in controls),
+        statistics.median(each.p99_ms for each in halves),
+        max(each.first_login_s for each in halves),
+        max(each.turn_ms for each in halves),
+        statistics.median(each.cpu_s for each in halves),
+        max(each.grown_mib for each in halves),
+        halves[-1].what,
+    )
+
+
+def _alone_ms(polite: Polite) -> float:
+    time.sleep(SETTLING_S)
+    polite.take()
     time.sleep(QUIET_S)
-    alone_ms = p99_ms(stage.polite.take())
-    before_kib = stage.broker.distinct_memory_kib()
+    return p99_ms(polite.take())
+
+
+def _half(polite: Polite, door: Door, name: str, count: int, seconds: float) -> Half:
+    before_kib, turns = door.broker.distinct_memory_kib(), door.turns()
+    cpu_s = door.broker.cpu_s()
     firsts: list[float] = []
-    stage.is_under_way.clear()
+    door.is_under_way.clear()
 
     def log_in() -> None:
-        stage.is_under_way.wait()
-        firsts.append(stage.first_login_s())
+        door.is_under_way.wait()
+        firsts.append(door.first_login_s())
 
     other = Thread(target=log_in)
     other.start()
-    what = SCENES[name](stage, count, seconds)
-    beside_ms = p99_ms(stage.polite.take())
+    polite.take()
+    what = SCENES[name](door, count, seconds)
+    time.sleep(GOING_S)
+    beside_ms = p99_ms(polite.take())
+    cpu_s = door.broker.cpu_s() - cpu_s
+    grown_mib = (door.broker.distinct_memory_kib() - before_kib) / 1024
     other.join()
-    grown_mib = (stage.broker.distinct_memory_kib() - before_kib) / 1024
-    return Seen(
-        str(SCENES[name].__doc__),
-        *(alone_ms, beside_ms, firsts[0] if firsts else float("inf"), grown_mib, what),
-    )
+    turn_ms = longest_ms(turns, door.turns())
+    first_s = firsts[0] if firsts else float("inf")
+    return Half(beside_ms, first_s, turn_ms, cpu_s, grown_mib, what)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -312,16 +402,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--burners", action="store_true", help="busy loops of the least priority, one for each core"
+    )
     parser.add_argument("scene", nargs="*", choices=[*SCENES, "all"], default="all")
     chosen = parser.parse_args(arguments)
     is_ok = True
-    print(HEAD, flush=True)
     with (
+        burners() if chosen.burners else contextlib.nullcontext(),
         tempfile.TemporaryDirectory(prefix="at-the-door-") as folder,
         stage_of(Path(folder)) as stage,
     ):
+        print(HEAD, flush=True)
         for name in SCENES if "all" in chosen.scene else chosen.scene:
-            seen = play(stage, name, chosen.count, chosen.seconds)
+            seen = play(stage, name, chosen.count, chosen.seconds, chosen.rounds)
             is_ok &= seen.is_ok
             print(seen.row(), flush=True)
     return 0 if is_ok else 1

@@ -92,7 +92,7 @@ class Line:
             publish_bytes_max=1 << 40,
         )
         self.connection = self.group.accept(server, "client", None)
-        self.connection.established = True
+        self.connection.establish()
         self.received = bytearray(4 << 20)
 
     def readable(self) -> None:

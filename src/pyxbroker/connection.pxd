@@ -60,6 +60,8 @@ cdef class Connections:
     # Readiness: an epoll of its own, which is one descriptor for the loop. A loop calls for every
     # socket that is ready, in the same turn.
     cdef readonly int fd
+    # Another one of those that are not established, who share what the door has for strangers.
+    cdef readonly int strangers_fd
     cdef readonly dict watched              # descriptor -> Connection that waits for its socket
     cdef epoll_event[SOCKETS_PER_TURN] ready    # told by the last look; served up to ready_at
     cdef int ready_at
@@ -104,7 +106,7 @@ cdef class Connection:
     cdef readonly int fd
     cdef readonly str peer                  # address:port
     cdef readonly TlsStream tls             # None: what is on the socket is not encrypted
-    cdef public bint established            # CONNECTED was sent
+    cdef readonly bint established          # CONNECTED was sent
     cdef public int protocol_version        # min(ours, the peer's)
     cdef public object session              # what the handlers keep of this connection
     cdef readonly bint closed

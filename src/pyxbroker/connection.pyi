@@ -43,6 +43,11 @@ class Connections:
     def fd(self) -> int:
         """What the loop watches for all sockets: readable while one of them has something."""
     @property
+    def strangers_fd(self) -> int:
+        """The same for the sockets of those that are not established."""
+    def serve_strangers_at(self, door: Any) -> None:
+        """The door of the process says from now on when one of those is served."""
+    @property
     def live(self) -> set[Connection]:
         """Connections that are not closed."""
     @property
@@ -106,8 +111,6 @@ class ProducerState:
 class Connection:
     """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
 
-    established: bool
-    """CONNECTED was sent."""
     protocol_version: int
     session: Any
     """What the handlers keep of this connection."""
@@ -134,6 +137,11 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Nothing is read or written any more."""
+    @property
+    def established(self) -> bool:
+        """CONNECTED was sent."""
+    def establish(self) -> None:
+        """CONNECTED is about to be sent: it is no stranger any more."""
     @property
     def producers(self) -> dict[int, Any]:
         """Its open producers by id."""

@@ -73,11 +73,34 @@ cdef class Connections:
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, "the sockets of clients cannot be watched")
+        self.strangers_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.strangers_fd < 0:
+            raise OSError(errno, "the sockets of strangers cannot be watched")
         loop.add_reader(self.fd, self._on_ready)
+        loop.add_reader(self.strangers_fd, self.on_ready)
 
     def __dealloc__(self):
         if self.fd >= 0:
             close_fd(self.fd)
+        if self.strangers_fd >= 0:
+            close_fd(self.strangers_fd)
+
+    def serve_strangers_at(self, door):
+        """The door says from now on when one of them is served."""
+        self.loop.remove_reader(self.strangers_fd)
+        door.watch(self.strangers_fd, self)
+
+    def on_ready(self):
+        """Serves one socket of a stranger; they take turns."""
+        cdef Connection connection
+        cdef epoll_event event
+        cdef int count = epoll_wait(self.strangers_fd, &event, 1, 0)
+        if count < 0 and errno != EINTR:
+            raise OSError(errno, "the sockets of strangers cannot be watched")
+        if count > 0:
+            connection = self.watched.get(event.data.fd)
+            if connection is not None:
+                connection.on_ready(event.events)
 
     def _on_ready(self):
         """Serves sockets that have something to read or room to write: no more than a turn has time
@@ -724,6 +747,7 @@ cdef class Connection:
         watched of who waits for neither.
         """
         cdef Connections group = self.group
+        cdef int epoll = group.fd if self.established else group.strangers_fd
         cdef epoll_event event
         cdef int what = EPOLL_CTL_MOD
         event.events = (EPOLLIN if self.reading else 0) | (EPOLLOUT if self.writing else 0)
@@ -736,12 +760,24 @@ cdef class Connection:
         elif self.events == 0:
             what = EPOLL_CTL_ADD
         self.events = 0
-        if epoll_ctl(group.fd, what, self.fd, &event) != 0:
+        if epoll_ctl(epoll, what, self.fd, &event) != 0:
             raise OSError(errno, "a socket cannot be watched")
         self.events = event.events
         if what == EPOLL_CTL_ADD:
             group.watched[self.fd] = self
         return 0
+
+    def establish(self):
+        """CONNECTED is about to be sent: it is served as a client from now on."""
+        cdef bint was_reading = self.reading
+        cdef bint was_writing = self.writing
+        if self.established or self.closed:
+            return
+        self.reading = self.writing = False
+        self._watch()
+        self.established = True
+        self.reading, self.writing = was_reading, was_writing
+        self._watch()
 
     cdef int on_ready(self, uint32_t events) except -1:
         """The socket has something to tell, or an error, which is met by reading or writing."""

@@ -44,6 +44,7 @@ class Peer:
             publish_bytes_max=1 << 20,
         )
         self.connection, self.far = connected(group)
+        self.connection.establish()
         self.producer = Producer(self.connection, PRODUCER, self.notes)
         self.connection.producers[PRODUCER] = self.producer
         self.connection.consumers[CONSUMER] = Consumer(self.notes)

@@ -31,7 +31,7 @@ with driver.guided("pyxbroker.auth", "pyxbroker.broker.commands.handshake"):
 from harness.tokens import BASIC, TOKENS, data_url, settings, token
 from harness.tokens import SECRET as KEY
 
-from one_broker import Broker, command_of
+from one_broker import Broker, Port, command_of
 from oracles import wire
 from pyxbroker.base.log import defects
 from pyxbroker.proto import PulsarApi as pb
@@ -124,7 +124,9 @@ class Peer:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        self.connection = broker.service.accept(near, "peer", "")
+        stranger = broker.service.welcome(Port(broker.service), near, "", 1)
+        broker.service.half_open.begin(stranger)
+        self.connection = stranger.connection
         self.session = self.connection.session
         self.answers = b""
 

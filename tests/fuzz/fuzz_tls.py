@@ -42,6 +42,7 @@ class Peer:
             publish_bytes_max=1 << 30,
         )
         self.connection, self.far = connected(group, context=server_context())
+        self.connection.establish()
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = client_context().wrap_bio(
             self.incoming, self.outgoing, server_hostname="localhost"

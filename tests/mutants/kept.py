@@ -61,10 +61,10 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/broker/commands/session.py",
         "Session.__init__",
-        """        self.line = (pace or Pace()).line()  # in which its commands wait for their turn
-        self.principal = ANONYMOUS""",
-        """        self.principal = ANONYMOUS  # in which its commands wait for their turn
-        self.line = (pace or Pace()).line()""",
+        """        self.line = (pace or Pace()).line()  # of its commands; another once it is known
+        self.stranger: Stranger | None = None  # until it is known what it wants""",
+        """        self.stranger: Stranger | None = None  # until it is known what it wants
+        self.line = (pace or Pace()).line()  # of its commands; another once it is known""",
         "two attributes that do not know each other are set",
     ),
     Kept(

@@ -58,8 +58,8 @@ NAMED = (
     Named(
         "brokerMaxConnections ignored",
         "src/pyxbroker/broker/broker_port.py",
-        "        if limit and len(broker.connections.live) >= limit:\n",
-        "        if False and limit and len(broker.connections.live) >= limit:\n",
+        "        if limit and broker.connection_count >= limit:\n",
+        "        if False and limit and broker.connection_count >= limit:\n",
     ),
     Named(
         "no counter of journal bytes",

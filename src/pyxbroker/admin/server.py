@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.base.door import Door
+from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, Pace, paced
@@ -26,7 +28,9 @@ log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
-CLOSED_AT_ONCE = 50  # that were silent for too long, before others have their turn
+# About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
+HANDSHAKE_S = 0.0003
+HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
 
 
 class WebServer:
@@ -44,6 +48,7 @@ class WebServer:
         pace: Pace | None = None,
         memory: ClientMemory | None = None,
         handshake_timeout_s: float = TLS_HANDSHAKE_TIMEOUT_S,
+        door: Door | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.answer = answer
@@ -51,11 +56,13 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
         self._handshake_timeout_s = handshake_timeout_s
-        # Those that have sent nothing yet, and when their time is over, the oldest first.
-        self._silent: dict[socket.socket, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        # From their first byte on, whether or not their handshake is over.
+        self._door = door or Door(self.loop)
+        # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
+        self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter)
+        # From their beginning on, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
+        # Those of them whose handshake is not over, the oldest first.
+        self._opening: dict[HttpConnection, None] = {}
         # Those that wait for their client, in the order in which they began to.
         self._waiting: dict[HttpConnection, None] = {}
         self.refused = 0  # connections that were closed since there were too many
@@ -67,18 +74,14 @@ class WebServer:
         """Answers what has been waiting in the port's backlog, and all that follows; by HTTPS with
         contexts: `tls` gives that of one more connection. May be called for more than one port.
         """
-        accept = partial(self._accept, tls)
-        self._acceptors.append(Acceptor(sock, self.loop, accept, log))
+        accept = partial(self._accept, _Port(self, tls))
+        self._acceptors.append(Acceptor(sock, self._door, accept, log))
 
-    def _accept(self, tls: Contexts | None, sock: socket.socket, address: str, _: int) -> None:
+    def _accept(self, port: _Port, sock: socket.socket, address: str, number: int) -> None:
         if not self._make_room():
             sock.close()
             return
-        # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
-        self._silent[sock] = self.loop.time() + self._handshake_timeout_s
-        self.loop.add_reader(sock, self._on_first_bytes, sock, address, tls)
-        if self._timer is None:
-            self._timer = self.loop.call_later(self._handshake_timeout_s, self._close_silent)
+        self._silent.add(port, sock, address, number)
 
     def _make_room(self) -> bool:
         """Whether one more connection may be; where there are too many, the one that has waited
@@ -91,78 +94,85 @@ class WebServer:
             self.refused += 1
             log.warning("refused by maxHttpServerConnections", limit=limit)
             if self._silent:
-                self._hang_up(next(iter(self._silent)))
+                self._silent.close_oldest()
                 return True
             longest = next(iter(self._waiting), None)
             if longest is None:
                 return False
-            longest.abort()
-            self.forget(longest)
+            self._give_way(longest)
         return True
 
-    def _on_first_bytes(self, sock: socket.socket, address: str, tls: Contexts | None) -> None:
-        # Thousands may send something, or hang up, in one moment.
-        self.loop.remove_reader(sock)
-        self._pace.line().run(partial(self._begin, sock, address, tls))
+    def _give_way(self, connection: HttpConnection) -> None:
+        connection.abort()
+        self.forget(connection)
 
-    def _begin(self, sock: socket.socket, address: str, tls: Contexts | None) -> None:
-        if self._silent.pop(sock, None) is None:
-            return  # it had to give way, or its time is over
+    def begin(self, stranger: Stranger, tls: Contexts | None) -> None:
+        """Somebody has something to begin with."""
         # With the first client: a start does not wait for the parser.
         from pyxbroker.admin.web_connection import HttpConnection
 
-        connection = HttpConnection(self, address)
+        self._silent.over(stranger)
+        sock = stranger.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = HttpConnection(self, stranger.address)
         self._connections.add(connection)
         self._waiting[connection] = None
-        context = None if tls is None else tls()
-        connection.opening = self.loop.create_task(self._open(connection, sock, context))
+        if tls is not None:
+            self._make_room_for_handshake()
+            self._opening[connection] = None
+        opening = self._open(connection, sock, None if tls is None else tls())
+        # A transport, and TLS, cost more than all else of a stranger: the door has time for some.
+        task = self.loop.create_task(paced(opening, self._door.pace.line()))
+        connection.opening = task
+        task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
-    def _hang_up(self, silent: socket.socket) -> None:
-        del self._silent[silent]
-        self.loop.remove_reader(silent)
-        silent.close()
-
-    def _close_silent(self) -> None:
-        """Those whose time is over: the oldest is the next one that is due."""
-        self._timer = None
-        now = self.loop.time()
-        for _ in range(CLOSED_AT_ONCE):
-            oldest = next(iter(self._silent), None)
-            if oldest is None:
-                return
-            if self._silent[oldest] > now:
-                self._timer = self.loop.call_at(self._silent[oldest], self._close_silent)
-                return
-            self._hang_up(oldest)
-        self._timer = self.loop.call_later(0, self._close_silent)
+    def _make_room_for_handshake(self) -> None:
+        """A handshake has some 60 KB, and its end by many at once would be one turn of the loop."""
+        limit = self._connections_max
+        if limit and len(self._opening) >= max(limit // HANDSHAKES_PART, 1):
+            self.refused += 1
+            log.warning("too many handshakes that are not over: the oldest gives way", limit=limit)
+            self._give_way(next(iter(self._opening)))
 
     async def _open(
         self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None
     ) -> None:
         """The transport of a connection; with TLS it is there when the handshake is over."""
         timeout_s = None if tls is None else self._handshake_timeout_s
+        if tls is not None:
+            self._door.pace.spend(HANDSHAKE_S)
         try:
             await self.loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=timeout_s
             )
-        except (OSError, ValueError, asyncio.CancelledError) as error:
+        except (OSError, ValueError) as error:
             # A peer that does not speak TLS, is too slow for it, or has gone.
-            if not isinstance(error, asyncio.CancelledError):
-                log.warning("closed", peer=connection.address, reason=f"TLS: {error}")
-            sock.close()
-            self.forget(connection)
-        finally:
-            connection.opening = None  # each knows the other: no ring is left of them
+            log.warning("closed", peer=connection.address, reason=f"TLS: {error}")
+            self._drop(connection, sock)
+
+    def _on_opened(
+        self,
+        connection: HttpConnection,
+        sock: socket.socket,
+        opening: Coroutine[Any, Any, None],
+        task: asyncio.Task[None],
+    ) -> None:
+        connection.opening = None  # each knows the other: no ring is left of them
+        self._opening.pop(connection, None)
+        opening.close()  # where it was cancelled before its first step
+        if task.cancelled():
+            self._drop(connection, sock)
+
+    def _drop(self, connection: HttpConnection, sock: socket.socket) -> None:
+        sock.close()
+        self.forget(connection)
 
     async def stop(self) -> None:
         """Closes the port and the connections; answers in progress get a short time to end."""
         self._stopped = self.loop.create_future()
         while self._acceptors:
             self._acceptors.pop().close()
-        for sock in list(self._silent):
-            self._hang_up(sock)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._silent.stop()
         for connection in list(self._connections):
             connection.stop()
         self._check_stopped()
@@ -193,6 +203,7 @@ class WebServer:
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self._opening.pop(connection, None)
         self._waiting.pop(connection, None)
         self._check_stopped()
 
@@ -214,3 +225,32 @@ class WebServer:
         stopped = self._stopped
         if stopped is not None and not (stopped.done() or self._connections or self._tasks):
             stopped.set_result(None)
+
+
+class _Port:
+    """Where clients come in, and whether they speak TLS there."""
+
+    def __init__(self, server: WebServer, tls: Contexts | None) -> None:
+        self._server = server
+        self._tls = tls
+        # Nothing says how many bytes a head of HTTP will have.
+        self.first_header_bytes = 1 if tls is None else TLS_HEADER_BYTES
+
+    def first_bytes(self, header: bytes) -> int:
+        """How many belong to what a client begins with."""
+        return len(header) if self._tls is None else tls_first_bytes(header)
+
+    def begin(self, stranger: Stranger) -> None:
+        """They are there."""
+        self._server.begin(stranger, self._tls)
+
+    def left(self, stranger: Stranger) -> None:
+        """It is closed before that."""
+
+
+def _never(connection: object) -> None:
+    raise AssertionError("who has begun is no longer among those that are silent")
+
+
+def _no_matter(stranger: Stranger) -> None:
+    """Silence is not worth a line."""

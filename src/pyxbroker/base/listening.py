@@ -9,6 +9,7 @@ import errno
 import socket
 from collections.abc import Callable
 
+from pyxbroker.base.door import Door
 from pyxbroker.base.log import Log
 
 BACKLOG = 1024  # connections that wait for somebody to accept them
@@ -37,7 +38,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Acceptor:
-    """Accepts from a listening socket, one connection in a turn of the loop: thousands that come in
+    """Accepts from a listening socket, one connection in a step of the door: thousands that come in
     one moment are held up by each other, and not the others by them.
 
     on_accepted gets a connected, non-blocking socket and the address of its client.
@@ -46,18 +47,19 @@ class Acceptor:
     def __init__(
         self,
         sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
+        door: Door,
         on_accepted: Callable[[socket.socket, str, int], None],
         log: Log,
     ) -> None:
         self._socket = sock
-        self._loop = loop
+        self._door = door
         self._on_accepted = on_accepted
         self._log = log
         self._retry: asyncio.TimerHandle | None = None
-        loop.add_reader(sock, self._accept)
+        door.watch(sock.fileno(), self)
 
-    def _accept(self) -> None:
+    def on_ready(self) -> None:
+        """Accepts one."""
         try:
             sock, address = self._socket.accept()
         except BlockingIOError:
@@ -66,21 +68,20 @@ class Acceptor:
             self._log.error("a connection could not be accepted", error=error)
             if error.errno in _OUT_OF:
                 # Those that wait in the backlog are asked for again later.
-                self._loop.remove_reader(self._socket)
-                self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+                self._door.unwatch(self._socket.fileno())
+                self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
             return  # Else it is of that connection alone (accept(2)): the next one is accepted.
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._on_accepted(sock, *address[:2])
 
     def _accept_again(self) -> None:
         self._retry = None
-        self._loop.add_reader(self._socket, self._accept)
+        self._door.watch(self._socket.fileno(), self)
 
     def close(self) -> None:
         """Nobody connects any more."""
         if self._retry is not None:
             self._retry.cancel()
         else:
-            self._loop.remove_reader(self._socket)
+            self._door.unwatch(self._socket.fileno())
         self._socket.close()

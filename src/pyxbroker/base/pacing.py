@@ -83,7 +83,8 @@ class Pace:
                 loop.call_exception_handler(
                     {"message": "what waited for its turn failed", "exception": error}
                 )
-            self._spent_s = clock() - began
+            # A step may have told of more than it took: of what it makes others do.
+            self._spent_s = max(self._spent_s, clock() - began)
         if lines or self._spent_s >= self._budget_s:
             self._schedule()
 
@@ -152,8 +153,8 @@ def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None
             result: T = end.value
             return result
         finally:
+            failure = None  # one that goes on from here knows this frame: no ring is left of them
             pace.spend(clock() - began)
-        failure = None
         try:
             yield waited
         except BaseException as error:
@@ -186,6 +187,8 @@ class _Place:
         if wake is not None and context is not None:
             self._wake = self._context = None
             context.run(wake, self)
+        # Who was cancelled keeps the error, and that this frame: no ring is left of them.
+        del wake, context
 
     def cancel(self, msg: object = None) -> bool:
         """The task is cancelled; it need not wait for its turn."""

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
+from pyxbroker.base.door import Door
 from pyxbroker.base.errors import with_reference
+from pyxbroker.base.half_open import HalfOpen, Stranger
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.client_memory import ClientMemory
-from pyxbroker.broker.half_open import HalfOpen
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.connection import Connection, Connections
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.auth.failed_logins import FailedLogins
     from pyxbroker.auth.permissions import Permissions
+    from pyxbroker.base.half_open import Host
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
@@ -148,11 +150,15 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
+        self.door = Door(connections.loop)
+        connections.serve_strangers_at(self.door)
         self.half_open = HalfOpen(
-            connections.turn,
+            self.door,
             config.connectionHandshakeTimeoutSeconds,
-            config.maxHalfOpenConnections,
+            lambda connection: connections.turn.run(connection.close),
+            lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
         )
+        self.half_open_closed = 0  # because there were too many, so far
         self.publish_gate = PublishGate(
             storage_state,
             connections,
@@ -373,24 +379,29 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def accept(
-        self,
-        sock: socket.socket,
-        peer: str,
-        address: str,
-        tls: SSLContext | None = None,
-        listener: str = "",
-    ) -> Connection:
-        """Serves one more client: a connected, non-blocking socket from an address, that came by
-        the port of a listener.
+    def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+        """Somebody has come by a port, which is told when they have something to begin with; who
+        came first of those without a CONNECT gives way where there are too many.
         """
+        most = self.config.maxHalfOpenConnections
+        if most and len(self.half_open) >= most:
+            oldest = self.half_open.close_oldest()
+            self.half_open_closed += 1
+            log.warning("closed by maxHalfOpenConnections", peer=oldest.peer, limit=most)
+        self._connections_of[address] += 1
+        return self.half_open.add(port, sock, address, number)
+
+    def accept(
+        self, stranger: Stranger, tls: SSLContext | None = None, listener: str = ""
+    ) -> Connection:
+        """Serves who has come by the port of a listener, and has something to begin with."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
-        self._connections_of[address] += 1
-        session = Session(address, self.client_memory, self.pace, listener)
-        connection: Connection = self.connections.accept(sock, peer, session, tls)
-        self.half_open.add(connection)
+        session = Session(stranger.address, self.client_memory, self.door.pace, listener)
+        session.stranger = stranger
+        stranger.connection = self.connections.accept(stranger.sock, stranger.peer, session, tls)
+        connection: Connection = stranger.connection
         return connection
 
     def on_disconnected(self, address: str) -> None:
@@ -399,8 +410,13 @@ class Broker:
         if self._connections_of[address] <= 0:
             del self._connections_of[address]
 
+    @property
+    def connection_count(self) -> int:
+        """Connections to the ports of the binary protocol."""
+        return len(self.connections.live) + self.half_open.silent
+
     def connections_of(self, address: str) -> int:
-        """Live connections from an address."""
+        """Those of them from an address."""
         return self._connections_of[address]
 
     # --- in the background --------------------------------------------------------------------
@@ -500,7 +516,6 @@ class Broker:
     async def stop_background(self) -> None:
         """Nothing is begun any more; clients of open connections are still served."""
         self.is_ready = False
-        self.half_open.stop()
         if "revoked_rights" in self.__dict__ and self.revoked_rights is not None:
             self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
@@ -511,6 +526,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Closes topics and connections, and waits for what they have written."""
+        self.half_open.stop()
         await self.topics.close()
         await self.producer_names.close()
         live = list(self.connections.live)

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyxbroker.base.half_open import TLS_HEADER_BYTES, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
 
 log = get_logger("pyxbroker.broker")
+
+COMMAND_HEADER_BYTES = 4  # of a frame: how many bytes follow
+CONNECT_BYTES_MAX = COMMAND_HEADER_BYTES + (128 << 10)  # HANDSHAKE_FRAME_BYTES_MAX
 
 
 class Ports(NamedTuple):
@@ -69,32 +73,58 @@ class BrokerPort:
     def serve(self, broker: Broker) -> None:
         """Accepts connections for a broker."""
         self._broker = broker
-        loop = broker.connections.loop
-        self._acceptor = Acceptor(self._socket, loop, self._on_accepted, log)
+        self._acceptor = Acceptor(self._socket, broker.door, self._on_accepted, log)
 
     def _on_accepted(self, sock: socket.socket, address: str, number: int) -> None:
         broker = self._broker
         assert broker is not None, "who accepts serves a broker"
-        peer = f"{address}:{number}"
         if refused := self._refusal(broker, address):
             name, limit = refused
             self.refused[name] += 1
-            log.warning(f"refused by {name}", peer=peer, limit=limit)
+            log.warning(f"refused by {name}", peer=f"{address}:{number}", limit=limit)
             sock.close()
             return
-        tls = None if self._tls is None else self._tls.current()
-        broker.accept(sock, peer, address, tls, self.listener)
+        broker.welcome(self, sock, address, number)
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:
         """The setting that forbids one more connection, and its value."""
         limit = broker.config.brokerMaxConnections
-        if limit and len(broker.connections.live) >= limit:
+        if limit and broker.connection_count >= limit:
             return "brokerMaxConnections", limit
         limit = broker.config.brokerMaxConnectionsPerIp
         if limit and broker.connections_of(address) >= limit:
             return "brokerMaxConnectionsPerIp", limit
         return None
+
+    # --- who has come, until they begin -------------------------------------------------------
+
+    @property
+    def first_header_bytes(self) -> int:
+        """Of a record of TLS, or a command's size."""
+        return COMMAND_HEADER_BYTES if self._tls is None else TLS_HEADER_BYTES
+
+    def first_bytes(self, header: bytes) -> int:
+        """How many belong to what a client sends first; one that is too large begins at once, to be
+        refused.
+        """
+        if self._tls is not None:
+            return tls_first_bytes(header)
+        size = COMMAND_HEADER_BYTES + int.from_bytes(header, "big")
+        return size if size <= CONNECT_BYTES_MAX else 0
+
+    def begin(self, stranger: Stranger) -> None:
+        """Its CONNECT, or the beginning of its handshake, is there."""
+        broker = self._broker
+        assert broker is not None, "who accepts serves a broker"
+        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = None if self._tls is None else self._tls.current()
+        broker.accept(stranger, tls, self.listener)
+
+    def left(self, stranger: Stranger) -> None:
+        """It is closed before that."""
+        assert self._broker is not None, "who accepts serves a broker"
+        self._broker.on_disconnected(stranger.address)
 
     def close(self) -> None:
         """Nobody connects any more."""

@@ -157,6 +157,7 @@ class Standalone:
                 self.broker.pace,
                 self.broker.client_memory,
                 self.config.connectionHandshakeTimeoutSeconds,
+                self.broker.door,
             )
             if ports.web is not None:
                 self._web.start(ports.web)
@@ -233,7 +234,7 @@ class Standalone:
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
-        refused["maxHalfOpenConnections"] = self.broker.half_open.closed
+        refused["maxHalfOpenConnections"] = self.broker.half_open_closed
         if self._web is not None:
             refused["maxHttpServerConnections"] = self._web.refused
         return +refused

@@ -69,7 +69,7 @@ async def get_metrics(request: Request) -> Response:
         _metrics({}, {"brk_ml_count": ledgers}),
         _metrics(
             place | {"metric": "broker_connection"},
-            {"brk_active_connections": len(broker.connections.live)},
+            {"brk_active_connections": broker.connection_count},
         ),
         *(
             _metrics({"namespace": f"{name}/persistent"}, each.of_ledgers())

@@ -330,7 +330,7 @@ class Handlers:
         session = connection.session
         session.end()
         session.memory.end()
-        self.broker.half_open.over(connection)
+        self.handshake.over(session)
         self.handshake.on_closed(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)

@@ -36,6 +36,7 @@ from pyxbroker.proto import PulsarApi as pb
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.broker import Broker
+    from pyxbroker.broker.commands.session import Session
 
 log = get_logger("pyxbroker.connection")
 
@@ -80,12 +81,18 @@ class Handshake:
             log.warning("closed", peer=connection.peer, reason=error)
             _refuse(connection, error.code, str(error))
             return
-        self._broker.half_open.over(connection)
+        self.over(connection.session)
         authentication = self._broker.authentication
         if authentication is None:
             self._establish(connection, connect)
         else:
             self._authenticate(connection, connect, authentication)
+
+    def over(self, session: Session) -> None:
+        """It is known what a client wants, or it is gone."""
+        stranger, session.stranger = session.stranger, None
+        if stranger is not None:
+            self._broker.half_open.over(stranger)
 
     def _check(self, connect: Any) -> None:
         check_text(connect)
@@ -108,7 +115,9 @@ class Handshake:
             and connect.feature_flags.supports_broker_entry_metadata
             and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
         )
-        connection.established = session.memory.is_known = True
+        session.memory.is_known = True
+        session.line = self._broker.pace.line()  # which it shares with no stranger any more
+        connection.establish()
         self._broker.client_memory.forget_stranger(connection)
         connection.send_frame(
             replies.connected(

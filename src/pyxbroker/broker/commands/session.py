@@ -12,6 +12,7 @@ from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
+    from pyxbroker.base.half_open import Stranger
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.login import Login
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
@@ -34,6 +35,7 @@ class Session:
         "opening",
         "ping_sent",
         "principal",
+        "stranger",
         "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
@@ -52,7 +54,8 @@ class Session:
         self.listener = listener  # of the port that it came by
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
-        self.line = (pace or Pace()).line()  # in which its commands wait for their turn
+        self.line = (pace or Pace()).line()  # of its commands; another once it is known
+        self.stranger: Stranger | None = None  # until it is known what it wants
         self.principal = ANONYMOUS
         # What the principal was made of, from the CONNECT on; None while authentication is off.
         self.login: Login | None = None

@@ -1,0 +1,192 @@
+"""Connections whose clients have not said yet what they want: how many, and for how long.
+
+A TLS handshake that does not end, a CONNECT that comes byte by byte, and silence are all the same
+here: a connection has so long, whatever it sends meanwhile. All of them have the same time, so that
+the oldest is the next one that is due, and one timer is enough for thousands.
+
+Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
+sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
+command), it is not looked at again before they are all there.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import socket
+import termios
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyxbroker.base.door import Door
+
+TLS_HEADER_BYTES = 5
+TLS_RECORD_BYTES_MAX = TLS_HEADER_BYTES + (16 << 10)
+_TLS_HANDSHAKE = 0x16
+
+
+class Host(Protocol):
+    """The port that strangers come by."""
+
+    @property
+    def first_header_bytes(self) -> int:
+        """With so many bytes, at least one, it is known how many belong to what comes first."""
+
+    def first_bytes(self, header: bytes) -> int:
+        """How many those are, the header included; 0: it begins now, whatever comes."""
+
+    def begin(self, stranger: Stranger) -> None:
+        """It has something to begin with, or has gone. The socket is the host's from now on."""
+
+    def left(self, stranger: Stranger) -> None:
+        """It is closed, and did not begin."""
+
+
+class Stranger:
+    """Somebody who has come to a port."""
+
+    __slots__ = ("_awaited", "_kept", "address", "connection", "due", "host", "number", "sock")
+
+    def __init__(
+        self, kept: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
+    ) -> None:
+        self._kept = kept
+        self._awaited = 1  # bytes that have to be there before it is looked at
+        self.host = host
+        self.sock = sock
+        self.address = address
+        self.number = number
+        self.due = 0.0  # when its time is over
+        self.connection: Any = None  # from its beginning on, where it is half-open still
+
+    @property
+    def peer(self) -> str:
+        """For the log."""
+        return f"{self.address}:{self.number}"
+
+    def on_ready(self) -> None:
+        """Something has come, or it has gone."""
+        size = self.host.first_header_bytes
+        try:
+            header = self.sock.recv(size, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            header = b""
+        if not header:
+            self._kept.hang_up(self)
+            return
+        awaited = size if len(header) < size else self.host.first_bytes(header)
+        if awaited <= self._awaited or awaited <= bytes_there(self.sock):
+            self._kept.begin(self)  # it is all there, or more is not going to come
+            return
+        self._awaited = awaited
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
+
+
+def bytes_there(sock: socket.socket) -> int:
+    """How many bytes could be received now."""
+    count = array.array("i", [0])
+    fcntl.ioctl(sock, termios.FIONREAD, count)
+    return count[0]
+
+
+def tls_first_bytes(header: bytes) -> int:
+    """Of the record that TLS begins with: `Host.first_bytes`."""
+    size = TLS_HEADER_BYTES + int.from_bytes(header[3:TLS_HEADER_BYTES], "big")
+    return size if header[0] == _TLS_HANDSHAKE and size <= TLS_RECORD_BYTES_MAX else 0
+
+
+class HalfOpen:
+    """Those of some ports; `close` closes the connection of one that has begun, and `tell` is told
+    of each whose time is over.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        timeout_s: float,
+        close: Callable[[Any], object],
+        tell: Callable[[Stranger], object],
+    ) -> None:
+        self._door = door
+        self._timeout_s = timeout_s
+        self._close = close
+        self._tell = tell
+        self._line = door.pace.line()
+        self._strangers: dict[Stranger, None] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False  # the oldest one waits for its turn to be closed
+        self.silent = 0  # those that have not begun
+
+    def __len__(self) -> int:
+        return len(self._strangers)
+
+    def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+        """Somebody has come, and says nothing yet."""
+        stranger = Stranger(self, host, sock, address, number)
+        self._door.watch(sock.fileno(), stranger)
+        self.silent += 1
+        stranger.due = self._door.loop.time() + self._timeout_s
+        self._strangers[stranger] = None
+        if self._timer is None and not self._is_due:
+            self._timer = self._door.loop.call_at(stranger.due, self._on_due)
+        return stranger
+
+    def begin(self, stranger: Stranger) -> None:
+        """There is enough to begin with, or as much as there is going to be."""
+        self._unwatch(stranger)
+        stranger.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        stranger.host.begin(stranger)
+
+    def over(self, stranger: Stranger) -> None:
+        """It is known what it wants, or it is gone."""
+        self._strangers.pop(stranger, None)
+
+    def close_oldest(self) -> Stranger:
+        """Who came first gives way, and is returned. There has to be one."""
+        oldest = next(iter(self._strangers))
+        self.hang_up(oldest)
+        return oldest
+
+    def hang_up(self, stranger: Stranger) -> None:
+        """Closes it."""
+        del self._strangers[stranger]
+        if stranger.connection is not None:
+            self._close(stranger.connection)
+            return
+        self._unwatch(stranger)
+        stranger.sock.close()
+        stranger.host.left(stranger)
+
+    def _unwatch(self, stranger: Stranger) -> None:
+        self.silent -= 1
+        self._door.unwatch(stranger.sock.fileno())
+
+    def _on_due(self) -> None:
+        self._timer = None
+        self._is_due = True
+        self._line.wait(self._close_due)
+
+    def _close_due(self) -> None:
+        """Closes one whose time is over: thousands may be due in one moment."""
+        self._is_due = False
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return
+        if oldest.due > self._door.loop.time():
+            self._timer = self._door.loop.call_at(oldest.due, self._on_due)
+            return
+        self._tell(oldest)
+        self.hang_up(oldest)
+        self._on_due()
+
+    def stop(self) -> None:
+        """Those that have not begun are closed; nobody looks after the others any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for stranger in [each for each in self._strangers if each.connection is None]:
+            self.hang_up(stranger)
+        self._strangers.clear()
