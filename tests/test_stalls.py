@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
+import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import psutil
 import pytest
 import uvloop
 
+from pyxbroker.cli import standalone
+from pyxbroker.settings.config import Config
 from pyxbroker.stats.stalls import COMPILED, StallLog
 from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
@@ -207,3 +211,23 @@ def test_a_loop_of_another_kind_is_refused_with_a_reason() -> None:
             TurnWatch(asyncio.get_running_loop(), LIMIT_S)
 
     asyncio.run(watched())
+
+
+def test_a_thread_keeps_python_from_the_loop_of_a_broker_for_less_than_a_millisecond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own is five: a thread that imports something would cost each turn as much."""
+    seen = []
+
+    def serve(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        seen.append(sys.getswitchinterval())
+
+    monkeypatch.setattr(uvloop, "run", serve)
+    former = sys.getswitchinterval()
+    try:
+        standalone.run(Config(), tmp_path)
+    finally:
+        sys.setswitchinterval(former)
+        gc.enable()
+    assert 0 < seen[0] < 0.001
