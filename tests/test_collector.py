@@ -20,6 +20,8 @@ from pyxbroker.base.collector import Collector
 from pyxbroker.base.errors import AuthenticationError, TopicNotFound
 from pyxbroker.base.pacing import Pace, paced
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.bookie.embedded import NO_ENTRY
+from pyxbroker.ledger.handle import NoSuchEntry, ReadHandle
 from pyxbroker.proto import PulsarApi as pb
 
 LATER: list[Callable[[], None]] = []
@@ -262,3 +264,25 @@ def test_who_is_not_let_in_leaves_no_ring() -> None:
             await _first([Refuses()], lambda provider: b"")  # type: ignore[list-item]
 
     assert asyncio.run(rings_of_refusals(refused)) == []
+
+
+def test_a_read_that_is_answered_leaves_no_ring() -> None:
+    """What it read would keep memory of the storage until the collector comes."""
+
+    class Bookie:
+        def read(self, *arguments: Any) -> None:
+            asyncio.get_running_loop().call_soon(arguments[-1], NO_ENTRY)
+
+    async def run() -> None:
+        handle = ReadHandle(1, [Bookie(), Bookie()])  # type: ignore[list-item]
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                with pytest.raises(NoSuchEntry):
+                    await handle.read_future(0, 0)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+
+    asyncio.run(run())
