@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from harness.slow_first import Seconds, read_seconds, slow_first, write_seconds
 from hypothesis import HealthCheck, settings
 
 # No deadlines: machines are shared and slow. The same choices each time: what fails is the change.
@@ -13,7 +17,45 @@ settings.register_profile(
 settings.register_profile("house", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("house")
 
+# Of a file that was not run by several processes yet; see pyproject.toml for the mark.
+SLOW_S = 5.0
+SECONDS = Path(__file__).parent / "build" / "test-seconds.json"
+
 crashes: list[str] = []
+measured: Seconds = {}  # the longest test of each file
+testing: dict[str, float] = {}  # a test that is under way -> seconds of its parts so far
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes have to find the same order."""
+    node.workerinput["seconds"] = read_seconds(SECONDS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes, files that take long come first."""
+    given: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if given is None or given["workercount"] < 2:
+        return
+    files: dict[str, list[pytest.Item]] = {}
+    by_marks: Seconds = {}
+    for item in items:
+        name = item.nodeid.partition("::")[0]
+        files.setdefault(name, []).append(item)
+        is_slow = item.get_closest_marker("slow") is not None
+        by_marks[name] = max(by_marks.get(name, 0.0), SLOW_S * is_slow)
+    items[:] = slow_first(files, by_marks | given["seconds"], given["workercount"])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Told by all processes to the first one, of each test's setup, call and teardown."""
+    whole = testing.pop(report.nodeid, 0.0) + report.duration
+    if report.when != "teardown":
+        testing[report.nodeid] = whole
+        return
+    name = report.nodeid.partition("::")[0]
+    measured[name] = max(measured.get(name, 0.0), whole)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -26,6 +68,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Such a test fails the run."""
     if crashes and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if session.config.getoption("numprocesses", None):  # of the process that others report to
+        write_seconds(SECONDS, measured)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

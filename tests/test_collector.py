@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from one_broker import TOPIC, Broker
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request_parser import RequestParser
+from pyxbroker.auth.authentication import _first
 from pyxbroker.base import collector
 from pyxbroker.base.collector import Collector
+from pyxbroker.base.errors import AuthenticationError, TopicNotFound
+from pyxbroker.base.pacing import Pace, paced
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.bookie.embedded import NO_ENTRY
+from pyxbroker.ledger.handle import NoSuchEntry, ReadHandle
 from pyxbroker.proto import PulsarApi as pb
 
 LATER: list[Callable[[], None]] = []
@@ -151,5 +160,129 @@ def test_topics_that_are_opened_again_leave_no_rings_of_what_was_refused(tmp_pat
                 gc.garbage.clear()
                 gc.enable()
             assert left == []
+
+    asyncio.run(run())
+
+
+async def rings_of_refusals(refused: Callable[[], Awaitable[object]]) -> list[object]:
+    """Exceptions and frames that are freed by the collector alone when that was refused often."""
+    await refused()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await refused()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        return [each for each in gc.garbage if isinstance(each, (Exception, FrameType))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def record(field: str, kind: str) -> pb.Schema:
+    fields = f'[{{"name":"{field}","type":"{kind}"}}]'
+    data = f'{{"type":"record","name":"R","fields":{fields}}}'.encode()
+    return pb.Schema(name="", type=pb.Schema.Avro, schema_data=data)
+
+
+def test_commands_that_are_refused_leave_no_rings(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Broker(tmp_path) as broker:
+            client = await broker.client()
+
+            async def create(schema: pb.Schema) -> Any:
+                command = pb.CommandGetOrCreateSchema(request_id=0, topic=TOPIC, schema=schema)
+                return await client.request(command, "getOrCreateSchemaResponse")
+
+            made = pb.CommandProducer(
+                topic=TOPIC, producer_id=1, request_id=0, schema=record("a", "int")
+            )
+            assert (await client.request(made, "producer_success")).schema_version
+
+            async def refused() -> None:
+                assert (await create(record("b", "int"))).error_message
+
+            assert await rings_of_refusals(refused) == []
+
+    asyncio.run(run())
+
+
+def test_topics_that_are_not_there_leave_no_rings(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Broker(tmp_path) as broker:
+
+            async def refused() -> None:
+                name = TopicName.get(f"{TOPIC}-of-nobody")
+                with pytest.raises(TopicNotFound):
+                    await asyncio.ensure_future(paced(broker.topics.get(name, False), line))
+
+            line = Pace().line()
+            assert await rings_of_refusals(refused) == []
+
+    asyncio.run(run())
+
+
+def test_a_paced_task_that_fails_of_what_it_waited_for_leaves_no_ring() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("refused")
+
+    async def waits() -> None:
+        await asyncio.ensure_future(fails())
+
+    async def run() -> None:
+        line = Pace().line()
+
+        async def refused() -> None:
+            with pytest.raises(ValueError, match="refused"):
+                await asyncio.ensure_future(paced(waits(), line))
+
+        assert await rings_of_refusals(refused) == []
+
+    asyncio.run(run())
+
+
+def test_requests_that_are_too_many_leave_no_rings() -> None:
+    async def refused() -> None:
+        parser = RequestParser()
+        events = parser.receive(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2, 1)
+        assert isinstance(events[-1], HttpError)
+        parser.close()
+
+    assert asyncio.run(rings_of_refusals(refused)) == []
+
+
+def test_who_is_not_let_in_leaves_no_ring() -> None:
+    class Refuses:
+        async def authenticate(self, shown: bytes) -> str:
+            raise AuthenticationError("nobody")
+
+    async def refused() -> None:
+        with pytest.raises(AuthenticationError):
+            await _first([Refuses()], lambda provider: b"")  # type: ignore[list-item]
+
+    assert asyncio.run(rings_of_refusals(refused)) == []
+
+
+def test_a_read_that_is_answered_leaves_no_ring() -> None:
+    """What it read would keep memory of the storage until the collector comes."""
+
+    class Bookie:
+        def read(self, *arguments: Any) -> None:
+            asyncio.get_running_loop().call_soon(arguments[-1], NO_ENTRY)
+
+    async def run() -> None:
+        handle = ReadHandle(1, [Bookie(), Bookie()])  # type: ignore[list-item]
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                with pytest.raises(NoSuchEntry):
+                    await handle.read_future(0, 0)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
     asyncio.run(run())

@@ -220,6 +220,7 @@ def test_frames_of_every_size_keep_their_bytes(size: int) -> None:
     async def scenario(side: Served) -> None:
         payloads = [section(os.urandom(size), checksum=False) for _ in range(4)]
         frames = [send(n, payload) for n, payload in enumerate(payloads)]
+        side.group.set_holding(True)  # so that it is read on, however much waits for its receipt
         await side.write(b"".join(frames) + ping())
         told = side.told
         assert runs_of(told) == list(enumerate(payloads))
@@ -405,6 +406,28 @@ def test_reading_pauses_at_too_many_pending_sends_and_goes_on_at_half() -> None:
         assert [each[0] for each in side.told] == ["command"]
 
     served(scenario, sends_max=4)
+
+
+def test_reading_pauses_at_too_many_bytes_of_pending_sends_and_goes_on_at_half() -> None:
+    """However few: what one client sends is written and synced at once, and others wait for it."""
+
+    async def scenario(side: Served) -> None:
+        for n in range(3):
+            await side.write(send(n, section(bytes(3 << 20))))
+        assert side.connection.pending_send_bytes > 9 << 20
+        await side.write(ping())
+        assert [each[0] for each in side.told] == ["run"] * 3
+        runs = answered(side)
+        side.producer.settle(runs[0])
+        await turns()
+        assert side.told == []
+        side.producer.settle(runs[1])
+        await turns()
+        assert [each[0] for each in side.told] == ["command"]
+        side.producer.settle(runs[2])
+        assert side.connection.pending_send_bytes == 0
+
+    served(scenario)
 
 
 def test_connections_with_producers_pause_while_too_many_bytes_are_in_flight() -> None:

@@ -167,7 +167,7 @@ def test_who_sends_bytes_and_never_a_connect_is_closed(tmp_path: Path) -> None:
             await asyncio.sleep(0.25)
             assert not half_open.connection.closed
         await half_open.closed()
-        assert 0.9 < broker.loop.time() - began < 3
+        assert 0.9 < broker.loop.time() - began < 30
         assert not other.connection.closed
         assert len(broker.service.half_open) == 0
 

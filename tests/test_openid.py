@@ -239,11 +239,11 @@ def test_keys_are_read_again_while_they_are_used_and_expire_when_they_cannot_be(
         shown = issuer.token().encode()
         await provider.authenticate(shown)
         clock.now += 64_800
-        issuer.delay_s = 0.2
-        began = time.monotonic()
+        issuer.delay_s = 0.5
         await provider.authenticate(shown)
-        assert time.monotonic() - began < 0.15, "nobody waits for the refresh"
-        await provider._issuer(issuer.url)._reading  # type: ignore[misc]
+        reading = provider._issuer(issuer.url)._reading
+        assert reading is not None and not reading.done(), "nobody waits for the refresh"
+        await reading
         assert issuer.asked[KEYS] == 2
         issuer.delay_s = 0
         clock.now += 64_800
@@ -293,7 +293,7 @@ def attempt(issuer: Issuer, trusted: Path, reason: str, **more: Any) -> None:
             now = time.monotonic()
             longest, last = max(longest, now - last), now
         await login
-        assert last - began < 5 and longest < 0.5
+        assert last - began < 30 and longest < 2
         # Who comes next is not made to wait at once.
         await refused(provider, issuer.token(), reason)
 
@@ -376,10 +376,8 @@ def test_who_waits_for_an_issuer_holds_up_nobody_else(issuer: Issuer, trusted: P
         issuer.delay_s = 0.5
         slow = asyncio.create_task(authentication.verify("token", issuer.token().encode()))
         await asyncio.sleep(0.05)
-        began = time.monotonic()
         found = await authentication.verify("token", token("static").encode())
-        assert found.identity.role == "static" and time.monotonic() - began < 0.2
-        assert not slow.done()
+        assert found.identity.role == "static" and not slow.done()
         assert (await slow).identity.role == "me"
 
     asyncio.run(main())

@@ -81,9 +81,9 @@ def test_a_user_whom_nobody_knows_takes_as_long_as_another_one() -> None:
     users = f"s:{SHA}\na:{APR1}\nc:{cheaper}\nb:{hashed}\nz:{SHA}\n"
 
     def seconds(shown: bytes) -> float:
-        began = time.perf_counter()
+        began = time.process_time()  # others may use the machine as well
         refused(shown, users)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     known = min(seconds(b"b:x") for _ in range(3))
     for shown in (b"nobody:x", b"s:x", b"a:x", b"c:x", b"nobody:" + 100 * b"x", b"b:x\0"):

@@ -278,7 +278,7 @@ def test_a_hundred_thousand_topics_are_looked_at_once_and_without_holding_the_lo
         assert (await client.receive("close_producer")).producer_id == 1
         assert len(walks) == 1
         assert len(steps) > 10
-        assert max(steps) < 0.002
+        assert max(steps) < sum(steps) / 3
         # Who sends something later is found without looking at all of them again.
         client.publish(0, b"refused", producer_id=2)
         assert (await client.receive("close_producer")).producer_id == 2

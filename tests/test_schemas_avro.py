@@ -229,6 +229,14 @@ def test_reading_and_comparing_let_others_run() -> None:
         assert found.nodes == 1 and steps >= 5_000 // avro.NAMES_PER_STEP
 
 
+def test_the_text_of_a_definition_is_read_in_a_step_of_its_own() -> None:
+    """What was read before is freed by then: to read and to free many values takes as long."""
+    steps = avro.parse(b"no JSON")
+    next(steps)
+    with pytest.raises(NoSchema, match="not JSON"):
+        next(steps)
+
+
 def test_names_have_a_length_so_that_types_in_a_namespace_cost_the_same() -> None:
     assert parsed(record("R", namespace="n" * (NAME_MAX - 2))).root.name.endswith(".R")
     for value in (

@@ -73,3 +73,30 @@ def test_another_clock_has_slices_of_its_own() -> None:
         return seen
 
     assert asyncio.run(main()) == [0, 0, 1]
+
+
+def test_a_step_that_follows_a_pause_counts() -> None:
+    """Else what follows a long one would be made in the turn of that."""
+    turns = 0
+    now = [0.0]
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> list[int]:
+        counting = asyncio.ensure_future(count())
+        await asyncio.sleep(0)
+        slices = Slices(1.0, lambda: now[0])
+        seen = []
+        for _ in range(3):
+            before = turns
+            now[0] += 5.0  # a long step
+            await slices.pause()
+            seen.append(turns - before)
+        counting.cancel()
+        return seen
+
+    assert asyncio.run(main()) == [1, 1, 1]

@@ -100,7 +100,7 @@ def test_a_disk_that_cannot_be_read_refuses_the_start_and_changes_nothing(
     with pytest.raises(OSError) as refused:
         bookie.open_at(directory, faults=faults)
     assert descriptors() == open_before
-    assert PATIENCE_S * 0.9 < time.monotonic() - began < PATIENCE_S * 3
+    assert PATIENCE_S * 0.9 < time.monotonic() - began < PATIENCE_S + 30
     assert refused.value.errno == code
     sentence = refused.value.args[1]
     assert sentence.splitlines() == [sentence]
@@ -147,11 +147,10 @@ def test_an_unreadable_block_in_the_middle_names_its_offset(bookie: Bookie) -> N
 def test_a_file_that_may_not_be_opened_refuses_the_start_at_once(bookie: Bookie) -> None:
     directory = killed(bookie)
     faults = _native.DiskFaults()
-    faults.rule("open", in_use(directory), errno=errno.EACCES)
-    began = time.monotonic()
+    # Once: who tried again would find it open.
+    faults.rule("open", in_use(directory), errno=errno.EACCES, times=1)
     with pytest.raises(PermissionError, match=in_use(directory)):
         bookie.open_at(directory, faults=faults)
-    assert time.monotonic() - began < PATIENCE_S / 2
 
 
 def test_an_unreadable_journal_is_damage_for_who_accepts_the_loss(bookie: Bookie) -> None:

@@ -31,9 +31,12 @@ cdef enum:
     CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
     CLOSED_PRODUCERS_COUNTED = 1024     # of those, at once
 
+    # Of one connection, not answered yet, before it pauses: what the journal writes and syncs at
+    # once is not much more, and others wait for that. No disk takes so much in a sync's time.
+    SEND_BYTES_MAX = 8 * 1024 * 1024
     REFUSED_SEND_BYTES = 1024       # that a SEND counts for which is only remembered to be refused
 
-    PAUSED_SENDS = 1                # too many sends pending on this connection
+    PAUSED_SENDS = 1                # too many sends pending on this connection, or too large ones
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
@@ -114,6 +117,7 @@ cdef class Connection:
     cdef readonly dict producers            # id -> ProducerState
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
+    cdef readonly int64_t pending_send_bytes    # of those
     cdef readonly uint32_t pending_acks     # whose client waits for an answer
     cdef dict closed_producers              # ids, in the order in which they were closed
     cdef Py_ssize_t closed_producers_counted    # that forget_producer has told of

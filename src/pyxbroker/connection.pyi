@@ -152,6 +152,9 @@ class Connection:
     def pending_sends(self) -> int:
         """SENDs of all its producers that are not answered yet."""
     @property
+    def pending_send_bytes(self) -> int:
+        """Bytes of those."""
+    @property
     def writing(self) -> bool:
         """Something waits until the peer reads."""
     @property

@@ -253,6 +253,7 @@ cdef class ProducerState:
         run.bytes = REFUSED_SEND_BYTES
         self.pending_sends += 1
         connection.pending_sends += 1
+        connection.pending_send_bytes += REFUSED_SEND_BYTES
         connection.group.publish_started(REFUSED_SEND_BYTES)
         connection._pause_for_sends()
         return run
@@ -260,11 +261,14 @@ cdef class ProducerState:
     def settle(self, EntryRun run not None):
         """The run is answered, well or not: it counts no longer against the limits."""
         cdef Connection connection = self.connection
+        cdef int64_t size = <int64_t>(run.bytes - run.prefixed)
         self.pending_sends -= run.count
         connection.pending_sends -= run.count
-        connection.group.publish_ended(<int64_t>(run.bytes - run.prefixed))
+        connection.pending_send_bytes -= size
+        connection.group.publish_ended(size)
         if (connection.paused & PAUSED_SENDS
-                and connection.pending_sends * 2 <= connection.group.sends_max):
+                and connection.pending_sends * 2 <= connection.group.sends_max
+                and connection.pending_send_bytes * 2 <= SEND_BYTES_MAX):
             connection._set_paused(PAUSED_SENDS, False)
 
 
@@ -580,6 +584,7 @@ cdef class Connection:
             producer.msg_in += run.messages
             producer.bytes_in += run.bytes
             self.pending_sends += run.count
+            self.pending_send_bytes += <int64_t>run.bytes
             if self.group.holding:
                 self.group.held[producer] = None
             self.group.publish_started(<int64_t>run.bytes)
@@ -595,7 +600,9 @@ cdef class Connection:
         return 0
 
     cdef int _pause_for_sends(self) except -1:
-        if self.pending_sends >= self.group.sends_max and not self.group.holding:
+        cdef bint many = (self.pending_sends >= self.group.sends_max
+                          or self.pending_send_bytes >= SEND_BYTES_MAX)
+        if many and not self.group.holding:
             self._set_paused(PAUSED_SENDS, True)
         return 0
 

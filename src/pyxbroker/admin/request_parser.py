@@ -280,7 +280,8 @@ def _explain(error: httptools.HttpParserError) -> HttpError:
     """The refusal for what the parser, or a callback of it, has met."""
     cause = error.__context__
     if isinstance(cause, HttpError):
-        return cause
+        # Frames hold the events that it is going to be one of: they would be a ring.
+        return cause.with_traceback(None)
     if cause is not None:
         refused = HttpError(500, "The broker failed to read this request; its log says why.")
         refused.__cause__ = cause

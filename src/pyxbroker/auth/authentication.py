@@ -126,7 +126,10 @@ async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], b
                 continue
             if not isinstance(error, NotShown) or isinstance(reason, NotShown):
                 reason = error
-    raise reason
+    try:
+        raise reason
+    finally:
+        del reason  # whose traceback has this frame
 
 
 def _shown_by(

@@ -102,21 +102,23 @@ class PasswordChecks:
 
     def _make_room(self, network: str) -> None:
         """Sends one away for who comes. Raises NotChecked when that is who comes."""
-        too_many = NotChecked(f"{self._waiting_max} passwords wait to be checked already.")
         lines = self._lines_of_suspects
         if not lines or network in self._suspects:
             every = (self._lines, self._lines_of_suspects)
             lines = max(every, key=lambda each: max(map(len, each.values()), default=0))
             own = max(len(each.get(network, ())) for each in every)
             if own >= max(map(len, lines.values())) - 1:
-                raise too_many
+                raise self._too_many()
         name = max(lines, key=lambda each: len(lines[each]))
         last = lines[name].pop()
         if not lines[name]:
             del lines[name]
         self._waiting -= 1
         if not last.done():
-            last.set_exception(too_many)
+            last.set_exception(self._too_many())
+
+    def _too_many(self) -> NotChecked:
+        return NotChecked(f"{self._waiting_max} passwords wait to be checked already.")
 
     def _call_next(self) -> None:
         """The next one has its turn; it is busy from then on."""

@@ -153,12 +153,13 @@ def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None
             result: T = end.value
             return result
         finally:
-            failure = None  # one that goes on from here knows this frame: no ring is left of them
+            failure = None  # else it and this frame, which its traceback has, would be a ring
             pace.spend(clock() - began)
         try:
             yield waited
         except BaseException as error:
             failure = error
+        waited = None  # and so would what it is the failure of
 
 
 class _Place:

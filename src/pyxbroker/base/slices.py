@@ -61,3 +61,6 @@ class Slices:
         began = turn.begin(now) if turn.began is None else turn.began
         if now - began >= self._slice_s:
             await asyncio.sleep(0)
+            # The step that follows counts, which may be a long one.
+            if turn.began is None:
+                turn.begin(self._clock())

@@ -36,6 +36,8 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 BOLD = "\x1b[1m{}\x1b[0m"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
+SWITCH_S = 0.0005
+"""For which a thread may keep Python from the event loop, which waits for it with all clients."""
 
 ABOUT = """\
 Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
@@ -204,6 +206,7 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
     """Serves until SIGINT or SIGTERM, then stops cleanly. Raises StartError."""
     # Almost all that a start makes stays: until it is done, collecting costs and frees nothing.
     gc.disable()
+    sys.setswitchinterval(SWITCH_S)
     import uvloop
 
     uvloop.run(_serve(config, data_directory, accept_loss))

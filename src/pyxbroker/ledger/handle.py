@@ -142,25 +142,7 @@ class ReadHandle:
 
         Bookies are asked in the order of the entry's write set, the next one when one fails.
         """
-        count = len(self.bookies)
-        order = deque(self.bookies[(first + i) % count] for i in range(count))
-
-        def on_read(result: EntryBatch | int) -> None:
-            if not isinstance(result, int):
-                if self._has_some(result):
-                    callback(result)
-                    return
-                result = DAMAGED
-            if order:
-                ask()
-            else:
-                callback(error_of(result, self.ledger_id, first))
-
-        def ask() -> None:
-            bookie = order.popleft()
-            bookie.read(self.ledger_id, first, last, count_max, bytes_max, on_read)
-
-        ask()
+        _Read(self, first, last, count_max, bytes_max, callback).ask()
 
     def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
         """The same for coroutines: entries from first on, as many as come in one read."""
@@ -168,6 +150,48 @@ class ReadHandle:
         on_read = partial(resolve, future)
         self.read(first, last, min(last - first + 1, 1024), 8 << 20, on_read)
         return future
+
+
+class _Read:
+    """One read, until a bookie has answered it. The bookie alone keeps it: it is in no ring."""
+
+    __slots__ = ("bytes_max", "callback", "count_max", "first", "handle", "last", "order")
+
+    def __init__(
+        self,
+        handle: ReadHandle,
+        first: int,
+        last: int,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+    ) -> None:
+        self.handle = handle
+        self.first = first
+        self.last = last
+        self.count_max = count_max
+        self.bytes_max = bytes_max
+        self.callback = callback
+        count = len(handle.bookies)
+        self.order = deque(handle.bookies[(first + i) % count] for i in range(count))
+
+    def ask(self) -> None:
+        """Asks the next bookie."""
+        self.order.popleft().read(
+            *(self.handle.ledger_id, self.first, self.last, self.count_max, self.bytes_max),
+            self.on_read,
+        )
+
+    def on_read(self, result: EntryBatch | int) -> None:
+        if not isinstance(result, int):
+            if self.handle._has_some(result):
+                self.callback(result)
+                return
+            result = DAMAGED
+        if self.order:
+            self.ask()
+        else:
+            self.callback(error_of(result, self.handle.ledger_id, self.first))
 
 
 class LedgerHandle(ReadHandle):

@@ -64,7 +64,11 @@ async def open_managed_ledger(
         if found is None and not create:
             return None
         if found is None and refusal is not None:
-            raise refusal
+            try:
+                # That of the journal is raised again and again: its traceback must not grow.
+                raise refusal.with_traceback(None)
+            finally:
+                del refusal, failure  # whose traceback has this frame
     try:
         await _open(managed_ledger, found, patience)
     except JournalFailed:

@@ -88,6 +88,7 @@ def parse(data: bytes) -> Steps[AvroSchema]:
     values = sum(map(data.count, (b",", b":", b"[", b"{")))
     if values > VALUES_MAX:
         raise NoSchema(f"it has {values} values, and at most {VALUES_MAX} are allowed")
+    yield  # what was read before is freed in another turn, and that takes as long
     try:
         value = json.loads(data.decode(), parse_constant=_no_number)
     except UnicodeDecodeError:

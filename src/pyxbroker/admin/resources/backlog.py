@@ -72,7 +72,7 @@ async def unload(request: Request) -> Response:
 
 async def trim(request: Request) -> Response:
     """Deletes the ledgers that nobody needs and nothing retains, of every partition."""
-    refusal = HttpError(405, "Trim on a non-persistent topic is not allowed")
+    refusal = (405, "Trim on a non-persistent topic is not allowed")
     return await _delete_stored(request, "Trim", refusal, PersistentTopic.trim)
 
 
@@ -80,20 +80,20 @@ async def truncate(request: Request) -> Response:
     """Acknowledges everything for all subscriptions and deletes all ledgers but the open one,
     whatever is to be retained.
     """
-    refusal = HttpError(412, "unsupport truncate")
+    refusal = (412, "unsupport truncate")
     return await _delete_stored(request, "Truncate", refusal, PersistentTopic.truncate)
 
 
 async def _delete_stored(
     request: Request,
     what: str,
-    refusal: HttpError,
+    refusal: tuple[int, str],
     delete: Callable[[PersistentTopic], Awaitable[None]],
 ) -> Response:
-    """refusal: for a topic that stores nothing."""
+    """refusal: status and sentence for a topic that stores nothing."""
     name = topic_of(request)
     if not name.is_persistent:
-        raise refusal
+        raise HttpError(*refusal)
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
@@ -123,8 +123,11 @@ async def compact(request: Request) -> Response:
             if refusal is not None:
                 log.warning("a partition is not compacted", topic=each, error=error)
             refusal = refusal or error
-    if refusal is not None:
-        raise refusal
+    try:
+        if refusal is not None:
+            raise refusal
+    finally:
+        del refusal  # whose traceback has this frame
     return Response.empty()
 
 

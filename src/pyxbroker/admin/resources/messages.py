@@ -130,14 +130,11 @@ async def get_id_by_time(request: Request) -> Response:
 async def get_id_by_index(request: Request) -> Response:
     """The id of the entry that has the message with an index."""
     refusal = "GetMessageIDByIndex is not allowed on partitioned-topic"
-    no_indexes = HttpError(
-        412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
-    )
     if not request.app.broker.config.brokerEntryMetadataInterceptors:
-        raise no_indexes
+        raise _no_indexes()
     topic = await stored_topic(request, "Get message id by index", refusal)
     if topic.entry_metadata is None or not topic.entry_metadata.has_indexes:
-        raise no_indexes
+        raise _no_indexes()
     index = request.argument("index")
     if index < 0:
         raise HttpError(404, f"Invalid message index: {index}")
@@ -147,6 +144,12 @@ async def get_id_by_index(request: Request) -> Response:
     if found is None:
         raise HttpError(404, f"Message not found for index {index}")
     return Response.json(_message_id(topic, found))
+
+
+def _no_indexes() -> HttpError:
+    return HttpError(
+        412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
+    )
 
 
 def _message_id(

@@ -153,8 +153,11 @@ async def with_each(request: Request, name: TopicName, work: Work) -> None:
             is_done = True
         except SubscriptionNotFound as error:
             missed = error
-    if missed is not None and not is_done:
-        raise missed
+    try:
+        if missed is not None and not is_done:
+            raise missed
+    finally:
+        del missed  # whose traceback has this frame
 
 
 def missing(name: TopicName) -> HttpError:

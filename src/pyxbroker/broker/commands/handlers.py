@@ -441,12 +441,17 @@ class Handlers:
         self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
     ) -> None:
         subscription = _changed_by(connection, command, message)
-        outcome: object = DONE
         try:
             await waiting
         except Exception as error:
             self._answer_error(connection, command, message, error)
-            outcome = error
+            self._audit_change(connection, command, subscription, error)
+        else:
+            self._audit_change(connection, command, subscription, DONE)
+
+    def _audit_change(
+        self, connection: Connection, command: Command, subscription: str | None, outcome: object
+    ) -> None:
         if subscription is not None:
             session = connection.session
             self.broker.audit.changed(

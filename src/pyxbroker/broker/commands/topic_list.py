@@ -271,8 +271,11 @@ class WatchedNamespace:
                     except Exception as error:
                         failure = error
                 await slices.pause()
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # whose traceback has this frame
         self._announced = self.topics
 
 

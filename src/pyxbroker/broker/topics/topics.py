@@ -156,7 +156,10 @@ class Topics:
                 under_way = (self._begin(name, self._open(name, create), create), create)
             opening, creates = under_way
             if creates or not create:
-                return await asyncio.shield(opening)
+                try:
+                    return await asyncio.shield(opening)
+                finally:
+                    del opening, under_way  # what they hold has this frame in its traceback
             # Who asked for it would not make it; a topic is opened once at a time.
             await asyncio.wait([opening])
 
@@ -610,8 +613,11 @@ class Topics:
                 missing = error
             except SubscriptionNotFound:
                 missing = SubscriptionNotFound("Subscription not found")  # of any partition
-        if not is_found:
-            raise missing
+        try:
+            if not is_found:
+                raise missing
+        finally:
+            del missing  # whose traceback has this frame
 
     async def unload(self, name: TopicName) -> None:
         """Closes a topic if it is open; its clients open it again. Raises PersistenceError."""
