@@ -85,9 +85,13 @@ def stored_of(url: str, topic: str, timeout_s: float, security: Security) -> Sto
 def entries_of(
     ledgers: Iterable[Ledger], begin: Position, end: Position
 ) -> tuple[tuple[int, int], ...]:
-    """(id, entries) of the ledgers of a range."""
+    """(id, entries) of the ledgers of a range; of that which it ends in those up to there, which
+    are as many whatever is added.
+    """
     return tuple(
-        (each.id, each.entries) for each in ledgers if begin.ledger <= each.id <= end.ledger
+        (each.id, min(each.entries, end.entry + 1) if each.id == end.ledger else each.entries)
+        for each in ledgers
+        if begin.ledger <= each.id <= end.ledger
     )
 
 
