@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -113,6 +113,10 @@ def test_clients_that_come_and_go_leave_no_rings(tmp_path: Path, kind: str) -> N
         )
         sub_type = getattr(pb.CommandSubscribe, kind)
         await client.subscribe(topic=topic, subType=sub_type)
+        watch = pb.CommandWatchTopicList(
+            request_id=0, watcher_id=1, namespace="public/default", topics_pattern=".*"
+        )
+        await client.request(watch, "watchTopicListSuccess")
         client.far.close()
         for _ in range(50):
             await asyncio.sleep(0)
@@ -130,6 +134,7 @@ def test_clients_that_come_and_go_leave_no_rings(tmp_path: Path, kind: str) -> N
                 gc.set_debug(gc.DEBUG_SAVEALL)
                 gc.collect()
                 left = [type(each).__module__ for each in gc.garbage]
+                left += [each.__module__ for each in gc.garbage if isinstance(each, FunctionType)]
             finally:
                 gc.set_debug(0)
                 gc.garbage.clear()

@@ -117,6 +117,10 @@ class MatchingTopics:
                 self._payer.take_over(self._paid)
 
 
+def _nothing() -> None:
+    """What is to be done for a watcher that has nothing open."""
+
+
 class TopicListWatcher:
     """One WATCH_TOPIC_LIST of a client."""
 
@@ -126,7 +130,7 @@ class TopicListWatcher:
         self._owed: tuple[list[str], list[str]] = ([], [])  # news that could not be told yet
         self.topics = topics
         self.memory: ConnectionMemory = connection.session.memory
-        self.forget: Callable[[], None] = lambda: None
+        self.forget: Callable[[], None] = _nothing
 
     async def on_change(self, new: list[str], gone: list[str], pause: Pause) -> bytes | None:
         """The frame that tells the client what of a change concerns it."""
@@ -213,9 +217,12 @@ class WatchedNamespace:
         return [each for topics in self._matching.values() for each in topics.watchers]
 
     def close(self) -> None:
-        self._unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
+        """Nobody wants to know any more. What it kept for that refers to it: they were a ring."""
+        unsubscribe, self._unsubscribe = self._unsubscribe, _nothing
+        unsubscribe()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
 
     def _on_notification(self, notification: Notification) -> None:
         if notification.path == self._path:
@@ -393,6 +400,7 @@ class TopicLists:
             raise
 
         def forget() -> None:
+            watcher.forget = _nothing  # else the two would be a ring
             topics.leave(watcher)
             watched.release(text, topics)
             session.memory.release(cost)
