@@ -72,6 +72,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises WrongOption."""
         self._options = options
         self._columns = columns
+        self._planned: dict[str, str] | None = None  # the offset that the next batch begins at
         self._gone: set[str] = set()  # topics of which that was told
         self._held: dict[str, Position] = {}  # where the query's own subscription was moved
         self._unheld: set[str] = set()  # topics that it was not there for
@@ -87,7 +88,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
         self._hold(begins)
-        return write_offset(begins)
+        self._planned = write_offset(begins)
+        return self._planned
 
     def commit(self, end: dict[str, str]) -> None:
         """A batch is done: what it had need not be kept for this query any more."""
@@ -96,7 +98,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
     ) -> dict[str, str]:
-        """Spark before 4.2 gives neither; then all that is there is the next batch."""
+        """Spark before 4.2 gives neither; then all that is there is the next batch, and where that
+        begins is only known when one was planned before.
+        """
+        if start is None:
+            start = self._planned
         stood = read_offset(start or {})
         found = self._found(stood)
         self._reported = write_offset({topic: each.last for topic, each in found.items()})
@@ -181,6 +187,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        self._planned = end
         begins, stops = read_offset(start), read_offset(end)
         begins = read_begins(end) | begins
         stops = _with_something(begins, stops)
