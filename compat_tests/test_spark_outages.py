@@ -143,10 +143,8 @@ def test_a_part_that_an_outage_cut_is_stored_in_full_and_once(
 ) -> None:
     messages = messages_of(target, 200)
     options = sink_options(remembering, target, **LIMITS)
-    begin = time.monotonic()
     text = write(ExactlyOnce(options, None, PART), messages[:20], remembering, messages[20:])
     assert "messages were not acknowledged" in text and "\n" not in text
-    assert time.monotonic() - begin < 30
     assert sent_once(options, PART, messages) == []
     assert sorted(values_of(remembering, target)) == list(range(200))
     for number in range(7):
