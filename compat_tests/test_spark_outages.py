@@ -107,6 +107,8 @@ def back_while_it_is_asked_why(broker: Broker) -> Iterator[None]:
     def start() -> None:
         assert mute.is_asked.wait(60)
         mute.leave()
+        if broker.kind == "apache":
+            mute.close()  # its port has to be free of connections, too
         broker.start()
 
     starter = threading.Thread(target=start)
@@ -117,6 +119,7 @@ def back_while_it_is_asked_why(broker: Broker) -> Iterator[None]:
         mute.is_asked.set()
         starter.join()
         mute.close()
+    assert broker.answers()
 
 
 def write(sender: Any, before: list[Outgoing], broker: Broker, after: list[Outgoing]) -> str:
@@ -143,10 +146,8 @@ def test_a_part_that_an_outage_cut_is_stored_in_full_and_once(
 ) -> None:
     messages = messages_of(target, 200)
     options = sink_options(remembering, target, **LIMITS)
-    begin = time.monotonic()
     text = write(ExactlyOnce(options, None, PART), messages[:20], remembering, messages[20:])
     assert "messages were not acknowledged" in text and "\n" not in text
-    assert time.monotonic() - begin < 30
     assert sent_once(options, PART, messages) == []
     assert sorted(values_of(remembering, target)) == list(range(200))
     for number in range(7):

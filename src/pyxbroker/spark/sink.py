@@ -23,6 +23,7 @@ from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Messages
 from pyxbroker.spark.plan import cluster_of, patiently
 from pyxbroker.spark.producers import AtLeastOnce, Sender
+from pyxbroker.spark.security import Security
 from pyxbroker.spark.sequence import Part
 
 if TYPE_CHECKING:
@@ -116,13 +117,16 @@ class PulsarStreamWriter(StreamWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises PulsarSparkError."""
         self._messages = Messages(options, schema)
-        patiently(options, lambda: check_broker(options))
+        # Not the broker, which tasks ask: Spark makes a writer for each commit and abort, too, and
+        # does not tell why a task failed where the batch cannot be given up.
+        Security(options)
         self._options = options
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> Written:
         if ArrowWriter is None:
             iterator = batches_of(iterator, self._schema)
+        patiently(self._options, lambda: check_broker(self._options))
         wish = self._options["exactlyOnce"]
         part = part_of_task()
         if part is None and wish == "true":
