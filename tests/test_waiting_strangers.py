@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from harness.tokens import token
+from hypothesis import given
+from hypothesis import strategies as st
 
 from one_bookie import until
 from one_broker import Broker, Client, command_of
@@ -155,3 +157,42 @@ def test_all_that_is_looked_at_of_a_connect_is_kept(tmp_path: Path) -> None:
         assert client.connection.protocol_version == 21
 
     serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)
+
+
+def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:
+    looked_at = 0
+
+    class Key(int):
+        def __hash__(self) -> int:
+            nonlocal looked_at
+            looked_at += 1
+            return int.__hash__(self)
+
+        __eq__ = int.__eq__
+
+    costs: client_memory.Costs[Key] = client_memory.Costs()
+    assert costs.costliest() == (None, 0)
+    for number in range(5_000):
+        costs.add(Key(number), 1_000 + number % 10)
+    looked_at = 0
+    for number in range(9, 1_009, 10):
+        assert costs.costliest() == (number, 1_009)  # of equals who came first
+        assert costs.remove(Key(number)) == 1_009
+    assert looked_at < 1_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=400))
+def test_costs_are_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
+    costs: client_memory.Costs[int] = client_memory.Costs()
+    plain: dict[int, int] = {}
+    for key, size in steps:
+        if key in plain:
+            assert costs.remove(key) == plain.pop(key)
+        else:
+            costs.add(key, size)
+            plain[key] = size
+        assert costs.remove(99) == 0
+        found = max(plain, key=plain.__getitem__, default=None)
+        assert costs.costliest() == (found, plain.get(found, 0) if found is not None else 0)
+        assert len(costs) == len(plain)
+        assert len(costs._heap) <= client_memory.SWEPT_FROM + 2 * len(plain) + 1

@@ -193,12 +193,16 @@ class WebServer:
         """Whether each answer in progress is the last one of its connection."""
         return self._stopped is not None
 
-    def waits(self, connection: HttpConnection, is_waiting: bool) -> None:
-        """Whether a connection waits for a request: it may have to give way then."""
+    def waits(self, connection: HttpConnection, is_waiting: bool) -> bool:
+        """Whether a connection waits for its client: it may have to give way then. Returns whether
+        it has waited before.
+        """
+        has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:
             self._waiting.setdefault(connection)
         else:
             self._waiting.pop(connection, None)
+        return has_waited
 
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
