@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from one_bookie import until
 from one_broker import Broker, Client, command_of
 from oracles import wire
 from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.base.pacing import Pace
 from pyxbroker.broker import client_memory
 from pyxbroker.proto import PulsarApi as pb
 from test_client_memory import LONG
@@ -100,6 +102,21 @@ def test_of_a_connect_that_waits_no_more_is_kept_than_what_is_looked_at(
             broker, b"slow", proxy_to_broker_url="x" * 60_000, original_auth_data="x" * 60_000
         )
         assert memory(broker).stranger_bytes < client_memory.COMMAND_BYTES + 1_000
+
+    serve(tmp_path, scenario)
+
+
+def test_strangers_have_the_pace_of_the_door_and_who_is_let_in_that_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.service.door.pace = Pace(math.inf)
+        hold_up(broker, monkeypatch)
+        waiting = await wait_with(broker)
+        known = await let_in(broker, connect(token("me")))
+        assert waiting.connection.session.line.pace is broker.service.door.pace
+        assert known.connection.session.line.pace is broker.service.pace
+        assert known.connection.session.stranger is None
 
     serve(tmp_path, scenario)
 
