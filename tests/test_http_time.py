@@ -392,6 +392,22 @@ def test_who_takes_nothing_of_its_answer_gives_way_and_who_takes_it_has_all_of_i
     run(main)
 
 
+def test_who_has_asked_for_nothing_yet_has_the_pace_of_the_door(run: Run) -> None:
+    async def main() -> None:
+        async with served() as web:
+            reader, writer = await dial(web)
+            writer.write(GET[:5])
+            await until(lambda: web.server._connections)
+            [asking] = web.server._connections
+            assert asking._line.pace is web.server._door.pace
+            writer.write(GET[5:])
+            assert b"200 OK" in await reader.readline()
+            assert asking._line.pace is web.server._pace is not web.server._door.pace
+            writer.close()
+
+    run(main)
+
+
 def test_who_has_caught_up_waits_for_the_answer_and_keeps_its_place(run: Run) -> None:
     async def main() -> None:
         goes_on = asyncio.Event()

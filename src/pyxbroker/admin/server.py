@@ -215,6 +215,10 @@ class WebServer:
         """In which the requests of one more connection wait for their turn."""
         return self._pace.line()
 
+    def strangers_line(self) -> Line:
+        """In which it waits before it has asked for anything."""
+        return self._door.pace.line()
+
     def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
         """Runs what answers a request."""
         task = self.loop.create_task(paced(answering, line))

@@ -73,7 +73,8 @@ class HttpConnection(asyncio.Protocol):
         self.address = address  # of the client, without its port
         self.opening: asyncio.Task[None] | None = None  # ends when there is a transport
         self._loop = server.loop
-        self._line = server.line()
+        self._line = server.strangers_line()  # another one from its first request on
+        self._has_asked = False
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
         self._parser: RequestParser  # from connection_made on
@@ -333,6 +334,9 @@ class HttpConnection(asyncio.Protocol):
     # --- answers go out -----------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
+        if not self._has_asked:
+            self._has_asked = True
+            self._line = self._server.line()
         self._current = request
         self._server.waits(self, False)
         if request.body.complete:
