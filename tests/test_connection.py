@@ -258,6 +258,36 @@ def test_commands_before_the_handshake_go_to_the_handlers() -> None:
     served(scenario)
 
 
+def test_strangers_are_served_one_in_a_step_and_clients_do_not_wait_behind_them() -> None:
+    async def scenario(side: Served) -> None:
+        strangers = [side.accept_stranger() for _ in range(5)]
+        for _, far in strangers:
+            far.send(ping())
+        side.far.send(ping())
+        side.group._on_ready()
+        assert len(side.told) == 1
+        for _ in range(5):
+            side.group.on_ready()
+            assert len(side.told) == 1
+        side.group.on_ready()
+        assert side.told == []
+        # Who is let in is served with the clients from then on, whatever it waits for.
+        stranger, far = strangers[0]
+        stranger.establish()
+        stranger.establish()
+        far.send(ping())
+        side.group.on_ready()
+        assert side.told == []
+        side.group._on_ready()
+        assert len(side.told) == 1
+        for connection, far in strangers:
+            connection.close()
+            connection.establish()
+            far.close()
+
+    served(scenario)
+
+
 def test_acks_and_permits_reach_the_consumer() -> None:
     async def scenario(side: Served) -> None:
         ids = [

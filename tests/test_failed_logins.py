@@ -21,12 +21,14 @@ from pyxbroker.admin.response import Response
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.failed_logins import FailedLogins, network_of
-from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.auth.provider import NotChecked
+from pyxbroker.base.errors import AuthenticationError, TooManyRequests
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
 
 BAD = token("me", SECRET[::-1])
+WRONG = AuthenticationError("as shown")
 
 
 class Clock:
@@ -50,12 +52,25 @@ def is_refused(found: FailedLogins, address: str = "10.0.0.1", shown: bytes = b"
     return False
 
 
+@pytest.mark.parametrize("error", [NotChecked("not now"), TooManyRequests("too many")])
+def test_what_nobody_has_looked_at_is_no_guess(error: Exception) -> None:
+    found = logins(Clock())
+    found.succeeded("token", b"right")
+    for _ in range(10):
+        found.failed("10.0.0.1", "token", b"x", error)
+        found.failed("10.0.0.1", "token", b"right", error)
+    assert not is_refused(found)
+    for _ in range(3):
+        found.failed("10.0.0.1", "token", b"x", WRONG)
+    assert is_refused(found) and not is_refused(found, shown=b"right")
+
+
 def test_an_address_is_refused_for_a_period_after_so_many_failures() -> None:
     clock = Clock()
     found = logins(clock)
     for number in range(3):
         assert not is_refused(found)
-        found.failed("10.0.0.1", "token", b"%d" % number)
+        found.failed("10.0.0.1", "token", b"%d" % number, WRONG)
     assert is_refused(found)
     assert not is_refused(found, "10.0.0.2")
     clock.now += 59
@@ -64,7 +79,7 @@ def test_an_address_is_refused_for_a_period_after_so_many_failures() -> None:
         found.check("10.0.0.1", "token", b"x")
     clock.now += 1
     assert not is_refused(found)
-    found.failed("10.0.0.1", "token", b"x")
+    found.failed("10.0.0.1", "token", b"x", WRONG)
     assert not is_refused(found)
 
 
@@ -72,7 +87,7 @@ def test_failures_that_are_far_between_are_forgotten() -> None:
     clock = Clock()
     found = logins(clock)
     for _ in range(20):
-        found.failed("10.0.0.1", "token", b"x")
+        found.failed("10.0.0.1", "token", b"x", WRONG)
         clock.now += 31
         assert not is_refused(found)
 
@@ -81,17 +96,17 @@ def test_what_was_right_lately_is_looked_at_whoever_else_fails_there() -> None:
     found = logins(Clock())
     found.succeeded("token", b"right")
     for _ in range(3):
-        found.failed("10.0.0.1", "token", b"x")
+        found.failed("10.0.0.1", "token", b"x", WRONG)
     assert is_refused(found)
     assert not is_refused(found, shown=b"right")
-    found.failed("10.0.0.1", "token", b"right")  # it has expired
+    found.failed("10.0.0.1", "token", b"right", WRONG)  # it has expired
     assert is_refused(found, shown=b"right")
 
 
 def test_a_network_of_ipv6_counts_as_one_address() -> None:
     found = logins(Clock())
     for number in range(3):
-        found.failed(f"2001:db8::{number}", "token", b"x")
+        found.failed(f"2001:db8::{number}", "token", b"x", WRONG)
     assert is_refused(found, "2001:db8::ffff:1")
     assert not is_refused(found, "2001:db8:0:1::1")
     assert network_of("::ffff:10.1.2.3") == network_of("10.1.2.3") == "10.1.2.3"
@@ -104,7 +119,7 @@ def test_memory_is_bounded_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(failed_logins, "RIGHT_MAX", 100)
     found = logins(Clock(), most=1)
     for number in range(1000):
-        found.failed(f"10.0.{number // 256}.{number % 256}", "token", b"x")
+        found.failed(f"10.0.{number // 256}.{number % 256}", "token", b"x", WRONG)
         found.succeeded("token", b"%d" % number)
     assert (len(found._failures), len(found._right)) == (100, 100)
     assert is_refused(found, "10.0.3.231")
@@ -114,10 +129,10 @@ def test_memory_is_bounded_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_there_may_be_no_limit_and_who_shows_nothing_guesses_nothing() -> None:
     found = logins(Clock(), most=0)
     for _ in range(1000):
-        found.failed("10.0.0.1", "token", b"x")
+        found.failed("10.0.0.1", "token", b"x", WRONG)
     assert not is_refused(found)
     found = logins(Clock(), most=1)
-    found.failed("10.0.0.1", "token", b"")
+    found.failed("10.0.0.1", "token", b"", WRONG)
     assert not is_refused(found)
 
 

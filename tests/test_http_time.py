@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import Transport
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sized
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -355,6 +357,82 @@ def test_stopping_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPat
             assert not web.server._tasks
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
+            writer.close()
+
+    run(main)
+
+
+def is_longer(waiting: Sized, before: Sized) -> bool:
+    return len(waiting) > len(before)
+
+
+HUGE = 16 << 20  # more than the kernel takes
+SMALL = b"GET /small HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
+
+
+@pytest.mark.parametrize("head", [GET, LAST])
+def test_who_takes_nothing_of_its_answer_gives_way_and_who_takes_it_has_all_of_it(
+    run: Run, head: bytes
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"x" if request.path == "/small" else b"x" * HUGE)
+
+    async def main() -> None:
+        async with served(answer, connections_max=3) as web:
+            peers = [await dial(web) for _ in range(3)]
+            for _, writer in peers:
+                before = list(web.server._waiting)
+                writer.write(head)
+                await until(partial(is_longer, web.server._waiting, before))
+            assert await statuses(web, SMALL) == [200]
+            with suppress(ConnectionResetError):
+                assert len(await peers[0][0].read()) < HUGE
+            reader, _ = peers[2]
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(HUGE) == b"x" * HUGE
+            for _, writer in peers:
+                writer.close()
+
+    run(main)
+
+
+def test_who_has_asked_for_nothing_yet_has_the_pace_of_the_door(run: Run) -> None:
+    async def main() -> None:
+        async with served() as web:
+            reader, writer = await dial(web)
+            writer.write(GET[:5])
+            await until(lambda: web.server._connections)
+            [asking] = web.server._connections
+            assert asking._line.pace is web.server._door.pace
+            writer.write(GET[5:])
+            assert b"200 OK" in await reader.readline()
+            assert asking._line.pace is web.server._pace is not web.server._door.pace
+            writer.close()
+
+    run(main)
+
+
+def test_who_has_caught_up_waits_for_the_answer_and_keeps_its_place(run: Run) -> None:
+    async def main() -> None:
+        goes_on = asyncio.Event()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"x" * HUGE
+            await goes_on.wait()
+            yield b"y"
+
+        async def answer(request: Request) -> Response:
+            return Response(pieces())
+
+        async with served(answer) as web:
+            reader, writer = await dial(web)
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            await until(lambda: web.server._waiting)
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(HUGE) == b"x" * HUGE
+            await until(lambda: not web.server._waiting)
+            goes_on.set()
+            assert await reader.read() == b"y"
             writer.close()
 
     run(main)

@@ -183,6 +183,21 @@ def test_connections_of_the_broker_are_counted_while_they_live(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_a_stop_closes_those_that_have_said_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=0)
+        service = await start_standalone(config, tmp_path)
+        ports = (service.broker_port, service.web_port)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+        await until(lambda: service.broker.connection_count == 1)
+        await service.stop()
+        for reader, writer in silent:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_defect_met_while_a_connection_closes_keeps_nobody_else_attached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

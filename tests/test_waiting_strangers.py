@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.tokens import token
+from hypothesis import given
+from hypothesis import strategies as st
 
 from one_bookie import until
 from one_broker import Broker, Client, command_of
 from oracles import wire
 from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.base.pacing import Pace
 from pyxbroker.broker import client_memory
 from pyxbroker.proto import PulsarApi as pb
 from test_client_memory import LONG
@@ -102,6 +106,21 @@ def test_of_a_connect_that_waits_no_more_is_kept_than_what_is_looked_at(
     serve(tmp_path, scenario)
 
 
+def test_strangers_have_the_pace_of_the_door_and_who_is_let_in_that_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.service.door.pace = Pace(math.inf)
+        hold_up(broker, monkeypatch)
+        waiting = await wait_with(broker)
+        known = await let_in(broker, connect(token("me")))
+        assert waiting.connection.session.line.pace is broker.service.door.pace
+        assert known.connection.session.line.pace is broker.service.pace
+        assert known.connection.session.stranger is None
+
+    serve(tmp_path, scenario)
+
+
 def test_who_goes_away_before_it_is_let_in_is_looked_at_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,3 +174,42 @@ def test_all_that_is_looked_at_of_a_connect_is_kept(tmp_path: Path) -> None:
         assert client.connection.protocol_version == 21
 
     serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)
+
+
+def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:
+    looked_at = 0
+
+    class Key(int):
+        def __hash__(self) -> int:
+            nonlocal looked_at
+            looked_at += 1
+            return int.__hash__(self)
+
+        __eq__ = int.__eq__
+
+    costs: client_memory.Costs[Key] = client_memory.Costs()
+    assert costs.costliest() == (None, 0)
+    for number in range(5_000):
+        costs.add(Key(number), 1_000 + number % 10)
+    looked_at = 0
+    for number in range(9, 1_009, 10):
+        assert costs.costliest() == (number, 1_009)  # of equals who came first
+        assert costs.remove(Key(number)) == 1_009
+    assert looked_at < 1_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=400))
+def test_costs_are_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
+    costs: client_memory.Costs[int] = client_memory.Costs()
+    plain: dict[int, int] = {}
+    for key, size in steps:
+        if key in plain:
+            assert costs.remove(key) == plain.pop(key)
+        else:
+            costs.add(key, size)
+            plain[key] = size
+        assert costs.remove(99) == 0
+        found = max(plain, key=plain.__getitem__, default=None)
+        assert costs.costliest() == (found, plain.get(found, 0) if found is not None else 0)
+        assert len(costs) == len(plain)
+        assert len(costs._heap) <= client_memory.SWEPT_FROM + 2 * len(plain) + 1

@@ -55,6 +55,12 @@ class Polite:
         self._process.start()
         theirs.close()  # So that its end is seen when it ends.
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process.pid is not None, "it was started"
+        return self._process.pid
+
     def take(self) -> list[float]:
         """The seconds that receipts took since the last call; waits for one at least.
 

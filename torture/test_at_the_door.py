@@ -30,13 +30,19 @@ def test_who_does_not_say_who_it_is_harms_nobody(stage: Stage, name: str) -> Non
 
 def test_half_open_connections_are_closed_on_each_port(stage: Stage) -> None:
     peers = HalfOpen()
-    for port in stage.ports:
+    for port in stage.door.ports:
         peers.open(port, 5, b"\x16\x03\x01")
     time.sleep(17)  # ten seconds for all, and five that a refused request may linger
     assert peers.close() <= 5  # those that are told why: by HTTP
 
 
 def test_who_waits_too_long_is_told() -> None:
-    assert Seen("", 1.0, 4.9, 1.0, 0, "").is_ok
-    assert not Seen("", 4.0, 8.1, 1.0, 0, "").is_ok
-    assert not Seen("", 1.0, 1.0, 2.1, 0, "").is_ok
+    assert Seen("", 1.0, 1.0, 4.9, 1.0).is_ok
+    assert not Seen("", 4.0, 4.0, 8.1, 1.0).is_ok
+    assert not Seen("", 4.0, 8.1, 8.1, 1.0).is_ok  # the control forgives nothing
+    assert not Seen("", 1.0, 1.0, 1.0, 2.1).is_ok
+
+
+def test_a_row_has_the_machines_part_beside_the_figure() -> None:
+    row = Seen("many", 0.5, 0.8, 1.6, 0.1, 2.0, 1.25, 12.3, "seen").row()
+    assert row == "| many | 0.50 | 0.80 | 1.60 | 3.2 | 2.0 | 0.10 | 2 | 1.25 | 12 | seen | ok |"

@@ -10,7 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
-from pyxbroker.auth.provider import CLIENT_ADDRESS, NotChecked, Told
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Told
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
@@ -42,7 +42,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
         _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
     except TooManyRequests as error:
-        _tell(request, method, error)
+        _note_failed(request, method, shown, error)
         raise
     if verified.refused is not None:
         _note_failed(request, method, shown, verified.refused)
@@ -53,13 +53,8 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     return None
 
 
-def _note_failed(request: Request, method: str, shown: bytes, error: AuthenticationError) -> None:
-    if not isinstance(error, NotChecked):
-        request.app.broker.failed_logins.failed(request.address, method, shown)
-    _tell(request, method, error)
-
-
-def _tell(request: Request, method: str, error: PulsarError) -> None:
+def _note_failed(request: Request, method: str, shown: bytes, error: PulsarError) -> None:
+    request.app.broker.failed_logins.failed(request.address, method, shown, error)
     log.warning(
         "authentication failed", path=request.path, peer=request.address or None, reason=error
     )

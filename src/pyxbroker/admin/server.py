@@ -193,12 +193,16 @@ class WebServer:
         """Whether each answer in progress is the last one of its connection."""
         return self._stopped is not None
 
-    def waits(self, connection: HttpConnection, is_waiting: bool) -> None:
-        """Whether a connection waits for a request: it may have to give way then."""
+    def waits(self, connection: HttpConnection, is_waiting: bool) -> bool:
+        """Whether a connection waits for its client: it may have to give way then. Returns whether
+        it has waited before.
+        """
+        has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:
             self._waiting.setdefault(connection)
         else:
             self._waiting.pop(connection, None)
+        return has_waited
 
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
@@ -210,6 +214,10 @@ class WebServer:
     def line(self) -> Line:
         """In which the requests of one more connection wait for their turn."""
         return self._pace.line()
+
+    def strangers_line(self) -> Line:
+        """In which it waits before it has asked for anything."""
+        return self._door.pace.line()
 
     def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
         """Runs what answers a request."""

@@ -73,7 +73,8 @@ class HttpConnection(asyncio.Protocol):
         self.address = address  # of the client, without its port
         self.opening: asyncio.Task[None] | None = None  # ends when there is a transport
         self._loop = server.loop
-        self._line = server.line()
+        self._line = server.strangers_line()  # another one from its first request on
+        self._has_asked = False
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
         self._parser: RequestParser  # from connection_made on
@@ -87,6 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._current: Request | None = None
         self._waiting: deque[Request | HttpError] = deque()
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._was_waiting = False  # for its client, before that was behind, or will be after it
         self._unsent = 0
         self._charged = 0  # for the answer that is being written
         self._writable: asyncio.Future[None] | None = None
@@ -154,8 +156,12 @@ class HttpConnection(asyncio.Protocol):
         self._writable = self._loop.create_future()
         self._unsent = self._transport.get_write_buffer_size()
         self._stall_timer = self._loop.call_later(WRITE_TIMEOUT_S, self._on_stalled)
+        # Who takes nothing of its answer has so long for it, but not a place that others need.
+        self._was_waiting = self._server.waits(self, True)
 
     def resume_writing(self) -> None:
+        if self._writable is not None and not self._was_waiting:
+            self._server.waits(self, False)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         if self._writable is not None and not self._writable.done():
@@ -328,6 +334,9 @@ class HttpConnection(asyncio.Protocol):
     # --- answers go out -----------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
+        if not self._has_asked:
+            self._has_asked = True
+            self._line = self._server.line()
         self._current = request
         self._server.waits(self, False)
         if request.body.complete:
@@ -454,6 +463,7 @@ class HttpConnection(asyncio.Protocol):
         if not request.body.complete:
             request.body.discard()
             self._server.waits(self, True)
+            self._was_waiting = True
             self._resume_reading()
         await self._until_writable()
         self._release(self._charged)
@@ -516,8 +526,9 @@ class HttpConnection(asyncio.Protocol):
             self._stall_timer.cancel()
             self._stall_timer = None
         self._unsent = self._transport.get_write_buffer_size()
-        if not self._unsent:
-            self._server.waits(self, True)  # for its client to end, which over TLS may take long
+        # For its client to take the rest, and to end, which over TLS may take long.
+        self._server.waits(self, True)
+        self._was_waiting = True
         is_sending = self._parser.state is State.REFUSED or self._receiving is not None
         if is_sending and self._transport.can_write_eof():
             self._set_deadline(Deadline.END, LINGER_S)

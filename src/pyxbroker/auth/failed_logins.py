@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import TypeVar
 
+from pyxbroker.auth.provider import NotChecked
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.settings.config import Config
 
@@ -64,9 +65,11 @@ class FailedLogins:
             f"Too many logins from this address have failed; try again in {math.ceil(left_s)} s."
         )
 
-    def failed(self, address: str, method: str, shown: bytes) -> None:
-        """What an address showed was wrong; who shows nothing guesses nothing."""
-        if not shown:
+    def failed(self, address: str, method: str, shown: bytes, error: Exception) -> None:
+        """What an address showed was refused. It is no guess, and does not count, where nothing was
+        shown, or nobody has looked at it.
+        """
+        if not shown or isinstance(error, TooManyRequests | NotChecked):
             return
         self._right.pop(self._digest(method, shown), None)
         if not self._most:

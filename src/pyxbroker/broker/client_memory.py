@@ -14,8 +14,9 @@ and one that is too much is refused. They close no connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+import heapq
+from collections.abc import Callable, Collection, Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.connection")
+
+K = TypeVar("K", bound=Hashable)
 
 # What one of them takes besides its text.
 PRODUCER_BYTES = 2 << 10
@@ -41,6 +44,8 @@ TEXT_BYTES = 100  # an object for a text, and its place
 ANSWERS_PART = 4
 STRANGERS_PART = 4  # the same of CONNECTs that are looked at
 ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
+
+SWEPT_FROM = 64  # places in a heap that nobody has any more, before it is made anew
 
 TOTAL_SETTING = "maxClientStateSizeInMB"
 CONNECTION_SETTING = "maxClientStateSizeInMBPerConnection"
@@ -68,7 +73,7 @@ class ClientMemory:
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
         self.stranger_bytes = 0  # of CONNECTs that are looked at; in `used`
-        self._strangers: dict[Connection, int] = {}  # whose they are, and what each costs
+        self._strangers: Costs[Connection] = Costs()  # whose they are, and what each costs
         self._live = live
 
     @property
@@ -133,17 +138,17 @@ class ClientMemory:
                     f" let in, which is their limit (a part of {TOTAL_SETTING}); try again later."
                 )
         memory.charge(size)
-        self._strangers[connection] = size
+        self._strangers.add(connection, size)
         self.stranger_bytes += size
 
     def forget_stranger(self, connection: Connection) -> None:
         """It is known now, was refused, or has gone."""
-        self.stranger_bytes -= self._strangers.pop(connection, 0)
+        self.stranger_bytes -= self._strangers.remove(connection)
 
     def _close_stranger(self, least: int) -> bool:
         """Closes the one that has most, where that is more than `least`; whether it did."""
-        costliest = max(self._strangers, key=self._strangers.__getitem__, default=None)
-        if costliest is None or self._strangers[costliest] <= least:
+        costliest, size = self._strangers.costliest()
+        if costliest is None or size <= least:
             return False
         self.close(costliest, TOTAL_SETTING)
         return True
@@ -181,6 +186,47 @@ class ClientMemory:
 
         connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, told))
         connection.group.turn.run(connection.close)
+
+
+class Costs(Generic[K]):
+    """Who costs how much. Who costs most, of equals who came first, is found without a look at all:
+    there may be thousands, and one more each moment.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[K, tuple[int, int]] = {}
+        # All of those, and some that were removed since: they are passed over, or swept out.
+        self._heap: list[tuple[int, int, K]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, key: K, size: int) -> None:
+        """It must not be there."""
+        self._count += 1
+        place = (-size, self._count)
+        self._places[key] = place
+        heapq.heappush(self._heap, (*place, key))
+
+    def remove(self, key: K) -> int:
+        """What it cost; nothing where it is not there."""
+        place = self._places.pop(key, None)
+        if place is None:
+            return 0
+        if len(self._heap) > SWEPT_FROM + 2 * len(self._places):
+            self._heap = [(*each, key) for key, each in self._places.items()]
+            heapq.heapify(self._heap)
+        return -place[0]
+
+    def costliest(self) -> tuple[K | None, int]:
+        """Who costs most, and how much; None and 0 where nobody is there."""
+        while self._heap:
+            size, count, key = self._heap[0]
+            if self._places.get(key) == (size, count):
+                return key, -size
+            heapq.heappop(self._heap)
+        return None, 0
 
 
 class ConnectionMemory:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.audit import DENIED
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.auth.provider import CLIENT_ADDRESS, NotChecked
+from pyxbroker.auth.provider import CLIENT_ADDRESS
 from pyxbroker.base.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -228,8 +228,7 @@ class Handshake:
         try:
             yield
         except (AuthenticationError, TooManyRequests) as error:
-            if isinstance(error, AuthenticationError) and not isinstance(error, NotChecked):
-                self._broker.failed_logins.failed(address, method, shown)
+            self._broker.failed_logins.failed(address, method, shown, error)
             self._broker.audit.login_failed(address, "CONNECT", method, error)
             raise
 

@@ -66,7 +66,8 @@ class Limits(Section, title="Limits"):
     maxHttpServerConnections: int = setting(
         2048,
         "Connections of the web ports, those counted whose TLS handshake is not over; beyond it the"
-        " one that waits longest for its client gives way. 0 is no limit.",
+        " one that waits longest for its client gives way. A quarter of them may be in a handshake."
+        " 0 is no limit.",
     )
     maxHalfOpenConnections: int = setting(
         4096,
