@@ -2,7 +2,8 @@
 
 Spark keeps an offset for each batch in the query's checkpoint. An offset has every topic with the
 last message before it (positions.py); a topic that appears while the query runs is read from its
-beginning. No state of the source is anywhere else, and nothing is left with the broker.
+beginning. No state that a query needs is anywhere else, and nothing is left with the broker but the
+subscription that `predefinedSubscription` names.
 """
 
 from __future__ import annotations
