@@ -22,7 +22,7 @@ from torture.at_the_door import HELLO, HOST
 
 SETTLING_S = 1.5
 WARM_UP = 20
-PART_OF_A_CONNECT = b"\0\1\0\0" + b"x" * 9_000  # of 64 KiB
+PART_OF_A_CONNECT = b"\0\1\0\0\0\0\xff\xfc" + b"x" * 9_000  # of 64 KiB
 
 HEAD = "| port | says | bytes of memory each | microseconds of CPU each |\n|---|---|---|---|"
 
