@@ -225,14 +225,17 @@ class Server:
         self.memory = ClientMemory()
         self.heads: list[tuple[str, str]] = []
 
-    def waits(self, connection: Any, is_waiting: bool) -> None:
+    def waits(self, connection: Any, is_waiting: bool) -> bool:
         """Nobody has to give way."""
+        return False
 
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""
 
     def line(self) -> pacing.Line:
         return self._pace.line()
+
+    strangers_line = line
 
     def spawn(self, answering: Any, line: pacing.Line) -> None:
         task = self.loop.create_task(pacing.paced(answering, line))
