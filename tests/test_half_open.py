@@ -16,6 +16,7 @@ import pytest
 from certificates import client_context, server_context
 from one_broker import Broker, Client
 from one_broker import run as run_broker
+from pyxbroker.admin import server as admin_server
 from pyxbroker.admin.server import HANDSHAKE_S, WebServer
 from pyxbroker.base.door import Door
 from pyxbroker.base.half_open import HalfOpen, Stranger, tls_first_bytes
@@ -326,8 +327,10 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
 
 
 def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_port(
-    run: Run,
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admin_server, "HANDSHAKES_MIN", 1)
+
     async def scenario(server: WebServer, port: int) -> None:
         silent = silent_ones(port, 20)
         for each in silent:
@@ -341,6 +344,45 @@ def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_po
         await until(lambda: not server._connections and not server._opening)
 
     run(lambda: over_https(scenario, 20, 60))
+
+
+def test_where_there_are_few_places_handshakes_may_have_all_of_them(run: Run) -> None:
+    async def scenario(server: WebServer, port: int) -> None:
+        assert await asyncio.gather(*(ask(port) for _ in range(4))) == [200] * 4
+
+    run(lambda: over_https(scenario, 4, 60))
+
+
+def test_who_cannot_begin_for_a_defect_costs_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Port):
+        def begin(self, stranger: Stranger) -> None:
+            raise ZeroDivisionError("broken")
+
+    async def scenario(side: Side) -> None:
+        port = Broken(side)
+        side.add(port, 2)
+        side.clients[0].send(b"x")
+        await until(lambda: port.gone == [0])
+        assert side.strangers[0].sock.fileno() == -1
+        assert len(side.half_open) == side.half_open.silent == 1
+        await until(lambda: port.gone == [0, 1])  # its time is over
+
+    at_door(scenario, 0.2)
+    assert "could not begin" in caplog.text
+
+
+def test_a_handshake_has_no_time_anew_when_it_begins(run: Run) -> None:
+    async def scenario(server: WebServer, port: int) -> None:
+        (silent,) = silent_ones(port, 1)
+        await until(lambda: len(server._silent) == 1)
+        (stranger,) = server._silent._strangers
+        stranger.due -= 59.9
+        silent.sendall(BEGUN)
+        await until(lambda: server._connections)
+        await until(lambda: not server._connections)
+        silent.close()
+
+    run(lambda: over_https(scenario, 0, 60))
 
 
 def test_a_turn_opens_so_many_connections_of_the_web_port_whoever_counts_them(run: Run) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from one_bookie import until
-from one_broker import TOPIC, Broker, run
+from one_broker import TOPIC, Broker, command_of, run
+from oracles import wire
 from pyxbroker.base import log
 from pyxbroker.bookie.space import Usage
 from pyxbroker.broker.broker import ProducerNames
@@ -21,6 +22,8 @@ from pyxbroker.metadata.zookeeper import ZooKeeperStore
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
+
+CONNECT = wire.frame(command_of(pb.CommandConnect(client_version="test", protocol_version=21)))
 
 
 def test_a_metadata_store_that_cannot_go_on_ends_the_broker(
@@ -156,7 +159,7 @@ def test_connections_from_one_address_are_counted_while_they_live(tmp_path: Path
     asyncio.run(main())
 
 
-def test_connections_of_the_broker_are_counted_while_they_live(tmp_path: Path) -> None:
+def test_who_says_nothing_takes_nobodys_place_among_the_connections(tmp_path: Path) -> None:
     async def main() -> None:
         config = Config(
             bindAddress="127.0.0.1",
@@ -167,17 +170,23 @@ def test_connections_of_the_broker_are_counted_while_they_live(tmp_path: Path) -
         service = await start_standalone(config, tmp_path)
         broker = service.broker
         here = ("127.0.0.1", service.broker_port)
-        writers = [(await asyncio.open_connection(*here))[1] for _ in range(2)]
-        await until(lambda: broker.connection_count == 2)
-        refused, _ = await asyncio.open_connection(*here)
-        assert await asyncio.wait_for(refused.read(), 10) == b""
-        writers.pop().close()
-        await until(lambda: broker.connection_count == 1)
-        writers.append((await asyncio.open_connection(*here))[1])
+        silent = [await asyncio.open_connection(*here) for _ in range(2)]
         await until(lambda: broker.connection_count == 2)
         assert not broker.connections.live  # who says nothing counts, and has no more than a socket
-        for writer in writers:
+        known = [await asyncio.open_connection(*here) for _ in range(2)]
+        for reader, writer in silent:  # The oldest gives way.
+            assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
+        for reader, writer in known:
+            writer.write(CONNECT)
+            assert await asyncio.wait_for(reader.read(4), 10)
+        refused, writer = await asyncio.open_connection(*here)
+        assert await asyncio.wait_for(refused.read(), 10) == b""
+        writer.close()
+        assert broker.connection_count == 2
+        for _, writer in known:
+            writer.close()
+        await until(lambda: broker.connection_count == 0)
         await service.stop()
 
     asyncio.run(main())

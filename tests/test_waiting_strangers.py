@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,19 @@ def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:
         assert costs.costliest() == (number, 1_009)  # of equals who came first
         assert costs.remove(Key(number)) == 1_009
     assert looked_at < 1_000
+
+
+def test_nothing_is_kept_of_who_has_gone() -> None:
+    class Key:
+        """Somebody."""
+
+    costs: client_memory.Costs[Key] = client_memory.Costs()
+    key = Key()
+    gone = weakref.ref(key)
+    costs.add(key, 10)
+    costs.remove(key)
+    del key
+    assert gone() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=400))

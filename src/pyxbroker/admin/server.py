@@ -31,6 +31,7 @@ TLS_HANDSHAKE_TIMEOUT_S = 10.0
 # About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
 HANDSHAKE_S = 0.0003
 HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
+HANDSHAKES_MIN = 64  # they may be so many where there are as many places
 
 
 class WebServer:
@@ -55,7 +56,6 @@ class WebServer:
         self._connections_max = connections_max
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
-        self._handshake_timeout_s = handshake_timeout_s
         self._door = door or Door(self.loop)
         # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
         self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter)
@@ -111,16 +111,17 @@ class WebServer:
         # With the first client: a start does not wait for the parser.
         from pyxbroker.admin.web_connection import HttpConnection
 
+        context = None if tls is None else tls()
         self._silent.over(stranger)
         sock = stranger.sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(self, stranger.address)
         self._connections.add(connection)
         self._waiting[connection] = None
-        if tls is not None:
+        if context is not None:
             self._make_room_for_handshake()
             self._opening[connection] = None
-        opening = self._open(connection, sock, None if tls is None else tls())
+        opening = self._open(connection, sock, context, stranger.due)
         # A transport, and TLS, cost more than all else of a stranger: the door has time for some.
         task = self.loop.create_task(paced(opening, self._door.pace.line()))
         connection.opening = task
@@ -129,17 +130,21 @@ class WebServer:
     def _make_room_for_handshake(self) -> None:
         """A handshake has some 60 KB, and its end by many at once would be one turn of the loop."""
         limit = self._connections_max
-        if limit and len(self._opening) >= max(limit // HANDSHAKES_PART, 1):
+        most = min(limit, max(limit // HANDSHAKES_PART, HANDSHAKES_MIN))
+        if limit and len(self._opening) >= most:
             self.refused += 1
             log.warning("too many handshakes that are not over: the oldest gives way", limit=limit)
             self._give_way(next(iter(self._opening)))
 
     async def _open(
-        self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None
+        self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None, due: float
     ) -> None:
-        """The transport of a connection; with TLS it is there when the handshake is over."""
-        timeout_s = None if tls is None else self._handshake_timeout_s
+        """The transport of a connection; with TLS it is there when the handshake is over, for which
+        there is time until `due`, on the loop's clock.
+        """
+        timeout_s = None
         if tls is not None:
+            timeout_s = max(due - self.loop.time(), HANDSHAKE_S)
             self._door.pace.spend(HANDSHAKE_S)
         try:
             await self.loop.connect_accepted_socket(

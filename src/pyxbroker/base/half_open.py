@@ -20,10 +20,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyxbroker.base.door import Door
+from pyxbroker.base.log import get_logger
 
 TLS_HEADER_BYTES = 5
 TLS_RECORD_BYTES_MAX = TLS_HEADER_BYTES + (16 << 10)
 _TLS_HANDSHAKE = 0x16
+
+log = get_logger(__name__)
 
 
 class Host(Protocol):
@@ -138,7 +141,14 @@ class HalfOpen:
         """There is enough to begin with, or as much as there is going to be."""
         self._unwatch(stranger)
         stranger.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        stranger.host.begin(stranger)
+        try:
+            stranger.host.begin(stranger)
+        except Exception as error:
+            # A defect costs this one: the door goes on for all others.
+            log.failure("a connection could not begin", error, peer=stranger.peer)
+            self.over(stranger)
+            stranger.sock.close()
+            stranger.host.left(stranger)
 
     def over(self, stranger: Stranger) -> None:
         """It is known what it wants, or it is gone."""
@@ -178,9 +188,11 @@ class HalfOpen:
         if oldest.due > self._door.loop.time():
             self._timer = self._door.loop.call_at(oldest.due, self._on_due)
             return
-        self._tell(oldest)
-        self.hang_up(oldest)
-        self._on_due()
+        try:
+            self._tell(oldest)
+            self.hang_up(oldest)
+        finally:
+            self._on_due()  # whatever is wrong with one, the others' time goes on
 
     def stop(self) -> None:
         """Those that have not begun are closed; nobody looks after the others any more."""

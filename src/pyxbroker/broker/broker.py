@@ -385,11 +385,18 @@ class Broker:
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
-            oldest = self.half_open.close_oldest()
-            self.half_open_closed += 1
-            log.warning("closed by maxHalfOpenConnections", peer=oldest.peer, limit=most)
+            self.give_way("maxHalfOpenConnections")
         self._connections_of[address] += 1
         return self.half_open.add(port, sock, address, number)
+
+    def give_way(self, setting: str) -> bool:
+        """The oldest one without a CONNECT gives way to who comes; whether there is any."""
+        if not len(self.half_open):
+            return False
+        oldest = self.half_open.close_oldest()
+        self.half_open_closed += 1
+        log.warning(f"closed by {setting}", peer=oldest.peer, limit=getattr(self.config, setting))
+        return True
 
     def accept(
         self, stranger: Stranger, tls: SSLContext | None = None, listener: str = ""

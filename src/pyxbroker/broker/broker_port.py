@@ -89,13 +89,13 @@ class BrokerPort:
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:
         """The setting that forbids one more connection, and its value."""
-        limit = broker.config.brokerMaxConnections
-        if limit and broker.connection_count >= limit:
-            return "brokerMaxConnections", limit
         limit = broker.config.brokerMaxConnectionsPerIp
         if limit and broker.connections_of(address) >= limit:
             return "brokerMaxConnectionsPerIp", limit
-        return None
+        limit = broker.config.brokerMaxConnections
+        if not limit or broker.connection_count < limit:
+            return None
+        return None if broker.give_way("brokerMaxConnections") else ("brokerMaxConnections", limit)
 
     # --- who has come, until they begin -------------------------------------------------------
 

@@ -195,8 +195,10 @@ class Costs(Generic[K]):
 
     def __init__(self) -> None:
         self._places: dict[K, tuple[int, int]] = {}
-        # All of those, and some that were removed since: they are passed over, or swept out.
-        self._heap: list[tuple[int, int, K]] = []
+        self._keys: dict[int, K] = {}  # by how many came before
+        # The places of all of those, and of some that were removed since: they are passed over, or
+        # swept out. Nothing of who has gone is in it but these numbers.
+        self._heap: list[tuple[int, int]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -207,24 +209,27 @@ class Costs(Generic[K]):
         self._count += 1
         place = (-size, self._count)
         self._places[key] = place
-        heapq.heappush(self._heap, (*place, key))
+        self._keys[self._count] = key
+        heapq.heappush(self._heap, place)
 
     def remove(self, key: K) -> int:
         """What it cost; nothing where it is not there."""
         place = self._places.pop(key, None)
         if place is None:
             return 0
+        size, count = place
+        del self._keys[count]
         if len(self._heap) > SWEPT_FROM + 2 * len(self._places):
-            self._heap = [(*each, key) for key, each in self._places.items()]
+            self._heap = list(self._places.values())
             heapq.heapify(self._heap)
-        return -place[0]
+        return -size
 
     def costliest(self) -> tuple[K | None, int]:
         """Who costs most, and how much; None and 0 where nobody is there."""
         while self._heap:
-            size, count, key = self._heap[0]
-            if self._places.get(key) == (size, count):
-                return key, -size
+            size, count = self._heap[0]
+            if count in self._keys:
+                return self._keys[count], -size
             heapq.heappop(self._heap)
         return None, 0
 

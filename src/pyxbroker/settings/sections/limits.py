@@ -61,7 +61,11 @@ class Limits(Section, title="Limits"):
         minimum=1,
         dynamic=True,
     )
-    brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
+    brokerMaxConnections: int = setting(
+        0,
+        "Connections of this broker; beyond it the oldest one without a CONNECT gives way, or who"
+        " comes is refused. 0 is no limit.",
+    )
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
     maxHttpServerConnections: int = setting(
         2048,
