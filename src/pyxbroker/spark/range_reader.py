@@ -130,9 +130,9 @@ class RangeReader:
         self._permits = self._permits_max
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _take(self) -> int | None:
         """See BrokerConnection.take. Raises PulsarSparkError."""
