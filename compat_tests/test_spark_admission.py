@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ import pulsar
 import pytest
 from harness.brokers import Broker
 
-from compat_tests.spark_rows import given
+from compat_tests.spark_rows import error_of, given
+from compat_tests.test_spark_planning import path_of, read, stream_of, unload
+from pyxbroker.spark import admission
+from pyxbroker.spark import stream as stream_module
 from pyxbroker.spark.errors import WrongOption
 from pyxbroker.spark.options import STREAM, Options
+from pyxbroker.spark.plan import Range
+from pyxbroker.spark.positions import read_offset
+from pyxbroker.spark.range_reader import RangeReader
 from pyxbroker.spark.source import PulsarDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.since_spark("4.2")]
@@ -133,6 +140,119 @@ def test_a_stream_in_spark_has_batches_of_so_many_rows(
     assert run({"processingTime": "0 seconds"}, "checkpoint") == [40, 10]
     written = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(int(row.value) for row in written) == list(range(150))
+
+
+# --- what changes while rows are counted ----------------------------------------------------------
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """The ranges whose rows the driver has counted."""
+    found = []
+
+    class Counted(RangeReader):
+        def __init__(self, options: Options, wanted: Range, columns: Any) -> None:
+            found.append(wanted)
+            super().__init__(options, wanted, columns)
+
+    monkeypatch.setattr(admission, "RangeReader", Counted)
+    return found
+
+
+def test_a_ledger_without_entries_is_not_waited_for(
+    broker: Broker, client: pulsar.Client, topic: str, counted: list[Range]
+) -> None:
+    """An end is before its first entry where the ledger before was read, or has to be."""
+    topics = [f"{topic}-{number}" for number in range(6)]
+    for each in topics:
+        publish(client, each, range(2), 1)
+    stream = stream_of(
+        broker,
+        topics=",".join(topics),
+        admin_url=broker.web_url,
+        startingOffsets="earliest",
+        maxRowsPerTrigger="100",
+    )
+    limit = stream.getDefaultReadLimit()
+    first = stream.latestOffset(stream.initialOffset(), limit)
+    for each in topics:
+        unload(broker, each)
+    counted.clear()
+    begin = time.monotonic()
+    second = stream.latestOffset(first, limit)
+    assert counted == []
+    assert time.monotonic() - begin < 3
+    assert {each.entry for each in read_offset(second).values()} == {-1}
+    assert read(stream, first, second) == []
+    for each in topics:
+        publish(client, each, range(2, 4), 1)
+        unload(broker, each)
+    third = stream.latestOffset(second, limit)
+    assert [each.end.entry for each in counted] == [1] * 6
+    assert sorted(read(stream, second, third)) == ["2"] * 6 + ["3"] * 6
+    assert {each.entry for each in read_offset(third).values()} == {-1}
+
+
+def test_a_ledger_that_the_driver_read_to_its_end_may_be_deleted(
+    broker: Broker, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, topic, range(5), 1)
+    unload(broker, topic)
+    publish(client, topic, range(5, 10), 1)
+    look = RangeReader._check_gap
+
+    def look_late(self: RangeReader) -> None:
+        if self._columns.position[1] >= 0:
+            trim(broker, topic)
+        look(self)
+
+    monkeypatch.setattr(RangeReader, "_check_gap", look_late)
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    stream = stream_of(broker, **options, maxRowsPerTrigger="100")
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert read_offset(end)[topic].entry == 4
+
+
+def trim(broker: Broker, topic: str) -> None:
+    """All goes but the ledger that is written."""
+    deadline = time.monotonic() + 20
+    while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > 1:
+        assert time.monotonic() < deadline, "its ledgers are still there"
+        assert broker.rest("POST", f"{path_of(topic)}/trim")[0] in (200, 204)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("with_rest", [False, True], ids=["", "rest"])
+@pytest.mark.parametrize("fails", [False, True], ids=["goes-on", "fails"])
+def test_a_topic_that_is_deleted_while_rows_are_counted_is_told_by_who_reads_it(
+    broker: Broker,
+    client: pulsar.Client,
+    topic: str,
+    with_rest: bool,
+    fails: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = f"{topic}-1", f"{topic}-2"
+    for each in (one, other):
+        publish(client, each, range(3), 1)
+    options = {"topicsPattern": f"{topic}-.*", "startingOffsets": "earliest"}
+    options |= {"maxRowsPerTrigger": "2", "failOnDataLoss": str(fails)}
+    if with_rest:
+        options["admin_url"] = broker.web_url
+    stream = stream_of(broker, **options)
+    start = stream.initialOffset()
+    admit = stream_module.admitted
+
+    def admit_late(*arguments: Any) -> Any:
+        broker.rest("DELETE", f"{path_of(one)}?force=true")
+        return admit(*arguments)
+
+    monkeypatch.setattr(stream_module, "admitted", admit_late)
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    if fails:
+        assert f"{one}, which was to be read up to" in error_of(lambda: read(stream, start, end))
+    else:
+        assert read(stream, start, end) in (["0"], ["0", "1"])
 
 
 def test_an_option_with_two_names_is_given_once() -> None:

@@ -138,6 +138,32 @@ def test_the_official_client_does_not_tell_keys_that_are_separated(
     assert pairs(broker, inline, reader="client") == [(5, "v")]
 
 
+@BOTH
+def test_who_copies_keys_with_values_reads_them_as_bytes(
+    spark: Any, broker: Broker, java_client: JavaClient, topic: str, encoding: str
+) -> None:
+    """As columns they cannot be written, and the error says what can be done."""
+    schema = pair_of("INT32", {"AVRO": USER}, encoding)
+    sent = [{"key": number, "value": ADA} for number in (5, -5)]
+    java_client.create_producer(topic, schema).send_all(sent)
+    copy = f"{topic}-copy"
+
+    def write(options: dict[str, str]) -> None:
+        rows = spark.read.format("pulsar").options(**given(broker, {"topic": topic} | options))
+        sink = given(broker, {"topic": copy})
+        rows.load().drop("__topic").write.format("pulsar").options(**sink).mode("append").save()
+
+    text = error_of(partial(write, {}))
+    assert "the column key is none that can be written beside value" in text
+    assert "as bytes, with allowDifferentTopicSchemas=true" in text
+    java_client.create_producer(copy, schema).close()  # the topic gets its schema
+    write({"allowDifferentTopicSchemas": "true"})
+    consumer = java_client.subscribe(copy, "s", schema)
+    received = [(each.value["key"], each.value["value"]) for each in consumer.receive_all(2)]
+    for found in (received, pairs(broker, copy)):
+        assert sorted(found, key=str) == [(-5, ADA), (5, ADA)]
+
+
 HALVES = st.none() | st.binary(min_size=1, max_size=20)
 
 

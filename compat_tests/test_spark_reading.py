@@ -4,6 +4,9 @@ that come in parts, ledgers that are deleted meanwhile. By both readers, without
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -317,6 +320,44 @@ def test_what_the_official_client_passes_over_is_an_error(
     assert time.monotonic() - begin < 30
     with pytest.raises(PulsarSparkError, match="it is encrypted; give the key by"):
         read_all(broker, topic=topic, reader="client")
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["midway", "all"])
+def test_the_official_client_lets_go_of_a_broker_that_hangs(
+    own_broker: BrokerFactory, topic: str, keys: pulsar.CryptoKeyReader, pair: Pair, is_read: bool
+) -> None:
+    """What is wrong with the broker is told, and closing waits for nobody."""
+    broker = own_broker()
+    broker.start()
+    assert broker.process is not None
+    with contextlib.closing(official_client(broker.url)) as client:
+        encrypted = {"encryption_key": "mine", "crypto_key_reader": keys}
+        publish(client, topic, 600, bytes_min=50 << 10, batching_enabled=False, **encrypted)
+    options = options_of(
+        broker,
+        topic=topic,
+        pulsar_reader_defaultCryptoKeyReader=str(pair.private),
+        pulsar_reader_receiverQueueSize="5",
+        pulsar_client_operationTimeoutMs="3000",
+    )
+    (whole,) = plan_of(options)
+    reading = RangeReader(options, whole)
+    parts = iter(reading)
+    try:
+        found = len(rows_of(next(parts)))
+        if is_read:
+            found += sum(len(rows_of(each)) for each in parts)
+            assert found == 600
+        os.killpg(broker.process.pid, signal.SIGSTOP)
+        if not is_read:
+            with pytest.raises(PulsarSparkError, match=r"answer"):
+                list(parts)
+        begin = time.monotonic()
+        reading.close()
+        assert time.monotonic() - begin < 2
+    finally:
+        os.killpg(broker.process.pid, signal.SIGCONT)
+        reading.close()
 
 
 # --- what is deleted ------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_chunks_are_left_to_who_puts_them_together() -> None:
     columns = columns_of()
     chunk = section(b"part", num_chunks_from_msg=2, chunk_id=1, uuid="u", compression=pb.LZ4)
     assert columns.take_entry(3, 0, chunk) == CHUNK
-    assert columns.is_new and columns.chunk_payload == b"part"
+    assert columns.chunk_payload == b"part"
     assert pb.MessageMetadata.FromString(columns.chunk_metadata).uuid == "u"
     whole = PACK[pb.LZ4](b"whole" * 9)
     metadata = pb.MessageMetadata(
@@ -218,8 +218,10 @@ def test_chunks_are_left_to_who_puts_them_together() -> None:
     )
     columns.add_message(Position(3, 0), metadata.SerializeToString(), whole)
     columns.pass_entry()
-    assert columns.position == (3, 0, -1) and not columns.is_new
-    assert columns.take_entry(3, 0, chunk) == CHUNK  # one who looks back wants it again
+    assert columns.position == (3, 0, -1)
+    columns.spend()
+    assert columns.take_entry(3, 0, chunk) == MORE  # it was seen to
+    assert columns.spend() == 1
     (row,) = rows_of(columns.finish())
     assert (row.payload, row.position) == (b"whole" * 9, Position(3, 0))
 
@@ -230,9 +232,10 @@ def test_messages_of_another_reader_are_rows_like_others() -> None:
         producer_name="", sequence_id=0, publish_time=1, num_messages_in_batch=5
     )
     for index in range(2):
-        assert not columns.is_full
         columns.add_message(Position(7, 8, index), metadata.SerializeToString(), b"%d" % index)
-    assert columns.is_full
+    assert columns.take_entry(7, 9, section(b"next")) == LOOK
+    columns.pass_look()
+    assert columns.take_entry(7, 9, section(b"next")) == FULL
     found = rows_of(columns.finish())
     assert [(each.position, each.batch_size, each.payload) for each in found] == [
         *((Position(7, 8, 0), 5, b"0"), (Position(7, 8, 1), 5, b"1"))

@@ -152,7 +152,6 @@ cdef class EntryColumns:
                          const uint8_t *payload, uint32_t payload_size) except -1
     cdef int _take_entry(self, int64_t ledger_id, int64_t entry_id, const uint8_t *data,
                          uint32_t size) except -1
-    cdef int _pass_old(self, const uint8_t *data, uint32_t size) except -1
     cdef int _count(self, const EntryHead *entry) noexcept
     cdef int _end_entry(self) except -1
     cdef bint _wants_look(self, const Place *place) noexcept

@@ -136,18 +136,12 @@ class EntryColumns:
     @property
     def is_done(self) -> bool:
         """Whether all of the range was read."""
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many rows or bytes as there may be."""
-    @property
-    def is_new(self) -> bool:
-        """Whether the entry that was looked at last is behind what is done with."""
     def want(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
         """The range: behind begin, up to and with end, (ledger, entry, batch index) each."""
     def pass_look(self) -> None:
         """Nothing is missing before the entry that LOOK was said of."""
     def pass_entry(self) -> None:
-        """The entry that was looked at last is done with."""
+        """The chunk that CHUNK was said of is done with."""
     def spend(self) -> int:
         """How many permits were taken by what came since this was asked last."""
     def take(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:

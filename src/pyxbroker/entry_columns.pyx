@@ -446,29 +446,16 @@ cdef class EntryColumns:
         """Whether all of the range was read."""
         return _compare(&self.handled, &self.end) >= 0
 
-    @property
-    def is_full(self):
-        """Whether there are as many rows or bytes as there may be."""
-        return self._is_full()
-
-    @property
-    def is_new(self):
-        """Whether the entry that was looked at last is behind what is done with."""
-        cdef Place here
-        here.ledger_id, here.entry_id, here.batch_index = self.ledger_id, self.entry_id, WHOLE
-        return _compare(&here, &self.handled) > 0
-
     def pass_look(self):
         """Nothing is missing before the entry that LOOK was said of."""
         self.looked.ledger_id = self.ledger_id
         self.looked.entry_id = self.entry_id
 
     def pass_entry(self):
-        """The entry that was looked at last is done with."""
-        if self.is_new:
-            self.handled.ledger_id = self.ledger_id
-            self.handled.entry_id = self.entry_id
-            self.handled.batch_index = WHOLE
+        """The chunk that CHUNK was said of is done with."""
+        self.handled.ledger_id = self.ledger_id
+        self.handled.entry_id = self.entry_id
+        self.handled.batch_index = WHOLE
 
     def spend(self):
         """How many permits were taken by what came since this was asked last."""
@@ -551,7 +538,10 @@ cdef class EntryColumns:
         if self.is_uneven:
             raise AssertionError("these columns broke off")
         if _compare(&place, &self.handled) <= 0:
-            return self._pass_old(data, size)
+            # Before the range, or read before: all that counts is that it came.
+            _parse_section(data, size, False, &entry)
+            self._count(&entry)
+            return STOP_MORE
         if self._wants_look(&place):
             return STOP_LOOK
         if self._is_full():
@@ -570,13 +560,6 @@ cdef class EntryColumns:
         self._end_entry()
         self.handled = place
         return STOP_DONE if _compare(&place, &self.end) >= 0 else STOP_MORE
-
-    cdef int _pass_old(self, const uint8_t *data, uint32_t size) except -1:
-        """An entry before the range, or one that was read before: only chunks are wanted of it."""
-        cdef EntryHead entry
-        _parse_section(data, size, False, &entry)
-        self._count(&entry)
-        return self._open_chunk(&entry) if entry.chunks > 1 else STOP_MORE
 
     cdef int _count(self, const EntryHead *entry) noexcept:
         self.entries += 1

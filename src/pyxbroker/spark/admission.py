@@ -15,8 +15,9 @@ from pyxbroker.base import compression
 from pyxbroker.entry_columns import EntryColumns
 from pyxbroker.spark.arrays import positions_of
 from pyxbroker.spark.avro_programs import Definitions
+from pyxbroker.spark.errors import TopicMissing
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.plan import Range, bounded
+from pyxbroker.spark.plan import Range, bounded, listed
 from pyxbroker.spark.positions import BEGINNING, Position
 from pyxbroker.spark.range_reader import RangeReader
 
@@ -41,25 +42,40 @@ def bounded_by_rows(
     """Ends before which at most so many rows lie, of all topics together.
 
     Each topic that has something gets its share of what those before it left. Which is the first
-    one is by chance: where there are more topics than rows, none waits for ever.
+    one is by chance: where there are more topics than rows, none waits for ever. One that is
+    deleted meanwhile keeps its end, as whoever reads it will tell.
     """
     found = dict(ends)
     waiting = [
-        Range(topic, begins.get(topic, BEGINNING), end)
+        each
         for topic, end in ends.items()
         if begins.get(topic, BEGINNING).key < end.key
+        and (each := _listed(options, Range(topic, begins.get(topic, BEGINNING), end)))
     ]
     random.shuffle(waiting)
     left = rows_max
     for index, wanted in enumerate(waiting):
         share = min(left, max(1, left // (len(waiting) - index)))
-        taken, found[wanted.topic] = _cut(options, wanted, share)
+        try:
+            taken, cut = _cut(options, wanted, share)
+        except TopicMissing:
+            continue
         left -= taken
+        if cut is not None:
+            found[wanted.topic] = cut
     return found
 
 
-def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position]:
-    """(how many rows, where they end) of the first ones of a range."""
+def _listed(options: Options, wanted: Range) -> Range | None:
+    """A range whose entries are to be counted. None: it has none."""
+    try:
+        return listed(options, wanted)
+    except TopicMissing:
+        return None
+
+
+def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position | None]:
+    """(how many rows, where they end) of the first ones of a range; None: where it does."""
     if not rows_max:
         return 0, wanted.begin
     part_rows_max = min(rows_max + 1, _PART_ROWS_MAX)
@@ -80,7 +96,7 @@ def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position]
             last = places[-1]
     finally:
         reader.close()
-    return rows, wanted.end
+    return rows, None
 
 
 class _Places:

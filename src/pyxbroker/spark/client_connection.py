@@ -20,7 +20,7 @@ from pyxbroker.spark.broker_connection import Cluster
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks, Whole
 from pyxbroker.spark.entry_scan import Entry, EntryScan
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, sentence_of
+from pyxbroker.spark.official import client_of, let_go, sentence_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.positions import Position, position_of
@@ -76,7 +76,8 @@ class ClientConnection:
 
     def close(self) -> None:
         self._scan.close()
-        self._client.close()
+        # A reader goes with its connection: nobody waits for a broker that may hang.
+        let_go(self._client, is_done=False)
 
     def flow(self, permits: int) -> None:
         """The client has a queue of its own."""

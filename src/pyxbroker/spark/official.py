@@ -76,7 +76,7 @@ def tell_trouble(options: Options, topic: str, do: Callable[[], T]) -> T:
 
 
 def let_go(client: Any, is_done: bool) -> None:
-    """Closes a client, of which nothing is sent any more. It may be closed already.
+    """Closes a client, by which nothing is sent or read any more. It may be closed already.
 
     is_done: all it sent was acknowledged, so it takes its leave of brokers; else nothing is waited
     for.

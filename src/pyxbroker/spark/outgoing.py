@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-VALUE = "value"
+KEY, VALUE = "key", "value"
+_PAIRS = (
+    " Keys with values (KEY_VALUE) are not written; who copies such a topic reads it as bytes, with"
+    " allowDifferentTopicSchemas=true."
+)
 TYPES = {
     VALUE: ("binary", "string", *PRIMITIVES),
     "__key": ("binary", "string"),
@@ -95,6 +99,7 @@ def _payloads_of(options: Options, schema: StructType) -> Payloads:
         raise PulsarSparkError(
             f"the column {own[0].name} is none that can be written beside value: either value is"
             " what is written, or other columns are the fields of a record."
+            + (_PAIRS if [each.name for each in own] == [KEY] else "")
         )
     if own:
         return Record(own, options["schemaType"] or "avro")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
@@ -433,6 +434,20 @@ def cut(
     if at.key < reached.key:
         pieces.append((at, reached))
     return pieces
+
+
+def listed(options: Options, wanted: Range) -> Range | None:
+    """A range up to the last entry of it that REST lists, so that who reads it does not wait for
+    what is not there; None: it has none. Without `admin.url` it is as it was. Raises TopicMissing.
+    """
+    if options["admin.url"] is None:
+        return wanted
+    ledgers = _ledgers(options, wanted.topic)
+    pieces = cut(wanted.begin, wanted.end, ledgers, sys.maxsize)
+    if not pieces:
+        return None
+    ((begin, end),) = pieces
+    return wanted._replace(end=end, ledgers=entries_of(ledgers, begin, end))
 
 
 def bounded(

@@ -130,9 +130,9 @@ class RangeReader:
         self._permits = self._permits_max
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _take(self) -> int | None:
         """See BrokerConnection.take. Raises PulsarSparkError."""
@@ -191,7 +191,7 @@ class RangeReader:
     def _see_chunk(self) -> None:
         """A chunk came; the message, when it was the last one of it."""
         columns, position = self._columns, self._entry()
-        if columns.is_new and position.key <= self._range.end.key:
+        if position.key <= self._range.end.key:
             with self._explained():
                 metadata = pb.MessageMetadata.FromString(columns.chunk_metadata)
                 try:
