@@ -332,7 +332,6 @@ def test_a_broken_message_is_told_alike_however_batches_and_ranges_are_cut(
     broker: Broker, client: pulsar.Client, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All is read that was there, so nothing was lost that this query could have had."""
-    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
     with Chunks(broker, topic) as chunks:
         chunks.whole(b"one")
         chunks.chunk("x", 2, 3)
@@ -346,9 +345,10 @@ def test_a_broken_message_is_told_alike_however_batches_and_ranges_are_cut(
         broker, **options, startingOffsets="earliest", maxRowsPerTrigger="1", bytesPerTask="1"
     )
     batches = []
-    at, end = {}, stream.initialOffset()
+    at: Offset = {}
+    end = stream.initialOffset()
     while at != end:
-        at, end = end, stream.latestOffset(end, limits.ReadMaxRows(1))
+        at, end = end, stream.latestOffset(end, stream.getDefaultReadLimit())
         batches += [read(stream, at, end)] if at != end else []
     assert batches == [["one"], ["two"]]
     # One that began in the midst of it cannot know.
