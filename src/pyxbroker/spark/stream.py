@@ -253,8 +253,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether what is to be held is gone, so that the query has to fail: a subscription that is
         made again, or moved back, would look as if it had kept it. Raises TopicMissing.
         """
-        if self._options["admin.url"] is None or not self._options["failOnDataLoss"]:
-            return False  # nobody looks at where it stands, or what is gone is passed over
+        if not self._options["failOnDataLoss"]:
+            return False  # the query goes on with what is there
         if ends is None:
             ask = partial(ends_of_topic, self._options, topic)
             ends = self._seen(topic, patiently(self._options, ask), position)
