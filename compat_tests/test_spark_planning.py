@@ -361,6 +361,29 @@ def test_a_broken_message_is_told_alike_however_batches_and_ranges_are_cut(
     assert "cannot be put together" in text
 
 
+def test_a_checkpoint_that_does_not_say_where_topics_began_is_read_on(
+    broker: Broker, topic: str
+) -> None:
+    """Nobody knows of it what was there before, so a broken message is told."""
+    with Chunks(broker, topic) as chunks:
+        chunks.whole(b"one")
+        stream = stream_of(broker, topic=topic, startingOffsets="earliest")
+        start = stream.initialOffset()
+        end = stream.latestOffset(start)
+        chunks.whole(b"two")
+        later = stream.latestOffset(end)
+        chunks.chunk("x", 1)
+        last = stream.latestOffset(later)
+    offsets = [{topic: each[topic].split("<")[0]} for each in (start, end, later, last)]
+    assert offsets[0] != start
+    stream = stream_of(broker, topic=topic)
+    assert read(stream, *offsets[0:2]) == ["one"] and read(stream, *offsets[1:3]) == ["two"]
+    again = stream.latestOffset(offsets[2])
+    assert again == offsets[3]
+    assert "cannot be put together" in error_of(lambda: read(stream, offsets[2], again))
+    assert read(stream, later, last) == []
+
+
 def test_a_subscription_of_ones_own_holds_topics_that_appear(
     broker: Broker, client: pulsar.Client, topic: str
 ) -> None:
