@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from typing import Any
@@ -10,7 +11,9 @@ import pulsar
 import pytest
 from harness.brokers import Broker
 
-from compat_tests.spark_rows import error_of, given
+from compat_tests.spark_rows import error_of, given, rows_of
+from compat_tests.test_chunk_limits import Chunks
+from pyxbroker.spark.positions import read_offset
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +42,15 @@ def delete_ledgers(broker: Broker, topic: str) -> None:
     deadline = time.monotonic() + 20
     while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > 1:
         assert time.monotonic() < deadline, "its ledgers are still there"
+        time.sleep(0.1)
+
+
+def trim(broker: Broker, topic: str, left: int) -> None:
+    """Ledgers that are acknowledged to their end go, so that so many are left."""
+    deadline = time.monotonic() + 60
+    while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > left:
+        assert broker.rest("POST", f"{path_of(topic)}/trim")[0] in (200, 204, 405)
+        assert time.monotonic() < deadline, "its ledger is still there"
         time.sleep(0.1)
 
 
@@ -212,11 +224,7 @@ def test_what_a_subscription_of_ones_own_held_is_not_lost_when_its_ledger_goes(
     stream.commit(end)
     assert mark_of(broker, topic)[1] == 1
     unload(broker, topic)
-    deadline = time.monotonic() + 60
-    while len(broker.rest("GET", f"{path_of(topic)}/internalStats")[1]["ledgers"]) > 2:
-        assert broker.rest("POST", f"{path_of(topic)}/trim")[0] in (200, 204, 405)
-        assert time.monotonic() < deadline, "its ledger is still there"
-        time.sleep(0.1)
+    trim(broker, topic, 2)
     later = stream.latestOffset(end)
     assert read(stream_of(broker, **held), end, later) == ["2"]
 
@@ -232,6 +240,148 @@ def test_what_a_subscription_of_ones_own_held_is_not_lost_when_its_ledger_goes(
     assert len(plan(held)) == 1
     assert broker.rest("DELETE", f"{path_of(topic)}/subscription/held?force=true")[0] == 204
     assert text in error_of(lambda: plan(held))
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["planned", "committed"])
+def test_a_subscription_that_was_deleted_is_not_made_again_where_messages_are_gone(
+    broker: Broker, client: pulsar.Client, topic: str, is_committed: bool
+) -> None:
+    """Else the query that starts again would take it for a proof that nothing is."""
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    held = options | {"predefinedSubscription": "held"}
+    publish(client, topic, "0")
+    stream = stream_of(broker, **held)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    publish(client, topic, "lost")
+    assert read(stream, start, end) == ["0"]
+    assert broker.rest("DELETE", f"{path_of(topic)}/subscription/held?force=true")[0] == 204
+    unload(broker, topic)
+    publish(client, topic, "after")
+    trim(broker, topic, 1)
+    if is_committed:
+        stream.commit(end)
+    for again in (stream, stream_of(broker, **held), stream_of(broker, **held)):
+        later = again.latestOffset(end)
+        text = error_of(partial(again.partitions, end, later))
+        assert "were deleted, or may have been" in text
+    text = error_of(partial(stream_of(broker, **held).partitions, end, later))
+    assert "were deleted, or may have been" in text
+    # Who goes on without them has it again.
+    patient = stream_of(broker, **held, failOnDataLoss="false")
+    last = patient.latestOffset(end)
+    assert read(patient, end, last) == ["after"]
+    assert mark_of(broker, topic)[1] == 1
+    patient.commit(last)
+    assert mark_of(broker, topic)[1] == 0
+
+
+@pytest.mark.pyxbroker  # Apache Pulsar moves marks on itself, and looks the same then
+def test_what_a_subscription_passed_over_that_somebody_else_moved_is_told(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    held = options | {"predefinedSubscription": "held"}
+    publish(client, topic, "0", "1", "2")
+    stream = stream_of(broker, **held)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert read(stream, start, end) == ["0", "1", "2"]
+    stream.commit(end)
+    publish(client, topic, "lost", "lost")
+    path = f"{path_of(topic)}/subscription/held/skip_all"
+    assert broker.rest("POST", path)[0] == 204
+    unload(broker, topic)
+    publish(client, topic, "after")
+    trim(broker, topic, 1)
+    for again in (stream, stream_of(broker, **held), stream_of(broker, **held)):
+        later = again.latestOffset(end)
+        text = error_of(partial(again.partitions, end, later))
+        assert "were deleted, or may have been" in text
+
+
+def test_chunks_that_a_subscription_let_go_before_the_last_one_came_are_told(
+    broker: Broker, client: pulsar.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a message whose first chunk was in a batch that is done."""
+    options = {"topic": topic, "admin_url": broker.web_url, "startingOffsets": "earliest"}
+    held = options | {"predefinedSubscription": "held"}
+    with Chunks(broker, topic) as chunks:
+        chunks.whole(b"one")
+        chunks.chunk("x", 0)
+    stream = stream_of(broker, **held)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert read(stream, start, end) == ["one"]
+    stream.commit(end)
+    unload(broker, topic)
+    with Chunks(broker, topic) as chunks:
+        chunks.chunk("x", 1)
+        chunks.whole(b"two")
+    unload(broker, topic)
+    trim(broker, topic, 2)
+    for again in (stream, stream_of(broker, **held)):
+        later = again.latestOffset(end)
+        text = error_of(partial(read, again, end, later))
+        assert "cannot be put together: chunks before were deleted" in text
+    patient = stream_of(broker, **held, failOnDataLoss="false")
+    assert read(patient, end, later) == ["two"]
+    assert "is left out" in caplog.text
+
+
+def test_a_broken_message_is_told_alike_however_batches_and_ranges_are_cut(
+    broker: Broker, client: pulsar.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All is read that was there, so nothing was lost that this query could have had."""
+    with Chunks(broker, topic) as chunks:
+        chunks.whole(b"one")
+        chunks.chunk("x", 2, 3)
+        chunks.whole(b"two")
+    options = {"topic": topic, "admin_url": broker.web_url}
+    for each in ({}, {"bytesPerTask": "1"}):
+        found = [row["value"] for row in rows_of(broker, **options, **each)]
+        assert sorted(found) == [b"one", b"two"]
+    assert caplog.text.count("is left out") == 2
+    stream = stream_of(
+        broker, **options, startingOffsets="earliest", maxRowsPerTrigger="1", bytesPerTask="1"
+    )
+    batches = []
+    at: Offset = {}
+    end = stream.initialOffset()
+    while at != end:
+        at, end = end, stream.latestOffset(end, stream.getDefaultReadLimit())
+        batches += [read(stream, at, end)] if at != end else []
+    assert batches == [["one"], ["two"]]
+    # One that began in the midst of it cannot know.
+    ledger = at[topic].split(":")[0]
+    given = {topic: f"{ledger}:1"}
+    stream = stream_of(broker, **options, startingOffsets=json.dumps(given))
+    start = stream.initialOffset()
+    text = error_of(lambda: read(stream, start, stream.latestOffset(start)))
+    assert "cannot be put together" in text
+
+
+def test_a_checkpoint_that_does_not_say_where_topics_began_is_read_on(
+    broker: Broker, topic: str
+) -> None:
+    """Nobody knows of it what was there before, so a broken message is told."""
+    with Chunks(broker, topic) as chunks:
+        chunks.whole(b"one")
+        stream = stream_of(broker, topic=topic, startingOffsets="earliest")
+        start = stream.initialOffset()
+        end = stream.latestOffset(start)
+        chunks.whole(b"two")
+        later = stream.latestOffset(end)
+        chunks.chunk("x", 1)
+        last = stream.latestOffset(later)
+    offsets = [{topic: each[topic].split("<")[0]} for each in (start, end, later, last)]
+    assert offsets[0] != start
+    stream = stream_of(broker, topic=topic)
+    assert read(stream, *offsets[0:2]) == ["one"] and read(stream, *offsets[1:3]) == ["two"]
+    again = stream.latestOffset(offsets[2])
+    assert again == offsets[3]
+    assert "cannot be put together" in error_of(lambda: read(stream, offsets[2], again))
+    assert read(stream, later, last) == []
 
 
 def test_a_subscription_of_ones_own_holds_topics_that_appear(
@@ -272,10 +422,11 @@ def test_a_topic_that_is_deleted_in_mid_stream_is_told_or_passed_over(
         # A query that starts again has its DataFrame made without the topic.
         stream = stream_of(broker, **way, startingOffsets="earliest")
         text = error_of(partial(stream.latestOffset, end))
-        assert f"{two}, which was read up to {end[two]}, is gone" in text
+        reached = read_offset(end)[two]
+        assert f"{two}, which was read up to {reached}, is gone" in text
         assert "failOnDataLoss=false" in text
         text = error_of(partial(stream.partitions, start, end))
-        assert f"{two}, which was to be read up to {end[two]}, is gone" in text
+        assert f"{two}, which was to be read up to {reached}, is gone" in text
         patient = stream_of(broker, **way, failOnDataLoss="false")
         patient.prepareForTriggerAvailableNow()
         later = patient.latestOffset(end)
@@ -304,8 +455,6 @@ def test_a_partition_that_is_not_there_has_nothing(
     broker: Broker, client: pulsar.Client, topic: str
 ) -> None:
     """Brokers delete partitions that nobody uses, and make them again."""
-    from compat_tests.spark_rows import rows_of
-
     assert broker.rest("PUT", f"{path_of(topic)}/partitions", 3)[0] == 204
     publish(client, f"{topic}-partition-0", "0")
     for number in (1, 2):

@@ -35,7 +35,8 @@ def options_of(broker: Broker, role: str = BATCH, **more: str) -> Options:
 def plan_of(options: Options) -> list[plan.Range]:
     ends = plan.ends_of(options)
     begins = plan.without_lost(options, plan.starts_of(options, ends), ends)
-    return plan.ranges_of(options, begins, plan.stops_of(options, ends))
+    origins = plan.origins_of(begins, ends)
+    return plan.ranges_of(options, begins, plan.stops_of(options, ends), origins=origins)
 
 
 def read(options: Options, wanted: plan.Range) -> list[Row]:

@@ -19,6 +19,7 @@ from pyxbroker.spark.positions import (
     read_begins,
     read_moved,
     read_offset,
+    read_origins,
     read_sizes,
     write_offset,
 )
@@ -129,6 +130,31 @@ def test_an_offset_has_where_a_topic_begins() -> None:
     offset = write_offset({TOPIC: Position(6, -1)}, moved={TOPIC: Position(6, -1)})
     assert offset == {TOPIC: "6:-1^6:-1"}
     assert read_moved(offset) == read_offset(offset) and read_begins(offset) == {}
+    assert read_origins(offset) == {}
+    begins = {TOPIC: Position(1, -1)}
+    offset = write_offset(positions, {TOPIC: 100}, begins, begins, begins | {"other": BEGINNING})
+    assert offset == {TOPIC: "2:49~100@1:-1^1:-1<1:-1", "other": "3:1:4<-1:-1"}
+    assert read_origins(offset) == begins | {"other": BEGINNING}
+    assert read_offset(offset) == positions and read_moved(offset) == begins
+
+
+@pytest.mark.parametrize(
+    ("held", "is_whole"),
+    [
+        (Position(4, 2), True),
+        (Position(4, 1), True),
+        (Position(4, 4), False),
+        (Position(7, -1), True),
+        (Position(7, 0), False),
+        (None, False),
+    ],
+)
+def test_a_mark_proves_that_nothing_is_missing_where_the_query_put_it(
+    held: Position | None, is_whole: bool
+) -> None:
+    """Or where brokers put it before they delete a ledger that was read to its end."""
+    ends = plan.Ends(Position(7, -1), Position(7, 5), None, Position(7, 5), held)
+    assert plan.may_lack(Position(4, 2), ends) is not is_whole
 
 
 def test_sequence_ids_grow_with_batch_and_row_and_hold_what_they_are_made_of() -> None:

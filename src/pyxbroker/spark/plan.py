@@ -65,6 +65,10 @@ class Range(NamedTuple):
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
     """(id, entries) of the ledgers that have it, where REST tells them."""
+    origin: Position | None = None
+    """Where the topic began when the query began there: nothing of the topic was read before, or
+    left out. None: it began elsewhere, or that is not known.
+    """
 
 
 def ends_of(options: Options, read: Collection[str] | None = ()) -> dict[str, Ends]:
@@ -215,16 +219,22 @@ def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[st
         return {topic: find(cluster, topic) for topic in topics}
 
 
-def hold(options: Options, positions: Mapping[str, Position]) -> None:
-    """Moves the predefined subscription, so that the broker keeps what lies behind positions."""
+def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, Position]:
+    """Where those topics begin that a query reads from their beginning; see Range.origin."""
+    return {
+        topic: ends[topic].first
+        for topic, begin in begins.items()
+        if begin.key <= ends[topic].first.key
+    }
+
+
+def hold(options: Options, topic: str, at: Position) -> None:
+    """Moves the predefined subscription, which is made if it is not there, so that the broker keeps
+    what lies behind the position. Raises TopicMissing.
+    """
     subscription = options["predefinedSubscription"]
-
-    def move(cluster: Cluster, topic: str, at: Position) -> None:
-        cluster.ask(topic, lambda broker: broker.hold(topic, subscription, at))
-
     with cluster_of(options) as cluster:
-        for topic, at in positions.items():
-            move(cluster, topic, at)
+        cluster.ask(topic, lambda broker: broker.hold(topic, subscription, at))
 
 
 def _start(wish: Wish, ends: Ends) -> Position:
@@ -283,7 +293,7 @@ def without_lost(
     found = {}
     for topic, begin in begins.items():
         first = ends[topic].first
-        if is_lost(begin, first) and not is_whole(begin, ends[topic]):
+        if may_lack(begin, ends[topic]):
             lose(options, lost_sentence(topic, begin, first))
         found[topic] = max((begin, first), key=_key)
     return found
@@ -296,10 +306,15 @@ def lose(options: Options, sentence: str) -> None:
     _log.warning("%s", sentence)
 
 
+def may_lack(begin: Position, ends: Ends) -> bool:
+    """Whether messages behind `begin` were deleted, as far as the broker can tell."""
+    return is_lost(begin, ends.first) and not is_whole(begin, ends)
+
+
 def is_whole(begin: Position, ends: Ends) -> bool:
     """Whether ledgers that are gone had nothing behind `begin`, as far as the broker can tell."""
-    if ends.held is not None and ends.held.key <= ends.first.key:
-        return True  # a subscription of the query's own would have kept it
+    if ends.held is not None and _has_kept(begin, ends.held, ends.first):
+        return True
     confirmed = ends.confirmed
     if confirmed is None:
         return False
@@ -307,6 +322,15 @@ def is_whole(begin: Position, ends: Ends) -> bool:
         return confirmed.key <= begin.key
     # No entry is known: an empty ledger is replaced by another one whenever a topic is loaded.
     return begin.entry < 0
+
+
+def _has_kept(begin: Position, held: Position, first: Position) -> bool:
+    """Whether the query's own subscription has kept what lies behind `begin`. One that stands
+    further on was moved by somebody else, as when messages expire: what it passed over is gone. But
+    Apache Pulsar moves one that stands at the end of a ledger to the beginning of the next one,
+    before it deletes the ledger.
+    """
+    return held.key <= begin.key or (held.entry < 0 and held.key <= first.key)
 
 
 def is_lost(begin: Position, first: Position) -> bool:
@@ -337,37 +361,39 @@ def ranges_of(
     begins: dict[str, Position],
     ends: dict[str, Position],
     sizes: Mapping[str, int] | None = None,
+    origins: Mapping[str, Position] | None = None,
 ) -> list[Range]:
-    """The ranges of all topics; empty ones are left out.
+    """The ranges of all topics; empty ones are left out. origins: see Range.origin.
 
     sizes: of topics, the bytes per entry of the ledger that the end is in, if that was written when
     the end was chosen. With these the same ends have the same ranges, whatever was published
     meanwhile.
     """
     whole = [
-        Range(topic, begins.get(topic, BEGINNING), end)
+        Range(topic, begins.get(topic, BEGINNING), end, origin=(origins or {}).get(topic))
         for topic, end in sorted(ends.items())
         if begins.get(topic, BEGINNING).key < end.key
     ]
     if options["admin.url"] is None:
         return whole
     ledgers = {each.topic: _ledgers(options, each.topic) for each in whole}
-    for topic, _, end, _ in whole:
+    for wanted in whole:
+        topic, newest = wanted.topic, wanted.end.ledger
         if sizes and topic in sizes:
             ledgers[topic] = [
-                each.with_bytes_per_entry(sizes[topic]) if each.id == end.ledger else each
+                each.with_bytes_per_entry(sizes[topic]) if each.id == newest else each
                 for each in ledgers[topic]
             ]
     size = sum(
         part.entries * part.bytes_per_entry
-        for topic, begin, end, _ in whole
-        for part in _parts(begin, end, ledgers[topic])
+        for wanted in whole
+        for part in _parts(wanted.begin, wanted.end, ledgers[wanted.topic])
     )
     bytes_per_range = max(options["bytesPerTask"], -(-size // RANGES_MAX))
     return [
-        Range(topic, *piece, entries_of(ledgers[topic], *piece))
-        for topic, begin, end, _ in whole
-        for piece in cut(begin, end, ledgers[topic], bytes_per_range)
+        Range(wanted.topic, *piece, entries_of(ledgers[wanted.topic], *piece), wanted.origin)
+        for wanted in whole
+        for piece in cut(wanted.begin, wanted.end, ledgers[wanted.topic], bytes_per_range)
     ]
 
 

@@ -13,7 +13,8 @@ one it was, whatever was published or deleted meanwhile:
 
 - `2:49~100`: how many bytes an entry of the ledger had that was written then;
 - `2:49@1:-1`: where the topic begins, if the offset before does not have it;
-- `6:9^6:-1`: where the topic goes on, if it is not where the offset before stands.
+- `6:9^6:-1`: where the topic goes on, if it is not where the offset before stands;
+- `6:9<2:-1`: where the topic began when the query began there, and had read nothing of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ EARLIEST = "earliest"
 LATEST = "latest"
 _WHOLE = (1 << 31) - 1
 _ID = re.compile(r"(-?\d+):(-?\d+)(?::(-?\d+))?")
-_OF_TOPIC = re.compile(r"([^~@^]*)(?:~(\d+))?(?:@([^~@^]*))?(?:\^([^~@^]*))?")
+_OF_TOPIC = re.compile(r"([^~@^<]*)(?:~(\d+))?(?:@([^~@^<]*))?(?:\^([^~@^<]*))?(?:<([^~@^<]*))?")
 
 
 class Position(NamedTuple):
@@ -138,11 +139,13 @@ def write_offset(
     bytes_per_entry: Mapping[str, int] | None = None,
     begins: Mapping[str, Position] | None = None,
     moved: Mapping[str, Position] | None = None,
+    origins: Mapping[str, Position] | None = None,
 ) -> dict[str, str]:
     """What Spark keeps of an offset.
 
     bytes_per_entry: of ledgers that are still written, and may grow by entries of other sizes.
     begins: of topics that the offset before may not have. moved: where topics go on that it has.
+    origins: where topics began when the query began there.
     """
 
     def part(sign: str, given: Mapping[str, object] | None, topic: str) -> str:
@@ -150,7 +153,7 @@ def write_offset(
 
     return {
         topic: f"{position}{part('~', bytes_per_entry, topic)}"
-        f"{part('@', begins, topic)}{part('^', moved, topic)}"
+        f"{part('@', begins, topic)}{part('^', moved, topic)}{part('<', origins, topic)}"
         for topic, position in sorted(positions.items())
     }
 
@@ -173,6 +176,13 @@ def read_begins(offset: Mapping[str, str]) -> dict[str, Position]:
 def read_moved(offset: Mapping[str, str]) -> dict[str, Position]:
     """Where topics go on, of what `write_offset` wrote."""
     return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 4))}
+
+
+def read_origins(offset: Mapping[str, str]) -> dict[str, Position]:
+    """Where topics began when the query began there, of what `write_offset` wrote. Offsets of
+    queries that began elsewhere, and older ones, do not say it.
+    """
+    return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 5))}
 
 
 def _part(text: str, number: int) -> str:

@@ -63,7 +63,7 @@ class RangeReader:
         self._columns.want(wanted.begin, wanted.end)
         self._entries = 0  # that came until the last look
         self._chunked = ChunkedMessages(self._cluster, wanted.topic, wanted.begin)
-        self._has_entries_before: bool | None = None  # the range; asked when it matters
+        self._may_lack_chunks: bool | None = None  # that were there; asked when it matters
         self._last_progress = time.monotonic()
 
     def close(self) -> None:
@@ -204,18 +204,20 @@ class RangeReader:
         columns.pass_entry()
 
     def _tell_missing_chunks(self, last: Position) -> None:
-        """The last chunk of a message came, and others are nowhere. That is a loss, unless all that
-        there was is read: then they were deleted before. Raises DataLost.
+        """The last chunk of a message came, and others are nowhere. That is a loss, unless all is
+        read that there was when the query began, and is still there: then they were deleted before.
+        Raises DataLost.
         """
         topic = self._range.topic
         sentence = (
             f"the message in chunks of {topic} that ends with {last} cannot be put together: chunks"
             " before were deleted, or never stored"
         )
-        if self._has_entries_before is None:
+        if self._may_lack_chunks is None:
             first, _ = self._cluster.ends(topic)
-            self._has_entries_before = first.key < self._range.begin.key
-        if self._options["failOnDataLoss"] and self._has_entries_before:
+            origin = self._range.origin
+            self._may_lack_chunks = origin is None or is_lost(origin, first)
+        if self._options["failOnDataLoss"] and self._may_lack_chunks:
             raise DataLost(f"{sentence}; failOnDataLoss=false goes on without it.")
         _log.warning("%s; it is left out.", sentence)
 

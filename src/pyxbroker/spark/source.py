@@ -18,6 +18,7 @@ from pyxbroker.spark.filters import Place
 from pyxbroker.spark.options import BATCH, SINK, STREAM, Options, check_names
 from pyxbroker.spark.plan import (
     ends_of,
+    origins_of,
     ranges_of,
     starts_of,
     stops_of,
@@ -117,8 +118,10 @@ class PulsarReader(DataSourceReader):
         ends = ends_of(self._options)
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
         stops = stops_of(self._options, ends)
+        origins = origins_of(begins, ends)
         begins, stops = self._place.narrow(self._options, begins, stops)
-        return [RangePartition(each) for each in ranges_of(self._options, begins, stops)]
+        ranges = ranges_of(self._options, begins, stops, origins=origins)
+        return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._columns, partition)

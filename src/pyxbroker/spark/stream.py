@@ -9,7 +9,7 @@ subscription that `predefinedSubscription` names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ from pyxbroker.spark.plan import (
     is_lost,
     is_whole,
     lose,
+    may_lack,
+    origins_of,
     patiently,
     ranges_of,
     sizes_of,
@@ -40,6 +42,7 @@ from pyxbroker.spark.positions import (
     read_begins,
     read_moved,
     read_offset,
+    read_origins,
     read_sizes,
     write_offset,
 )
@@ -76,7 +79,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, str] | None = None  # the offset that the next batch begins at
         self._gone: set[str] = set()  # topics of which that was told
         self._held: dict[str, Position] = {}  # where the query's own subscription was moved
-        self._unheld: set[str] = set()  # topics that it was not there for
+        # Topics that it was not there for when they were looked at: not before it was seen with all
+        # still there does it tell that nothing is missing.
+        self._unheld: set[str] = set()
         bounds = [each for each in BOUNDS if options[each] is not None]
         if "maxBytesPerTrigger" in bounds and options["admin.url"] is None:
             raise WrongOption(
@@ -88,8 +93,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
-        self._hold(begins)
-        self._planned = write_offset(begins)
+        self._hold(begins, ends)
+        self._planned = write_offset(begins, origins=origins_of(begins, ends))
         return self._planned
 
     def commit(self, end: dict[str, str]) -> None:
@@ -112,10 +117,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest(begins, found)
         ends = latest
         if limit is not None and not isinstance(limit, ReadAllAvailable):
-            ends = patiently(self._options, lambda: admitted(self._options, begins, latest))
+            # What is lost is told by those that read: they know what there was before.
+            counted = self._options.replaced({"failOnDataLoss": False})
+            ends = patiently(self._options, lambda: admitted(counted, begins, latest))
         # Spark commits a batch when the next one begins; when it asks for that one it is done.
-        self._hold(stood | (appeared if start is not None else {}))
-        offset = write_offset(ends, sizes_of(ends, found), appeared, moved)
+        self._hold(stood | (appeared if start is not None else {}), found)
+        # Without the offset before nobody knows which topics are new.
+        origins = read_origins(start) | appeared if start is not None else {}
+        offset = write_offset(ends, sizes_of(ends, found), appeared, moved, origins)
         # Where nothing came the offset is the same, to the letter.
         return offset | {
             topic: text for topic, text in (start or {}).items() if ends[topic] == stood[topic]
@@ -137,8 +146,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 found[topic] = ends
         self._gone -= found.keys()
-        self._unheld |= {topic for topic, ends in found.items() if ends.held is None}
-        return found
+        return {topic: self._seen(topic, ends, stood.get(topic)) for topic, ends in found.items()}
+
+    def _seen(self, topic: str, ends: Ends, stood: Position | None = None) -> Ends:
+        """Without a subscription that was only made again: it does not tell what was deleted
+        before. stood: where the query stands, if it does.
+        """
+        if ends.held is None:
+            self._unheld.add(topic)
+        elif stood is not None and not is_lost(stood, ends.first):
+            self._unheld.discard(topic)
+        return ends._replace(held=None) if topic in self._unheld else ends
 
     def _appeared(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
         """Where topics begin that were not there, or of which it is not known."""
@@ -189,8 +207,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         self._planned = end
-        begins, stops = read_offset(start), read_offset(end)
-        begins = read_begins(end) | begins
+        begins, stops, appeared = read_offset(start), read_offset(end), read_begins(end)
+        origins = {topic: at for topic, at in appeared.items() if topic not in begins}
+        origins |= read_origins(start)
+        begins = appeared | begins
         stops = _with_something(begins, stops)
         # Else the text is that of an earlier offset.
         begins |= read_moved({topic: end[topic] for topic in stops})
@@ -201,7 +221,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = without_lost(self._options, begins, ends)
         self._unheld -= begins.keys()
         sizes = read_sizes(end)
-        ranges = patiently(self._options, lambda: ranges_of(self._options, begins, stops, sizes))
+        ranges = patiently(
+            self._options, lambda: ranges_of(self._options, begins, stops, sizes, origins)
+        )
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -210,18 +232,33 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, read: Collection[str] | None = ()) -> dict[str, Ends]:
         return patiently(self._options, lambda: ends_of(self._options, read))
 
-    def _hold(self, positions: dict[str, Position]) -> None:
-        """Moves the subscription of the query's own, if it has one."""
+    def _hold(
+        self, positions: dict[str, Position], found: Mapping[str, Ends] | None = None
+    ) -> None:
+        """Moves the subscription of the query's own, if it has one. found: topics as they are."""
         if self._options["predefinedSubscription"] is None:
             return
         for topic, position in positions.items():
             if self._held.get(topic) == position:
                 continue
             try:
-                patiently(self._options, partial(hold, self._options, {topic: position}))
+                if self._would_hide_loss(topic, position, (found or {}).get(topic)):
+                    continue
+                patiently(self._options, partial(hold, self._options, topic, position))
             except TopicMissing as error:
                 _log.warning("%s", error)
             self._held[topic] = position
+
+    def _would_hide_loss(self, topic: str, position: Position, ends: Ends | None) -> bool:
+        """Whether what is to be held is gone, so that the query has to fail: a subscription that is
+        made again, or moved back, would look as if it had kept it. Raises TopicMissing.
+        """
+        if not self._options["failOnDataLoss"]:
+            return False  # the query goes on with what is there
+        if ends is None:
+            ask = partial(ends_of_topic, self._options, topic)
+            ends = self._seen(topic, patiently(self._options, ask), position)
+        return may_lack(position, ends)
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
         """Raises DataLost for one that was deleted, unless that is allowed."""
@@ -229,12 +266,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: self._ends_or_gone(topic, f"was to be read up to {stop}")
             for topic, stop in stops.items()
         }
-        return {
-            # A subscription that was only made again does not tell what was deleted before.
-            topic: ends._replace(held=None) if topic in self._unheld else ends
-            for topic, ends in found.items()
-            if ends is not None
-        }
+        return {topic: self._seen(topic, ends) for topic, ends in found.items() if ends is not None}
 
     def _ends_or_gone(self, topic: str, how_far: str, is_told: bool = False) -> Ends | None:
         """None: the topic was deleted. Raises DataLost, unless that is allowed."""
