@@ -232,7 +232,7 @@ def test_what_a_client_may_know_of_its_consumer(tmp_path: Path) -> None:
             pb.CommandConsumerStats(consumer_id=3, request_id=0), "consumerStatsResponse"
         )
         assert not answer.HasField("error_code")
-        assert (answer.consumerName, answer.type, answer.address) == ("watched", "Shared", "/peer")
+        assert (answer.consumerName, answer.type, answer.address) == ("watched", "Shared", "/:1")
         assert (answer.availablePermits, answer.unackedMessages, answer.msgBacklog) == (2, 10, 15)
         assert answer.blockedConsumerOnUnackedMsgs
         assert answer.connectedSince.endswith("Z")

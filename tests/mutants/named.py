@@ -58,8 +58,8 @@ NAMED = (
     Named(
         "brokerMaxConnections ignored",
         "src/pyxbroker/broker/broker_port.py",
-        "        if limit and broker.connection_count >= limit:\n",
-        "        if False and limit and broker.connection_count >= limit:\n",
+        "        if not limit or broker.connection_count < limit:\n",
+        "        if True or not limit or broker.connection_count < limit:\n",
     ),
     Named(
         "no counter of journal bytes",
