@@ -14,6 +14,8 @@ from harness.raw import ConnectionClosed, RawConnection
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import assert_nothing_more, publish, receive
 
+pytestmark = pytest.mark.slow
+
 EARLIEST = pulsar.InitialPosition.Earliest
 ROUND_ROBIN = pulsar.PartitionsRoutingMode.RoundRobinDistribution
 NAMESPACE = "/admin/v2/persistent/public/default"

@@ -5,6 +5,7 @@ BROKER=apache asks whether the record of its answers is right.
 
 from __future__ import annotations
 
+import pytest
 from harness.brokers import Broker
 
 from compat_tests.answers.ask import Asker
@@ -20,6 +21,8 @@ from compat_tests.answers.differences import (
 )
 from compat_tests.answers.record import OURS, kept, recorded
 from compat_tests.conftest import broker_kind
+
+pytestmark = pytest.mark.slow
 
 
 def test_answers_are_those_of_apache_pulsar_or_a_rule_says_why_not(broker: Broker) -> None:

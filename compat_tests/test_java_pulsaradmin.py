@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from harness.brokers import Broker
 from harness.java_admin import Done, JavaAdmin
 
@@ -20,6 +21,8 @@ from compat_tests.pulsaradmin import (
     reason_of,
     recorded,
 )
+
+pytestmark = pytest.mark.slow
 
 # On a slow machine the script takes longer than a topic that nobody uses is kept.
 BROKER_SETTINGS = {"brokerDeleteInactiveTopicsFrequencySeconds": "3600"}

@@ -20,7 +20,7 @@ from harness.tokens import SECRET as STATIC
 from compat_tests.conftest import official_client
 from compat_tests.test_authentication import asked, round_trip
 
-pytestmark = pytest.mark.pyxbroker
+pytestmark = [pytest.mark.pyxbroker, pytest.mark.slow]
 OPENID = PACKAGE + "oidc.AuthenticationProviderOpenID"
 
 

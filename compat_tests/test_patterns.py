@@ -14,6 +14,8 @@ from harness.raw import RawConnection
 
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 
+pytestmark = pytest.mark.slow
+
 NAMESPACE = "public/default"
 
 

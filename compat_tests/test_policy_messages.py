@@ -42,6 +42,8 @@ from compat_tests.policy_scenes import (
 from compat_tests.test_rest_answers import DONE
 from pyxbroker.policies.table import TABLE
 
+pytestmark = pytest.mark.slow
+
 BROKER_SETTINGS = SCENE_SETTINGS
 
 

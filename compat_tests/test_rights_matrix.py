@@ -18,6 +18,8 @@ from compat_tests.rights.differences import LET_IN, LOOSER, is_equal, is_known, 
 from compat_tests.rights.record import read
 from compat_tests.rights.scene import broker_with_rights
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:

@@ -22,6 +22,8 @@ from pyxbroker.metadata import paths
 from test_admin_topics import DONE, Rest
 from test_tenants import HERE, N, T, begin
 
+pytestmark = pytest.mark.slow
+
 X = f"{N}/a/x"
 C = "/admin/v2/clusters"
 G = "/admin/v2/resourcegroups"

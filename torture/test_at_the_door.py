@@ -10,6 +10,8 @@ import pytest
 
 from torture.at_the_door import SCENES, HalfOpen, Seen, Stage, play, stage_of
 
+pytestmark = pytest.mark.slow
+
 SERVED_MS_MAX = 500.0  # the p99 of who behaves; other tests run beside it
 SERVED_S_MAX = 10.0  # of a login
 

@@ -18,6 +18,8 @@ from torture.fault_table import ROWS, STARTS, Row, matches
 from torture.log_judge import Output
 from torture.stage import DELETED, OLD, REST, Pristine, Stage, make_pristine
 
+pytestmark = pytest.mark.slow
+
 WINDOW_S = 0.5
 LASTING = ("EIO for a while", "ENOSPC", "EDQUOT")
 MET_S = 8.0

@@ -37,6 +37,8 @@ from torture.hostile import (
 from torture.hostile_floods import PEERS
 from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of
 
+pytestmark = pytest.mark.slow
+
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
 TIMES = 20
 BYTES_MAX = 6 << 20

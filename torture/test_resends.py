@@ -12,6 +12,8 @@ from torture.model import Verdict
 from torture.resends import NOWHERE, Entry, ResendingProducer, ResendTopic
 from torture.run import make, parse
 
+pytestmark = pytest.mark.slow
+
 
 def tortured(workspace: Path, kind: str, done: Callable[[Verdict], bool], *more: str) -> Verdict:
     """Three rounds; more of them on a machine so slow that those have not shown it."""
