@@ -139,7 +139,7 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 	$(PY) -m torture.run --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
 	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS) --ready-limit-s $(READY) $(ARGS)
 	$(PY) -m torture.sync_order
-	$(PY) -m torture.key_shared --events $(EVENTS)
+	$(PY) -m torture.key_shared --events $(EVENTS) $(ARGS)
 
 .PHONY: reststorm
 reststorm: dev ## REQUESTS (1000000) fuzzed requests to REST by SEED (1), beside a polite client
