@@ -10,6 +10,7 @@ import pytest
 
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import paths
@@ -253,5 +254,25 @@ def test_a_termination_that_could_not_be_stored_fails_the_topic(tmp_path: Path) 
             await topic.terminate()
         assert not topic.is_terminated
         assert not (await broker.topic()).is_terminated
+
+    run(tmp_path, scenario)
+
+
+def test_who_terminates_a_topic_that_is_closed_meanwhile_may_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        terminate = type(topic).terminate
+
+        async def late(self: Any) -> Any:
+            await broker.topics.unload(self.name)
+            return await terminate(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(topic), "terminate", late)
+            with pytest.raises(ServiceNotReady, match="is being closed"):
+                await broker.topics.terminate(topic.name)
+        assert await broker.topics.terminate(topic.name)
 
     run(tmp_path, scenario)

@@ -636,12 +636,14 @@ class Topics:
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
 
-        Raises TopicNotFound, PersistenceError.
+        Raises TopicNotFound, ServiceNotReady while somebody else closes it, PersistenceError.
         """
         topic = await self.get(name, create=False)
         try:
             return await topic.terminate()
         except ManagedLedgerError as error:
+            if topic.fenced:
+                raise ServiceNotReady(f"Topic {name} is being closed; look it up again.") from error
             raise PersistenceError(f"Topic {name} was not terminated: {error}") from error
 
     def open_names(self, namespace: str, domain: str) -> list[TopicName]:
