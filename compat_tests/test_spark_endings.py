@@ -57,6 +57,12 @@ def target(guarded: Broker, topic: str, exactly_once: str) -> str:
     return topic
 
 
+@pytest.fixture
+def options(guarded: Broker, target: str, exactly_once: str) -> dict[str, str]:
+    """Of who writes there, under LIMITS."""
+    return options_of(guarded, target) | {"exactlyOnce": exactly_once} | LIMITS
+
+
 def stream(spark: Any, options: dict[str, str], place: Path) -> Any:
     """A query that writes some rows, again and again."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
@@ -102,13 +108,12 @@ def is_idle(spark: Any) -> bool:
 
 
 def test_a_token_that_expires_while_a_stream_is_written(
-    spark: Any, guarded: Broker, target: str, exactly_once: str, tmp_path: Path
+    spark: Any, guarded: Broker, target: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     grant(guarded, "produce")
     file = tmp_path / "token"
     file.write_text(token("me", exp=600))
-    options = options_of(guarded, target) | {"exactlyOnce": exactly_once, PARAMS: f"file://{file}"}
-    query = stream(spark, options | LIMITS, tmp_path)
+    query = stream(spark, options | {PARAMS: f"file://{file}"}, tmp_path)
     write_some(query)
     file.write_text(token("me", exp=LIFE_S))
     assert "a token may have expired" in ending(query)
@@ -116,22 +121,20 @@ def test_a_token_that_expires_while_a_stream_is_written(
 
 
 def test_who_has_no_right_to_write_a_stream(
-    spark: Any, guarded: Broker, target: str, exactly_once: str, tmp_path: Path
+    spark: Any, guarded: Broker, target: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     grant(guarded, "consume")
-    options = options_of(guarded, target) | {"exactlyOnce": exactly_once}
-    query = stream(spark, options | LIMITS, tmp_path)
+    query = stream(spark, options, tmp_path)
     assert ending(query) == f"{target} cannot be written: there is no right to write it."
     assert is_idle(spark) and is_left_alone(guarded, target)
 
 
 @pytest.mark.pyxbroker  # Apache Pulsar lets whoever is connected go on
 def test_a_right_that_is_taken_away_while_a_stream_is_written(
-    spark: Any, guarded: Broker, target: str, exactly_once: str, tmp_path: Path
+    spark: Any, guarded: Broker, target: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     grant(guarded, "produce")
-    options = options_of(guarded, target) | {"exactlyOnce": exactly_once}
-    query = stream(spark, options | LIMITS, tmp_path)
+    query = stream(spark, options, tmp_path)
     write_some(query)
     revoke(guarded)
     assert "there is no right to write it" in ending(query)
@@ -139,11 +142,10 @@ def test_a_right_that_is_taken_away_while_a_stream_is_written(
 
 
 def test_a_topic_that_is_terminated_while_a_stream_is_written(
-    spark: Any, guarded: Broker, target: str, exactly_once: str, tmp_path: Path
+    spark: Any, guarded: Broker, target: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     grant(guarded, "produce")
-    options = options_of(guarded, target) | {"exactlyOnce": exactly_once}
-    query = stream(spark, options | LIMITS, tmp_path)
+    query = stream(spark, options, tmp_path)
     write_some(query)
     path = f"/admin/v2/{target.replace('://', '/')}/terminate"
     assert guarded.rest("POST", path)[0] == 200
@@ -152,10 +154,9 @@ def test_a_topic_that_is_terminated_while_a_stream_is_written(
 
 
 def test_a_stream_whose_rows_do_not_go_with_the_topics_schema(
-    spark: Any, guarded: Broker, target: str, exactly_once: str, tmp_path: Path
+    spark: Any, guarded: Broker, target: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     grant(guarded, "produce", "consume")
-    options = options_of(guarded, target) | {"exactlyOnce": exactly_once} | LIMITS
     one = spark.createDataFrame([("fig", 1.5)], "name string, size double")
     batch = {name: value for name, value in options.items() if name != "exactlyOnce"}
     one.write.format("pulsar").options(**batch).mode("append").save()

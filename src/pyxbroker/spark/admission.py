@@ -56,10 +56,7 @@ def bounded_by_rows(
     left = rows_max
     for index, wanted in enumerate(waiting):
         share = min(left, max(1, left // (len(waiting) - index)))
-        try:
-            taken, cut = _cut(options, wanted, share)
-        except TopicMissing:
-            continue
+        taken, cut = _cut(options, wanted, share)
         left -= taken
         if cut is not None:
             found[wanted.topic] = cut
@@ -79,8 +76,9 @@ def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position 
     if not rows_max:
         return 0, wanted.begin
     part_rows_max = min(rows_max + 1, _PART_ROWS_MAX)
-    queue = {_QUEUE: min(options[_QUEUE], part_rows_max)}
-    reader = RangeReader(options.replaced(queue), wanted, _Places(part_rows_max))
+    # What is lost is told by those that read: they know what there was before.
+    others = {_QUEUE: min(options[_QUEUE], part_rows_max), "failOnDataLoss": False}
+    reader = RangeReader(options.replaced(others), wanted, _Places(part_rows_max))
     rows = 0
     last = tuple(wanted.begin)
     try:

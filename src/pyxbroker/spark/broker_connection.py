@@ -13,9 +13,10 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pyxbroker.entry_columns import MORE, OTHER, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
@@ -72,6 +73,20 @@ def is_tls(url: str) -> bool:
     return url.startswith(f"{TLS}://")
 
 
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_error(made: Closable) -> Iterator[None]:
+    """Whatever ends what is done within, a worker that is stopped too, leaves nothing open."""
+    try:
+        yield
+    except BaseException:
+        made.close()
+        raise
+
+
 class Address(NamedTuple):
     """Where to connect, and behind a proxy, whom it shall ask."""
 
@@ -94,11 +109,8 @@ class BrokerConnection:
         self._received = Received()
         self._last_request = 0
         self._socket = _open_socket(url, settings)
-        try:
+        with closed_on_error(self):
             self._connect(proxied)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self._socket.close()
@@ -544,11 +556,8 @@ class Cluster:
     def reader(self, topic: str, at: Position) -> BrokerConnection:
         """The same with a reader at the position; see BrokerConnection.open."""
         connection = self.connect(topic, BrokerConnection)
-        try:
+        with closed_on_error(connection):
             connection.open(topic, at)
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def ends(self, topic: str) -> tuple[Position, Position]:

@@ -8,6 +8,7 @@ there when the last one came. All that is before a range is looked through once,
 
 from __future__ import annotations
 
+from contextlib import closing
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -162,7 +163,7 @@ class Beginnings:
         if to.key >= self._reached.key:
             return
         found: dict[bytes, _Begun] = {}
-        with EntryScan(self._cluster, self._topic, to.entry_behind()) as scan:
+        with closing(EntryScan(self._cluster, self._topic, to.entry_behind())) as scan:
             for entry in scan.until(self._reached):
                 if entry.is_chunk and entry.metadata.chunk_id == 0:
                     _note(found, name_of(entry.metadata), _Begun(entry.position, _UNKNOWN))
@@ -181,7 +182,7 @@ class Beginnings:
         name = name_of(metadata)
         parts: list[bytes] = []
         size = 0
-        with EntryScan(self._cluster, self._topic, first) as scan:
+        with closing(EntryScan(self._cluster, self._topic, first)) as scan:
             for entry in scan.until(last):
                 is_one = entry.is_chunk and name_of(entry.metadata) == name
                 if not is_one or entry.metadata.chunk_id < len(parts):

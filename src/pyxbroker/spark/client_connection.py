@@ -16,7 +16,7 @@ from typing import Any
 
 from pyxbroker.entry_columns import FULL, LOOK, MORE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.broker_connection import Cluster
+from pyxbroker.spark.broker_connection import Cluster, closed_on_error
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks, Whole
 from pyxbroker.spark.entry_scan import Entry, EntryScan
 from pyxbroker.spark.errors import PulsarSparkError
@@ -68,11 +68,8 @@ class ClientConnection:
         self._reader: Any = None
         self._reader_begin = at
         self._scan = EntryScan(cluster, wanted.topic, at)
-        try:
+        with closed_on_error(self._scan):
             self._client = client_of(options)
-        except BaseException:
-            self._scan.close()
-            raise
 
     def close(self) -> None:
         self._scan.close()

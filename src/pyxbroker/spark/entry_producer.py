@@ -11,14 +11,13 @@ from __future__ import annotations
 import base64
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyxbroker import _native
 from pyxbroker.base import compression
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
+from pyxbroker.spark.broker_connection import BrokerConnection, Cluster, closed_on_error
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, WrongOption
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
@@ -49,16 +48,6 @@ def needs_entry(message: Outgoing) -> bool:
 def key_text(key: str | bytes | None) -> str | None:
     """As it stands in a message's metadata, and as Java's client chooses a partition by it."""
     return base64.b64encode(key).decode() if isinstance(key, bytes) else key
-
-
-@contextmanager
-def closed_on_error(made: EntryProducer | _Connection) -> Iterator[None]:
-    """Whatever ends what is done within, a worker that is stopped too, leaves nothing open."""
-    try:
-        yield
-    except BaseException:
-        made.close()
-        raise
 
 
 class EntryProducer:

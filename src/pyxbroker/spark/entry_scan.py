@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -17,7 +16,12 @@ from google.protobuf.message import DecodeError
 from pyxbroker import _native
 from pyxbroker.entry_columns import Damaged
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.broker_connection import BrokerConnection, Cluster, NoAnswer
+from pyxbroker.spark.broker_connection import (
+    BrokerConnection,
+    Cluster,
+    NoAnswer,
+    closed_on_error,
+)
 from pyxbroker.spark.errors import NotReachable
 from pyxbroker.spark.positions import Position, position_of
 
@@ -51,25 +55,10 @@ class EntryScan:
 
     def __init__(self, cluster: Cluster, topic: str, at: Position) -> None:
         """Its first entry is that at the position. Raises PulsarSparkError."""
-        self._topic = topic
-        self._connection = cluster.connect(topic, _Connection)
         self._permits = 0
-        try:
+        self._connection = cluster.connect(topic, _Connection)
+        with closed_on_error(self._connection):
             self._connection.open(topic, at)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> EntryScan:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._connection.close()

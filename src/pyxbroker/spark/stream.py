@@ -117,9 +117,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest(begins, found)
         ends = latest
         if limit is not None and not isinstance(limit, ReadAllAvailable):
-            # What is lost is told by those that read: they know what there was before.
-            counted = self._options.replaced({"failOnDataLoss": False})
-            ends = patiently(self._options, lambda: admitted(counted, begins, latest))
+            ends = patiently(self._options, lambda: admitted(self._options, begins, latest))
         # Spark commits a batch when the next one begins; when it asks for that one it is done.
         self._hold(stood | (appeared if start is not None else {}), found)
         # Without the offset before nobody knows which topics are new.
