@@ -39,6 +39,9 @@ class Notes:
     def on_broken_tls(self, connection: Connection, reason: str) -> None:
         self.told.append(("broken tls", reason))
 
+    def on_unfinished_connect(self, connection: Connection) -> None:
+        connection.close()
+
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         self.told.append(("internal error", repr(error)))
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import select
+import struct
 import time
 import weakref
 from collections import Counter
@@ -20,6 +21,8 @@ from pyxbroker.connection import Connection
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
 from served import Consumer, Producer, Served, ack, flow, ping, section, send, turns
+
+UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
 
 Scenario = Callable[[Served], Awaitable[None]]
 
@@ -283,6 +286,44 @@ def test_strangers_are_served_one_in_a_step_and_clients_do_not_wait_behind_them(
         for connection, far in strangers:
             connection.close()
             connection.establish()
+            far.close()
+
+    served(scenario)
+
+
+def test_of_strangers_with_a_part_of_a_large_connect_the_first_gives_way() -> None:
+    """Each of them keeps a slab: there are no more of those than the memory is worth."""
+
+    async def scenario(side: Served) -> None:
+        begun = struct.pack(">II", 100_000, 99_996) + bytes(19_996)
+        strangers = []
+
+        async def send_begun() -> Connection:
+            stranger, far = side.accept_stranger()
+            far.send(begun)
+            await turns()
+            strangers.append((stranger, far))
+            return stranger
+
+        for _ in range(UNFINISHED_MAX):
+            await send_begun()
+        assert list(side.group.unfinished) == [each for each, _ in strangers]
+        assert not [each for each, _ in strangers if each.closed]
+        # Who is let in, or goes, or has sent all of it, is none of them any more.
+        strangers[0][0].establish()
+        strangers[1][1].close()
+        strangers[2][1].send(bytes(80_000 + 4))
+        await turns(20)
+        assert len(side.group.unfinished) == UNFINISHED_MAX - 3
+        for _ in range(3):
+            await send_begun()
+        assert [each.closed for each, _ in strangers[2:5]] == [True, False, False]
+        await send_begun()
+        await send_begun()
+        assert [each.closed for each, _ in strangers[3:6]] == [True, True, False]
+        assert len(side.group.unfinished) == UNFINISHED_MAX
+        assert not strangers[0][0].closed
+        for _, far in strangers:
             far.close()
 
     served(scenario)

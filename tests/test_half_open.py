@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -285,6 +287,36 @@ def test_a_client_gets_in_beside_many_that_say_nothing(tmp_path: Path) -> None:
         assert not client.connection.closed
 
     run_broker(tmp_path, scenario, maxHalfOpenConnections=5)
+
+
+def test_who_cannot_be_watched_is_sent_away_and_counts_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has a limit for what is watched: it costs the one that is too many."""
+
+    async def scenario(broker: Broker) -> None:
+        port = BrokerPort("127.0.0.1", 0)
+        port.serve(broker.service)
+        watch = broker.service.door.watch
+
+        def full(fd: int, watched: Any) -> None:
+            if isinstance(watched, Stranger):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            watch(fd, watched)
+
+        monkeypatch.setattr(broker.service.door, "watch", full)
+        with socket.create_connection(("127.0.0.1", port.port)) as refused:
+            refused.setblocking(False)
+            assert await broker.loop.sock_recv(refused, 1) == b""
+        assert broker.service.connections_of("127.0.0.1") == 0
+        assert (broker.service.half_open.silent, len(broker.service.half_open)) == (0, 0)
+        monkeypatch.undo()
+        with socket.create_connection(("127.0.0.1", port.port)):
+            await until(lambda: broker.service.connections_of("127.0.0.1") == 1)
+        await until(lambda: broker.service.connections_of("127.0.0.1") == 0)
+        port.close()
+
+    run_broker(tmp_path, scenario)
 
 
 Scenario = Callable[[WebServer, int], Awaitable[None]]

@@ -24,6 +24,7 @@ cdef enum:
     STASH_BYTES_MAX = 8192          # a rest this small is copied aside, and the slab given back
     READ_BYTES_MIN = 65536          # below this much room the rest is moved to the slab's start
     HANDSHAKE_FRAME_BYTES_MAX = 131072      # frames before CONNECTED
+    STRANGERS_SLABS_MAX = 128       # that keep what there is of CONNECTs, up to 128 KiB of each
     OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the peer
     OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the peer
     OUT_PENDING_RESUME = 2 * 1024 * 1024    # and those below which it goes on, in few large steps
@@ -66,6 +67,7 @@ cdef class Connections:
     # Another one of those that are not established, who share what the door has for strangers.
     cdef readonly int strangers_fd
     cdef readonly dict watched              # descriptor -> Connection that waits for its socket
+    cdef readonly dict unfinished           # strangers that keep a slab, who was first comes first
     cdef epoll_event[SOCKETS_PER_TURN] ready    # told by the last look; served up to ready_at
     cdef int ready_at
     cdef int ready_count
@@ -84,6 +86,7 @@ cdef class Connections:
     cdef list dirty                         # connections with something to send in this turn
     cdef object flush_call
     cdef int mark_dirty(self, Connection connection) except -1
+    cdef int keep_slab_of(self, Connection stranger) except -1
     cdef int publish_started(self, int64_t size) except -1
     cdef int publish_ended(self, int64_t size) except -1
     cdef int _check_gate(self) except -1

@@ -70,6 +70,7 @@ cdef class Connections:
         self.publish_bytes_max = publish_bytes_max
         self.flush_call = self._flush
         self.watched = {}
+        self.unfinished = {}
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, "the sockets of clients cannot be watched")
@@ -137,6 +138,15 @@ cdef class Connections:
         self.live.add(connection)
         connection._update_reading()
         return connection
+
+    cdef int keep_slab_of(self, Connection stranger) except -1:
+        """It has sent a part of its CONNECT that is worth a slab. Beyond some of them who was first
+        gives way: an honest one has sent the rest long since.
+        """
+        self.unfinished[stranger] = None
+        if len(self.unfinished) > STRANGERS_SLABS_MAX:
+            self.handlers.on_unfinished_connect(next(iter(self.unfinished)))
+        return 0
 
     cdef int mark_dirty(self, Connection connection) except -1:
         if not connection.is_dirty:
@@ -467,7 +477,10 @@ cdef class Connection:
             # Who waits for a rate may wait long, and there may be many: none of them has a slab.
             self.stash = slab.data[self.start:self.end] if rest and not self.closed else None
             self.slab = None
+            self.group.unfinished.pop(self, None)
             return self.group.slabs.release(slab)
+        if not self.established:
+            self.group.keep_slab_of(self)
         # More than a stash means that the size field is here, and it was found within the limit.
         wanted = <uint64_t>load_be32(slab.data + self.start) + 4
         if wanted > slab.size:
@@ -783,6 +796,7 @@ cdef class Connection:
         self.reading = self.writing = False
         self._watch()
         self.established = True
+        self.group.unfinished.pop(self, None)
         self.reading, self.writing = was_reading, was_writing
         self._watch()
 
@@ -917,6 +931,7 @@ cdef class Connection:
         if self.writing:
             self._set_writing(False)
         self.group.live.discard(self)
+        self.group.unfinished.pop(self, None)
         self.sock.close()
         self.out.clear()
         self.stash = None

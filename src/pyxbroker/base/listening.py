@@ -72,7 +72,12 @@ class Acceptor:
                 self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
             return  # Else it is of that connection alone (accept(2)): the next one is accepted.
         sock.setblocking(False)
-        self._on_accepted(sock, *address[:2])
+        try:
+            self._on_accepted(sock, *address[:2])
+        except Exception as error:
+            # It may be that no more descriptors can be watched: that costs this one.
+            self._log.failure("a connection could not be taken", error, peer=address[0])
+            sock.close()
 
     def _accept_again(self) -> None:
         self._retry = None

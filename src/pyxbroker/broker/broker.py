@@ -386,8 +386,9 @@ class Broker:
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
             self.give_way("maxHalfOpenConnections")
+        stranger = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
-        return self.half_open.add(port, sock, address, number)
+        return stranger
 
     def give_way(self, setting: str) -> bool:
         """The oldest one without a CONNECT gives way to who comes; whether there is any."""

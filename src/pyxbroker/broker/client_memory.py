@@ -175,6 +175,13 @@ class ClientMemory:
         log.warning("refused: too much is remembered for a connection", address=asker.address,
                     bytes=asker.used, asked=size, setting=setting)  # fmt: skip
 
+    def close_unfinished(self, connection: Connection) -> None:
+        """Too many have sent no more than a part of a large CONNECT, this one longest ago."""
+        log.warning("closed: others have come since it sent a part of its CONNECT",
+                    peer=connection.peer)  # fmt: skip
+        self.closed += 1
+        connection.close()
+
     def close(self, connection: Connection, setting: str) -> None:
         """A connection has cost too much: it ends, and what was remembered for it is free."""
         used = connection.session.memory.used

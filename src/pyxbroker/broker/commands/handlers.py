@@ -278,6 +278,10 @@ class Handlers:
         """The peer does not speak TLS, or its certificate is refused. OpenSSL has told it."""
         log.warning("closed", peer=connection.peer, reason=f"TLS: {reason}")
 
+    def on_unfinished_connect(self, connection: Connection) -> None:
+        """Others that have sent a part of a large CONNECT came after it, and it gives way."""
+        self.broker.client_memory.close_unfinished(connection)
+
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         """A defect of ours, met while handling this connection."""
         log.failure("internal error", error, peer=connection.peer)
