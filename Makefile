@@ -67,11 +67,15 @@ test: goclient java javarecords $(VENV)/.spark ## all tests, less than half an h
 	@$(MAKE) --no-print-directory --output-sync=target -j2 spark others
 	@tail -n 1 build/tests.txt
 
-# The plus has make show what pytest says while it says it.
 .PHONY: others
 others: dev
 	@$(MAKE) --no-print-directory --output-sync=target -j$(LANES) parts
-	+@bash -o pipefail -c "$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 \
+	@$(MAKE) --no-print-directory --output-sync=none most
+
+# What it says is shown while it says it.
+.PHONY: most
+most: dev
+	@bash -o pipefail -c "$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 \
 	    -m 'not minutes and not spark' torture compat_tests tests bench/micro | tee build/tests.txt"
 
 # What computes beside what waits for disks and processes, the longest first. Fuzz and torture make
