@@ -169,10 +169,11 @@ benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
 ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
     $(PYTEST) -s -m 'not interop and not slow'
-# The tests of what is compiled: two minutes on two cores.
-COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers commands connection delayed \
-    dispatch_models entry frames hostile_records key_shared latest_messages long_commands quorum selectors \
-    storage turn without_memory))
+# Of each compiled module at least one: two minutes on two cores.
+COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset add_stats avro_columns buffers commands \
+    confirmed_runs connection delayed dispatch dispatch_models entry entry_columns frames hostile_records \
+    key_shared latest_messages long_commands metric_lines policy_checks quorum selectors stalls storage tls \
+    turn without_memory))
 
 .PHONY: asan-build
 asan-build: dev

@@ -374,7 +374,7 @@ def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:
 
     source = Source("pot.py", PYTHON)
     noticed, missed, listed, *_ = draw([source], "1")
-    results = Results(tmp_path / "seed-1.json")
+    results = Results(tmp_path / "seed-1.json", tmp_path)
     kept = Kept(OPEN, listed.path, listed.function, listed.before, listed.after, "too rare")
     assert kept_for(listed, [kept]) == kept and kept_for(missed, [kept]) is None
     results.add(noticed, Outcome(KILLED, "tests/test_pot.py::test_pour"), None)
@@ -384,7 +384,7 @@ def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:
     assert [each["id"] for each in unlisted(results.rows())] == [missed.id]
     assert table(results.rows()).endswith("mutants: 1 of 3 caught, 33.3 %")
     # A run that was cut goes on: what is known is not judged again, survivors only when asked.
-    later = Results(tmp_path / "seed-1.json")
+    later = Results(tmp_path / "seed-1.json", tmp_path)
     assert later.known(noticed, again=True) == KILLED
     assert later.known(missed, again=True) is None
     assert later.known(missed, again=False) == SURVIVED
@@ -395,12 +395,49 @@ def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:
     assert unlisted(later.rows()) == []
 
 
+def test_what_is_known_counts_for_the_tests_that_judged_it(tmp_path: Path) -> None:
+    from mutants.judge import Outcome
+
+    caught, in_c, missed, *_ = draw([Source("pot.py", PYTHON)], "1")
+    tests, native = tmp_path / "tests" / "test_pot.py", tmp_path / "tests" / "native" / "pot.c"
+    native.parent.mkdir(parents=True)
+    tests.write_text("def test_pour(): ...")
+    native.write_text("int main(void);")
+    near = Results(tmp_path / "seed-1.json", tmp_path, only_near=True)
+    near.add(caught, Outcome(KILLED, "tests/test_pot.py::test_pour[a/b.py]"), None)
+    near.add(in_c, Outcome(KILLED, "tests/native: pot"), None)
+    near.add(missed, Outcome(SURVIVED, stages="near"), None)
+
+    def known(only_near: bool) -> list[str | None]:
+        results = Results(tmp_path / "seed-1.json", tmp_path, only_near)
+        return [results.known(each, again=False) for each in (caught, in_c, missed)]
+
+    assert known(only_near=True) == [KILLED, KILLED, SURVIVED]
+    assert known(only_near=False) == [KILLED, KILLED, None]
+    tests.write_text("")
+    assert known(only_near=True) == [None, KILLED, SURVIVED]
+    native.write_text("")
+    assert known(only_near=True) == [None, None, SURVIVED]
+    tests.unlink()
+    assert known(only_near=True) == [None, None, SURVIVED]
+
+
+def test_each_compiled_module_has_tests_under_asan() -> None:
+    """`make asanshort`, which is a part of `make test`."""
+    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    listed = set(makefile.split("COMPILED_TESTS :=")[1].split(".py,")[1].split("))")[0].split())
+    assert [each for each, tests in reach.CYTHON.items() if not listed & set(tests.split())] == []
+    assert [
+        each for each in listed if not (Path(__file__).parent / f"test_{each}.py").is_file()
+    ] == ["\\"]
+
+
 def test_what_is_equivalent_does_not_count(tmp_path: Path) -> None:
     from mutants.judge import Outcome
 
     mutant = next(draw([Source("pot.py", PYTHON)], "1"))
     kept = Kept(EQUIVALENT, mutant.path, mutant.function, mutant.before, mutant.after, "the same")
-    results = Results(tmp_path / "seed-1.json")
+    results = Results(tmp_path / "seed-1.json", tmp_path)
     results.add(mutant, Outcome(SURVIVED), kept)
     assert results.rows() == []
 

@@ -85,7 +85,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     BUILD.mkdir(parents=True, exist_ok=True)
-    results = Results(BUILD / f"seed-{options.seed}.json")
+    results = Results(BUILD / f"seed-{options.seed}.json", ROOT, "near" in options.only)
     work = Work(options, results)
     if options.table:
         while work.next() is not None:

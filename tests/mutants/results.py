@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections import Counter
@@ -15,10 +16,16 @@ from mutants.kept import EQUIVALENT, OPEN, Kept
 
 
 class Results:
-    """By the id of the mutant. Any thread."""
+    """By the id of the mutant. Any thread.
 
-    def __init__(self, path: Path) -> None:
+    What caught one counts for as long as the tests are those that did; what one survived counts for
+    a run that asks no more tests.
+    """
+
+    def __init__(self, path: Path, root: Path, only_near: bool = False) -> None:
         self._path = path
+        self._root = root
+        self._only_near = only_near
         self._lock = threading.Lock()
         self._found: dict[str, dict[str, Any]] = {}
         if path.exists():
@@ -29,10 +36,24 @@ class Results:
         """What became of it in an earlier run; with `again`, survivors are judged anew."""
         with self._lock:
             found = self._found.get(mutant.id)
-            if found is None or (again and found["what"] == SURVIVED):
+            if found is None or (again and found["what"] == SURVIVED) or self._is_stale(found):
                 return None
             self._asked[mutant.id] = found | {"line": mutant.line, **_reason(kept)}
             return str(found["what"])
+
+    def _is_stale(self, found: dict[str, Any]) -> bool:
+        if found["what"] == KILLED:
+            return bool(found.get("judged_by") != self._digest(found["by"]))
+        return bool(found["what"] == SURVIVED and found.get("only_near") and not self._only_near)
+
+    def _digest(self, test: str) -> str:
+        """Of the file that has a test, or of all tests in C."""
+        path = self._root / test.split("::")[0]
+        if test.startswith("tests/native"):
+            files = sorted((self._root / "tests" / "native").glob("*.[ch]"))
+        else:
+            files = [path] if path.is_file() else []
+        return hashlib.sha1(b"".join(each.read_bytes() for each in files)).hexdigest()
 
     def add(self, mutant: Mutant, outcome: Outcome, kept: Kept | None) -> dict[str, Any]:
         row = {
@@ -45,6 +66,8 @@ class Results:
             "operator": mutant.operator,
             "diff": mutant.diff,
             **outcome.as_json(),
+            "judged_by": self._digest(outcome.by),
+            "only_near": self._only_near,
             **_reason(kept),
         }
         with self._lock:
