@@ -256,6 +256,19 @@ def test_nothing_behind_the_end_of_a_ledger_is_restored() -> None:
         assert acks.holes == last + 1
 
 
+def test_no_runs_and_those_before_the_mark_restore_nothing() -> None:
+    runs = AckSet(5, -1)
+    runs.add_longs(5, [7], 10)
+    data = runs.encode_runs(5, 0, 1000, False)[0]
+    acks = AckSet(6, -1)
+    acks.add_runs(6, b"", 10)
+    acks.add_runs(6, data, -1)
+    acks.add_runs(5, data, 10)
+    assert (acks.holes, acks.ranges(5), acks.ranges(6)) == (0, [], [])
+    acks.add_runs(6, data, 10)
+    assert (acks.holes, acks.ranges(6)) == (3, [(-1, 2)])
+
+
 @given(st.binary(max_size=60), st.integers(-1, 5000))
 def test_bytes_that_are_no_runs_are_refused_and_harm_nothing(data: bytes, last: int) -> None:
     acks = AckSet(5, 3)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import resource
 import select
 import struct
 import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oracles import wire
 from pyxbroker.base.limits import METADATA_FIELDS_MAX
-from pyxbroker.connection import Connection
+from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
-from served import Consumer, Producer, Served, ack, flow, ping, section, send, turns
+from served import Consumer, Notes, Producer, Served, ack, flow, ping, section, send, turns
 
 UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
 
@@ -60,6 +63,50 @@ def runs_of(told: list[tuple[Any, ...]]) -> list[tuple[int, bytes]]:
         if len(data) < 10_000:
             assert wire.crc32c(data) == crc
     return [(sequence_id, data) for sequence_id, _, data, _ in entries]
+
+
+class UnwatchingLoop:
+    """All that a set of connections asks of a loop before there is any."""
+
+    def add_reader(self, fd: int, call: Callable[[], object]) -> None: ...
+
+
+def unwatched() -> Connections:
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    return Connections(UnwatchingLoop(), Notes(), **limits)
+
+
+@pytest.mark.parametrize(("spared", "what"), [(0, "clients"), (1, "strangers")])
+def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None:
+    """Else nobody would ever be served."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [nothing]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (nothing + 64, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(nothing))
+        for _ in range(spared):
+            os.close(taken.pop())
+        with pytest.raises(OSError, match=f"the sockets of {what} cannot be watched"):
+            unwatched()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in taken:
+            os.close(each)
+
+
+def test_strangers_that_cannot_be_watched_any_more_are_said() -> None:
+    group = unwatched()
+    kept = os.dup(group.strangers_fd)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), group.strangers_fd)
+        with pytest.raises(OSError, match="the sockets of strangers cannot be watched"):
+            group.on_ready()
+    os.dup2(kept, group.strangers_fd)
+    group.on_ready()
+    os.close(kept)
 
 
 # --- whose turn it is -----------------------------------------------------------------------------

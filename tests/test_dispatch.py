@@ -57,6 +57,16 @@ async def delivered(side: Served) -> list[tuple[Any, bytes]]:
     return [(pb.BaseCommand.FromString(command).message, payload) for command, payload in frames]
 
 
+@pytest.mark.parametrize(("permits", "entries"), [(-3, 1), (0, 1), (1, 1), (2, 2), (100, 20)])
+def test_no_more_is_read_than_permits_are_worth(permits: int, entries: int) -> None:
+    async def scenario() -> None:
+        side = Served()
+        assert consumer(side, permits).worth_reading(20, 1000) == (entries, 1000)
+        side.close()
+
+    asyncio.run(scenario())
+
+
 def test_each_entry_is_a_header_and_its_stored_bytes(tmp_path: Path) -> None:
     entries = [entry(b"one"), entry(b"x" * 5000), entry(b"")]
 

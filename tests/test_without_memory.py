@@ -15,12 +15,17 @@ PROGRAM = """
 import ctypes, tempfile
 from array import array
 from pyxbroker.ackset import AckSet
+from pyxbroker.avro_columns import LONG, AvroProgram
+from pyxbroker.base import compression
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.compaction import KEY_PARTS, LatestMessages
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.keys import KeyShared
 from compacting import Sent, batch, single
+from one_broker import section
+from oracles.columns import rows_of
 
 def acks():
     run = AckRun()
@@ -99,6 +104,16 @@ def holes():
     assert acks.holes and len(acks.ranges(1)) == 20_000
     assert acks.encode_runs(1, 0, 1 << 16, False)[0] and acks.encode_ranges(1_000)
 
+def program():
+    AvroProgram((8,), [(LONG, -1, 0, 0, None, None)])
+
+def columns():
+    found = EntryColumns(BYTES, (VARIABLE,), compression, -1)
+    found.want((3, -1, -1), (4, 0, -1))
+    for number in range(20):
+        found.take_entry(3, number, section(b"x" * 5000, partition_key="k", event_time=1))
+    assert len(rows_of(found.finish())) == 20
+
 memory = ctypes.CDLL(None)
 name, part = {name}, {part}
 fails = 0
@@ -134,6 +149,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("hash_ranges", "ranges", 20),
         ("keys", "keys", 20),
         ("bitmap", "holes", 3),
+        ("avro_columns", "program", 1),
+        ("entry_columns", "columns", 10),
     ],
 )
 def test_an_allocation_that_fails_is_a_memory_error(

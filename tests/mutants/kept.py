@@ -313,4 +313,32 @@ KEPT: list[Kept] = [
                 broker = self.broker""",
         "two values are read that do not depend on each other, in one turn of the loop",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/schemas/protobuf_native.py",
+        "root_message",
+        """    if max(data.count(each) for each in (b",", b":", b"[", b"{")) > NAMES_PER_STEP:""",
+        """    if max(data.count(each) for each in (b",", b"[", b":", b"{")) > NAMES_PER_STEP:""",
+        "the largest of four numbers, in whatever order",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/commands/handlers.py",
+        "Handlers._check_alive",
+        """            session.ping_sent = True
+            connection.send_frame(replies.ping())""",
+        """            connection.send_frame(replies.ping())
+            session.ping_sent = True""",
+        "a frame is queued, which looks at nothing of the session, in one turn of the loop",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/metric_lines.pyx",
+        "lines",
+        """        label_size = PyBytes_GET_SIZE(label)
+        memcpy(at, PyBytes_AS_STRING(name), <size_t>name_size)""",
+        """        memcpy(at, PyBytes_AS_STRING(name), <size_t>name_size)
+        label_size = PyBytes_GET_SIZE(label)""",
+        "a size is read and other bytes are copied, neither depends on the other",
+    ),
 ]

@@ -34,7 +34,7 @@ NO_JUDGES = (
 CYTHON = {
     "add_stats": "add_stats metrics",
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
-    "avro_columns": "avro_columns",
+    "avro_columns": "avro_columns without_memory",
     "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch without_memory",
     "buffers": "buffers connection",
     "commands": "commands entry dispatch long_commands connection handshake refused_sends service",
@@ -44,7 +44,7 @@ CYTHON = {
     "delayed_index": "delayed delayed_delivery without_memory",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
     " delayed_delivery chunked_messages batch_acks key_shared_dispatch",
-    "entry_columns": "entry_columns",
+    "entry_columns": "entry_columns avro_columns without_memory",
     "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger"
     " without_memory",
     "frames": "frames connection",
