@@ -24,6 +24,10 @@ from pyxbroker.proto import PulsarApi as pb
 
 NOW_S = 1_800_000_000.0
 NAME = "public/default/persistent/t"
+LOOKED_AT = (
+    *(("persistent", "a"), ("persistent", "fenced")),
+    *(("non-persistent", "b"), ("persistent", "c")),
+)
 
 
 def message(age_s: float, data: bytes = b"", **fields: Any) -> bytes:
@@ -81,6 +85,17 @@ def test_what_is_older_than_the_ttl_is_acknowledged_for_all(tmp_path: Path) -> N
         topic.wall_clock = lambda: NOW_S + 200
         await broker.topics.upkeep.expire_messages()
         assert (one.backlog, two.backlog) == (0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_only_topics_that_store_and_may_write_are_looked_after(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        names = [f"{kind}://public/default/{name}" for kind, name in LOOKED_AT]
+        topics = [await broker.topic(name) for name in names]
+        topics[1].managed_ledger.fence("another broker has it")
+        found = [each async for each in upkeep.in_slices(iter(topics))]
+        assert found == [topics[0], topics[3]]
 
     run(tmp_path, scenario)
 
