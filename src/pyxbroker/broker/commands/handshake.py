@@ -173,13 +173,12 @@ class Handshake:
         verify_original = self._broker.config.authenticateOriginalAuthData
         common_name = _common_name(connection)
         method, shown = shown_by(connect, common_name)
-        failed_logins = self._broker.failed_logins
         try:
             with self._watched(connection, method, shown):
-                failed_logins.check(session.address, method, shown)
-                principal, login = await log_in(
-                    authentication, connect, verify_original, common_name
-                )
+                async with self._broker.failed_logins.attempt(session.address, method, shown):
+                    principal, login = await log_in(
+                        authentication, connect, verify_original, common_name
+                    )
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
