@@ -278,6 +278,29 @@ def test_files_that_cannot_be_used_leave_what_was_there(tmp_path: Path) -> None:
     assert contexts.current() is not first
 
 
+def test_files_that_cannot_be_used_are_read_once_a_second_however_many_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, read = 0.0, list[float]()
+    files = write_files(tmp_path)
+    contexts = TlsContexts(settings_of(files, tlsCertRefreshCheckDurationSec=0), lambda: now)
+    first = contexts.current()
+    whole = files.certificate.read_bytes()
+    files.certificate.write_bytes(whole[:100])
+
+    def counted(settings: TlsSettings) -> ssl.SSLContext:
+        read.append(now)
+        return make_context(settings)
+
+    monkeypatch.setattr("pyxbroker.base.tls.make_context", counted)
+    for tick in range(30):
+        now = 10 + tick / 10
+        assert contexts.current() is first
+    assert len(read) == 3
+    files.certificate.write_bytes(whole)
+    assert contexts.current() is not first, "what has changed is read at once"
+
+
 # --- connections ----------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from pyxbroker.base.tls_connection import ServerContext
 log = get_logger("pyxbroker.tls")
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-RENEW_S = 1.0  # from one look into a key store to the next
+RENEW_S = 1.0  # from one look into a key store, or broken files, to the next
 
 
 class StoreFile:
@@ -254,6 +254,7 @@ class TlsContexts:
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
+        self._tried = self._seen  # of PEM files, the last time
 
     def current(self) -> ssl.SSLContext:
         """For one more connection."""
@@ -267,14 +268,16 @@ class TlsContexts:
         seen = self._look()
         if seen == self._seen:
             return
-        if self._settings.key_store is None:
-            self._renew(seen)
+        # However many connect, what cannot be used makes no more work than once in a while; PEM files
+        # that are others again are read at once.
+        now, of_store = self._clock(), self._settings.key_store is not None
+        if now < self._renewed_at + RENEW_S and (of_store or seen == self._tried):
             return
-        # To open a key store takes tens of milliseconds: connections go on meanwhile, and many of
-        # them do not make it more than that for one that cannot be used.
-        now = self._clock()
-        is_over = self._renewing is None or not self._renewing.is_alive()
-        if is_over and now >= self._renewed_at + RENEW_S:
+        if not of_store:
+            self._renewed_at, self._tried = now, seen
+            self._renew(seen)
+        elif self._renewing is None or not self._renewing.is_alive():
+            # To open a key store takes tens of milliseconds: connections go on meanwhile.
             self._renewed_at = now
             self._renewing = threading.Thread(target=self._renew, args=(seen,), name="key-store")
             self._renewing.start()
