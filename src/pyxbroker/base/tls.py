@@ -268,8 +268,8 @@ class TlsContexts:
         seen = self._look()
         if seen == self._seen:
             return
-        # However many connect, what cannot be used makes no more work than once in a while; PEM files
-        # that are others again are read at once.
+        # However many connect, what cannot be used makes work no more than once in a while; PEM
+        # files that are others again are read at once.
         now, of_store = self._clock(), self._settings.key_store is not None
         if now < self._renewed_at + RENEW_S and (of_store or seen == self._tried):
             return
