@@ -25,8 +25,10 @@ from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
 from pyxbroker.auth.failed_logins import FailedLogins, network_of
-from pyxbroker.auth.provider import NotChecked
+from pyxbroker.auth.provider import NotChecked, joined
 from pyxbroker.base.errors import AuthenticationError, TooManyRequests
+from pyxbroker.broker.commands import handshake
+from pyxbroker.broker.commands.login import shown_by
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
@@ -34,6 +36,7 @@ from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, se
 
 BAD = token("me", SECRET[::-1])
 WRONG = AuthenticationError("as shown")
+OF_CERTIFICATE = "CN="
 
 
 class Clock:
@@ -239,8 +242,12 @@ def ask(headers: list[tuple[str, str]], *, at_once: bool = False, **more: Any) -
         for address, shown in headers:
             body = Body(0, lambda: None)
             body.end()
-            head = {"authorization": shown if " " in shown else f"Bearer {shown}"}
-            requests.append(Request("GET", "/admin/v2/clusters", "", head, body, address=address))
+            head, name = {"authorization": shown if " " in shown else f"Bearer {shown}"}, ""
+            if shown.startswith(OF_CERTIFICATE):
+                head, name = {}, shown.removeprefix(OF_CERTIFICATE)
+            path = "/admin/v2/clusters"
+            request = Request("GET", path, "", head, body, address=address, common_name=name)
+            requests.append(request)
         if at_once:
             answers = await asyncio.gather(*map(application.answer, requests))
         else:
@@ -290,6 +297,41 @@ def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(
         await let_in(broker, connect(known))
 
     serve(tmp_path, scenario, **settings)
+
+
+def test_what_is_shown_as_another_part_takes_nothing_from_who_was_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_certificates: dict[str, Any] = {
+        "maxFailedLoginsPerAddress": 1,
+        "authenticationProviders": f"{PACKAGE}AuthenticationProviderTls,{TOKENS}",
+        "webServicePortTls": 1,
+        "tlsTrustCertsFilePath": "authorities.pem",
+    }
+    ann = ("a", f"{OF_CERTIFICATE}an n")
+    answers = ask([ann, ("a", "an n"), ann, ("a", token("new"))], **with_certificates)
+    assert [each.status for each in answers] == [200, 401, 200, 429]
+
+    async def scenario(broker: Broker) -> None:
+        names = iter(("ann", "", "ann", "ann", ""))
+        monkeypatch.setattr(handshake, "_common_name", lambda _: next(names))
+        await let_in(broker, connect(b"", "tls"))
+        await keep_out(broker, connect(b"ann", "tls"))
+        await let_in(broker, connect(b"", "tls"))
+        await let_in(broker, connect(b"", "tls", original_auth_data=""))
+        client = Client(broker)
+        client.send(connect(token("new")))
+        assert (await client.receive("error")).error == TooManyRequests.code
+
+    serve(tmp_path, scenario, **with_certificates)
+
+
+def test_parts_of_what_is_shown_are_told_apart() -> None:
+    assert joined(b"", b"") == b"", "nothing was shown"
+    parts = ((b"ab", b"c"), (b"a", b"bc"), (b"abc", b""), (b"", b"abc"))
+    assert len({joined(*each) for each in parts}) == len(parts)
+    proxied = [connect(b"ab", original_auth_data="c"), connect(b"a", original_auth_data="bc")]
+    assert shown_by(proxied[0], "") != shown_by(proxied[1], "")
 
 
 # --- many at once -----------------------------------------------------------------------------
