@@ -222,6 +222,17 @@ def test_a_stranger_cannot_flood_it_and_changes_are_all_there(lines: io.StringIO
     assert sum(each["repeated"] for each in told(lines)) >= 1900
 
 
+def test_however_much_is_changed_failed_logins_are_told(lines: io.StringIO) -> None:
+    audit = Audit(Config(auditLog="true"))
+    audit.login_failed("10.0.0.1", "CONNECT", "token", "The token has expired.")
+    for number in range(2000):
+        audit.changed(Principal("admin"), "10.0.0.9", "POST /x", f"/{number}", 204)
+    assert len(lines.getvalue()) > log_limits.BYTES_PER_SECOND_MAX
+    audit.login_failed("10.0.0.2", "CONNECT", "token", "The token has expired.")
+    failed = [each["address"] for each in told(lines) if each["event"] == "login failed"]
+    assert failed == ["10.0.0.1", "10.0.0.2"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "authentication", "expected"),
     [

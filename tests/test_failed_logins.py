@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import jwt
 import pytest
-from harness.tokens import PACKAGE, SECRET, TOKENS, settings, token
+from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, settings, token
 
 from fake_service import FakeService
 from one_broker import Broker, Client
@@ -20,15 +23,20 @@ from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.basic import BasicProvider
 from pyxbroker.auth.failed_logins import FailedLogins, network_of
-from pyxbroker.auth.provider import NotChecked
+from pyxbroker.auth.provider import NotChecked, joined
 from pyxbroker.base.errors import AuthenticationError, TooManyRequests
+from pyxbroker.broker.commands import handshake
+from pyxbroker.broker.commands.login import shown_by
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
 from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
 
 BAD = token("me", SECRET[::-1])
 WRONG = AuthenticationError("as shown")
+OF_CERTIFICATE = "CN="
 
 
 class Clock:
@@ -220,7 +228,7 @@ def test_a_request_that_cannot_be_checked_now_is_no_guess(unreachable: str, anon
     assert [each.status for each in answers] == [expected] * 3 + [200]
 
 
-def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
+def ask(headers: list[tuple[str, str]], *, at_once: bool = False, **more: Any) -> list[Response]:
     """The answers of one broker to requests with a token each, from an address each."""
 
     async def main() -> list[Response]:
@@ -230,13 +238,20 @@ def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
         service = FakeService(store, config)
         service.authentication = Authentication(config)
         application = Application(cast(Any, service), cast(Any, service))
-        answers = []
+        requests = []
         for address, shown in headers:
             body = Body(0, lambda: None)
             body.end()
-            head = {"authorization": shown if " " in shown else f"Bearer {shown}"}
-            request = Request("GET", "/admin/v2/clusters", "", head, body, address=address)
-            answers.append(await application.answer(request))
+            head, name = {"authorization": shown if " " in shown else f"Bearer {shown}"}, ""
+            if shown.startswith(OF_CERTIFICATE):
+                head, name = {}, shown.removeprefix(OF_CERTIFICATE)
+            path = "/admin/v2/clusters"
+            request = Request("GET", path, "", head, body, address=address, common_name=name)
+            requests.append(request)
+        if at_once:
+            answers = await asyncio.gather(*map(application.answer, requests))
+        else:
+            answers = [await application.answer(each) for each in requests]
         await store.close()
         return answers
 
@@ -267,7 +282,7 @@ def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failed_logins, "RIGHT_MAX", 3)
-    settings = {"maxFailedLoginsPerAddress": 2, "anonymousUserRole": "nobody"}
+    settings: dict[str, Any] = {"maxFailedLoginsPerAddress": 2, "anonymousUserRole": "nobody"}
     known = token("known")
     made_up = [("b", f"Basic {number}") for number in range(5)]
     answers = ask([("a", known), *made_up, ("a", BAD), ("a", BAD), ("a", known)], **settings)
@@ -282,3 +297,197 @@ def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(
         await let_in(broker, connect(known))
 
     serve(tmp_path, scenario, **settings)
+
+
+def test_what_is_shown_as_another_part_takes_nothing_from_who_was_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_certificates: dict[str, Any] = {
+        "maxFailedLoginsPerAddress": 1,
+        "authenticationProviders": f"{PACKAGE}AuthenticationProviderTls,{TOKENS}",
+        "webServicePortTls": 1,
+        "tlsTrustCertsFilePath": "authorities.pem",
+    }
+    ann = ("a", f"{OF_CERTIFICATE}an n")
+    answers = ask([ann, ("a", "an n"), ann, ("a", token("new"))], **with_certificates)
+    assert [each.status for each in answers] == [200, 401, 200, 429]
+
+    async def scenario(broker: Broker) -> None:
+        names = iter(("ann", "", "ann", "ann", ""))
+        monkeypatch.setattr(handshake, "_common_name", lambda _: next(names))
+        await let_in(broker, connect(b"", "tls"))
+        await keep_out(broker, connect(b"ann", "tls"))
+        await let_in(broker, connect(b"", "tls"))
+        await let_in(broker, connect(b"", "tls", original_auth_data=""))
+        client = Client(broker)
+        client.send(connect(token("new")))
+        assert (await client.receive("error")).error == TooManyRequests.code
+
+    serve(tmp_path, scenario, **with_certificates)
+
+
+def test_parts_of_what_is_shown_are_told_apart() -> None:
+    assert joined(b"", b"") == b"", "nothing was shown"
+    parts = ((b"ab", b"c"), (b"a", b"bc"), (b"abc", b""), (b"", b"abc"))
+    assert len({joined(*each) for each in parts}) == len(parts)
+    proxied = [connect(b"ab", original_auth_data="c"), connect(b"a", original_auth_data="bc")]
+    assert shown_by(proxied[0], "") != shown_by(proxied[1], "")
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+USERS = 300  # and clients
+SHA = "{SHA}" + base64.b64encode(hashlib.sha1(b"right").digest()).decode()
+PASSWORDS: dict[str, Any] = {
+    "maxFailedLoginsPerAddress": 2,
+    "authenticationProviders": BASIC,
+    "basicAuthConf": data_url("".join(f"user-{n}:{SHA}\n" for n in range(USERS)).encode()),
+}
+
+
+def looked_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The passwords that are checked from now on, in a thread."""
+    assert broker.service.authentication is not None
+    [provider] = broker.service.authentication._in_order
+    assert isinstance(provider, BasicProvider)
+    check, seen = provider._is_right, []
+
+    def noted(user: str, password: bytes) -> bool:
+        seen.append(password)
+        return check(user, password)
+
+    monkeypatch.setattr(provider, "_is_right", noted)
+    return seen
+
+
+def by_password(user: int, password: str) -> Any:
+    return connect(f"user-{user}:{password}", "basic")
+
+
+async def all_at_once(broker: Broker, commands: list[Any]) -> list[int | None]:
+    """Codes of the errors that CONNECTs of one address are answered with; None: it is let in."""
+    clients = [Client(broker) for _ in commands]
+    for client, command in zip(clients, commands, strict=True):
+        client.send(command)
+    answers = [await client.either("connected", "error") for client in clients]
+    return [each.error if isinstance(each, pb.CommandError) else None for each in answers]
+
+
+def test_of_many_guesses_at_once_no_more_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        seen = looked_at(broker, monkeypatch)
+        guesses = [by_password(0, f"wrong {number}") for number in range(60)]
+        codes = await all_at_once(broker, guesses)
+        assert len(seen) == 2
+        assert Counter(codes) == {AuthenticationError.code: 2, TooManyRequests.code: 58}
+        assert not broker.service.failed_logins._under_way
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+def test_a_fleet_that_comes_at_once_is_let_in_however_few_may_fail(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        fleet = [by_password(user, "right") for user in range(USERS)]
+        assert await all_at_once(broker, fleet) == [None] * USERS
+        assert not broker.service.failed_logins._under_way
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+def test_who_was_right_lately_waits_for_no_guess_and_is_let_in_beside_many(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        known = by_password(1, "right")
+        await let_in(broker, known)
+        guesses = [by_password(0, f"wrong {number}") for number in range(60)]
+        codes = await all_at_once(broker, [*guesses, known])
+        assert codes[-1] is None and codes.count(TooManyRequests.code) == 58
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+def test_of_many_requests_with_guesses_at_once_no_more_are_looked_at() -> None:
+    basic = [base64.b64encode(b"user-0:wrong %d" % number).decode() for number in range(60)]
+    answers = ask([("a", f"Basic {each}") for each in basic], at_once=True, **PASSWORDS)
+    assert Counter(each.status for each in answers) == {401: 2, 429: 58}
+
+
+class Visitor:
+    """A login that waits, or is looked at until somebody says what has come of it."""
+
+    def __init__(self, found: FailedLogins, shown: bytes) -> None:
+        self.is_looked_at = False
+        self._fails = asyncio.get_running_loop().create_future()
+        self.task = asyncio.ensure_future(self._log_in(found, shown))
+
+    async def _log_in(self, found: FailedLogins, shown: bytes) -> None:
+        async with found.attempt("a", "token", shown):
+            self.is_looked_at = True
+            if await self._fails:
+                found.failed("a", "token", shown, WRONG)
+
+    async def ends(self, fails: bool) -> None:
+        self._fails.set_result(fails)
+        await self.task
+
+
+def test_who_waits_has_its_turn_when_one_before_it_was_no_failure_or_has_gone() -> None:
+    async def main() -> None:
+        found = logins(Clock(), most=2)
+        one, two, three, four, five = (Visitor(found, b"%d" % number) for number in range(5))
+        await asyncio.sleep(0.01)
+        assert [each.is_looked_at for each in (one, two, three)] == [True, True, False]
+        three.task.cancel()
+        await one.ends(False)
+        await asyncio.sleep(0.01)
+        assert four.is_looked_at and not five.is_looked_at
+        four.task.cancel()
+        await asyncio.sleep(0.01)
+        assert five.is_looked_at
+        await two.ends(True)
+        await five.ends(False)
+        assert not is_refused(found, "a") and not found._under_way
+
+    asyncio.run(main())
+
+
+def test_of_those_who_wait_nobody_is_looked_at_when_too_many_have_failed() -> None:
+    async def main() -> None:
+        found = logins(Clock(), most=2)
+        visitors = [Visitor(found, b"%d" % number) for number in range(10)]
+        await asyncio.sleep(0.01)
+        found.succeeded("token", b"9")  # over another connection
+        await visitors[0].ends(True)
+        await asyncio.sleep(0.01)
+        assert not visitors[2].is_looked_at
+        await visitors[1].ends(True)
+        refused = await asyncio.gather(
+            *(each.task for each in visitors[2:9]), return_exceptions=True
+        )
+        assert {type(each) for each in refused} == {TooManyRequests}
+        await asyncio.sleep(0.01)
+        assert visitors[9].is_looked_at
+        await visitors[9].ends(False)
+        assert not found._under_way
+
+    asyncio.run(main())
+
+
+def test_so_many_wait_and_who_comes_behind_them_is_no_guess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failed_logins, "WAITING_MAX", 3)
+
+    async def main() -> None:
+        found = logins(Clock(), most=2)
+        visitors = [Visitor(found, b"%d" % number) for number in range(6)]
+        with pytest.raises(NotChecked, match="3 logins of this address wait"):
+            await visitors[5].task
+        for each in visitors[:5]:
+            await each.ends(False)
+        assert not found._under_way
+
+    asyncio.run(main())

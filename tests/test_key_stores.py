@@ -6,6 +6,7 @@ import hashlib
 import os
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -258,6 +259,20 @@ def test_both_versions_of_jks_and_any_password_are_read(version: int) -> None:
     data = jks("pässwörd €", [(one.key, one.chain)], [der_of(authority())], version)
     store = parse_key_store(data, "pässwörd €")
     assert store.keys == [(one.key, one.chain)] and store.trusted == [der_of(authority())]
+
+
+def test_a_certificate_of_no_version_that_is_known_is_told(tmp_path: Path) -> None:
+    issued, pem, store = authority().issue_cert("localhost"), tmp_path / "pem", tmp_path / "store"
+    issued.private_key_and_cert_chain_pem.write_to_path(pem)
+    command = ["openssl", "pkcs12", "-export", "-in", str(pem), "-out", str(store)]
+    unprotected = ("-passout", "pass:", "-nomac", "-keypbe", "NONE", "-certpbe", "NONE")
+    subprocess.run([*command, *unprotected], check=True)
+    data = store.read_bytes()
+    assert parse_key_store(data, "").keys
+    version = b"\xa0\x03\x02\x01\x02"
+    assert version in data
+    with pytest.raises(KeyStoreError, match="a certificate of no version that is known"):
+        parse_key_store(data.replace(version, b"\xa0\x03\x02\x01\x7f"), "")
 
 
 def test_a_key_of_another_password_than_its_store_is_told() -> None:

@@ -151,6 +151,18 @@ def test_all_lines_together_have_a_size_in_a_second_and_nothing_goes_uncounted()
     assert told == 60
 
 
+def test_debug_that_has_no_limit_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    writer = _writer(stream)
+    monkeypatch.setattr(logging.getLogger("pyxbroker.limited"), "level", logging.DEBUG)
+    writer.warning("the first")
+    for _ in range(300):
+        writer.debug("a detail", text="x" * 1000)
+    assert stream.tell() > log_limits.BYTES_PER_SECOND_MAX
+    writer.warning("something else")
+    assert "something else" in stream.getvalue()
+
+
 def test_a_traceback_has_an_end_in_bytes() -> None:
     stream = io.StringIO()
     writer = _writer(stream)

@@ -144,6 +144,22 @@ def test_a_check_whose_asker_has_gone_keeps_the_thread_and_is_a_guess_all_the_sa
     assert run(scenario).seen == [b"guess", b"2"]
 
 
+def test_who_gave_way_and_has_gone_had_no_turn() -> None:
+    """One check at a time, also when somebody is told to go in the moment in which it goes."""
+
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = await begin(checks, gate, "a", *guesses(4))  # one is checked, three wait
+        tasks += await begin(checks, gate, "b", b"right")  # for whom the last of them gives way
+        tasks[3].cancel()
+        await asyncio.sleep(0.01)
+        assert checks._thread._work_queue.qsize() == 0
+        gate.open()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert tasks[3].cancelled() and tasks[4].result() is True
+
+    assert len(run(scenario, waiting_max=3).seen) == 4
+
+
 def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic, "WRONG_MAX", 2)
 

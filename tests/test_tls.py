@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,48 @@ def test_versions_and_ciphers_are_those_of_the_settings(tmp_path: Path) -> None:
     assert names == {"ECDHE-RSA-CHACHA20-POLY1305"}
 
 
+def older_ciphers(tmp_path: Path, words: str) -> set[str]:
+    context = make_context(settings_of(write_files(tmp_path), tlsCiphers=words))
+    return {each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"}
+
+
+@pytest.mark.parametrize("sign", ["!", "-"])
+def test_a_cipher_is_taken_away_by_either_name(tmp_path: Path, sign: str) -> None:
+    assert "ECDHE-RSA-AES128-GCM-SHA256" in older_ciphers(tmp_path, "DEFAULT")
+    for name in ("ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"):
+        left = older_ciphers(tmp_path, f"DEFAULT,{sign}{name}")
+        assert "ECDHE-RSA-AES256-GCM-SHA384" in left
+        assert "ECDHE-RSA-AES128-GCM-SHA256" not in left
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "HIGH:!aNULL:!MD5:!RC4:!EXP:!SSLv2:!kEDH",
+        "ECDHE+AESGCM; ECDHE+CHACHA20, DHE+AESGCM",
+        "DEFAULT@SECLEVEL=1:@STRENGTH",
+        "ALL,-SHA1,+ECDSA",
+        "SUITEB128",
+        "TLS_AES_256_GCM_SHA384,ECDHE-RSA-AES128-GCM-SHA256",
+    ],
+)
+def test_lists_of_openssl_are_taken(tmp_path: Path, words: str) -> None:
+    assert older_ciphers(tmp_path, words)
+
+
+def test_names_of_the_standard_are_those_of_openssl(tmp_path: Path) -> None:
+    command = ["openssl", "ciphers", "-stdname", "ALL:@SECLEVEL=0"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    names = {row[0]: row[2] for row in rows}
+    here = older_ciphers(tmp_path, "ALL:@SECLEVEL=0")  # Python's may be another build
+    exchanges = "TLS_((ECDHE_)?(ECDSA|RSA)|DHE_RSA)_WITH_"
+    known = [each for each in names if re.match(exchanges, each) and names[each] in here]
+    assert len(known) > 30
+    for each in known:
+        assert older_ciphers(tmp_path, f"{each}:@SECLEVEL=0") == {names[each]}
+
+
 def test_ciphers_of_tls_1_3_alone_mean_that_version_alone(tmp_path: Path) -> None:
     alone = make_context(settings_of(write_files(tmp_path), tlsCiphers="TLS_AES_256_GCM_SHA384"))
     older = client_context_of(ssl.TLSVersion.TLSv1_2)
@@ -145,6 +189,24 @@ def test_a_choice_among_ciphers_that_cannot_be_made_is_told(
         ({"tlsProtocols": "SSLv3"}, "tlsProtocols names 'SSLv3'"),
         ({"tlsCiphers": "NOTHING"}, "tlsCiphers names no cipher"),
         ({"tlsCiphers": "TLS_AES_1"}, "tlsCiphers names no cipher"),
+        (
+            {"tlsCiphers": "ECDHE-RSA-AES128-GCM-SHA256,ECDHE-RSA-AES256-GCM-SHA385"},
+            "'ECDHE-RSA-AES256-GCM-SHA385'; did you mean ECDHE-RSA-AES256-GCM-SHA384",
+        ),
+        (
+            {"tlsCiphers": "DEFAULT,!TLS_ECDHE_RSA_WITH_AES_128_GCM"},
+            "'TLS_ECDHE_RSA_WITH_AES_128_GCM'.",
+        ),
+        ({"tlsCiphers": "TLS_RSA_WITH_3DES_EDE_CBC_SHA,DEFAULT"}, "no cipher"),
+        ({"tlsCiphers": "DEFAULT:!NOTHING"}, "no cipher that OpenSSL has: 'NOTHING'"),
+        ({"tlsCiphers": "ECDHE+AESGCM,ECDHE+AESGCN"}, "no cipher that OpenSSL has: 'AESGCN'"),
+        ({"tlsCiphers": "RC4,ECDHE"}, "no cipher that OpenSSL has: 'RC4'"),
+        ({"tlsCiphers": "DEFAULT,@STRONG"}, "no cipher that OpenSSL has: '@STRONG'"),
+        ({"tlsCiphers": "AESGCM,DEFAULT"}, "DEFAULT behind others"),
+        ({"tlsCiphers": "AESGCM,!DEFAULT"}, "no cipher that OpenSSL has: 'DEFAULT'"),
+        ({"tlsCiphers": "!aNULL"}, "leaves no cipher"),
+        ({"tlsCiphers": "DEFAULT,!TLS_AES_128_GCM_SHA256"}, "'!TLS_AES_128_GCM_SHA256', and among"),
+        ({"tlsCiphers": "+TLS_AES_128_GCM_SHA256"}, "nobody can choose; tlsProtocols=TLSv1.2"),
         (
             {"tlsCiphers": "TLS_AES_256_GCM_SHA384", "tlsProtocols": "TLSv1.2"},
             "and tlsProtocols leaves it out",
@@ -214,6 +276,29 @@ def test_files_that_cannot_be_used_leave_what_was_there(tmp_path: Path) -> None:
     assert contexts.current() is first
     files.certificate.write_bytes(whole)
     assert contexts.current() is not first
+
+
+def test_files_that_cannot_be_used_are_read_once_a_second_however_many_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, read = 0.0, list[float]()
+    files = write_files(tmp_path)
+    contexts = TlsContexts(settings_of(files, tlsCertRefreshCheckDurationSec=0), lambda: now)
+    first = contexts.current()
+    whole = files.certificate.read_bytes()
+    files.certificate.write_bytes(whole[:100])
+
+    def counted(settings: TlsSettings) -> ssl.SSLContext:
+        read.append(now)
+        return make_context(settings)
+
+    monkeypatch.setattr("pyxbroker.base.tls.make_context", counted)
+    for tick in range(30):
+        now = 10 + tick / 10
+        assert contexts.current() is first
+    assert len(read) == 3
+    files.certificate.write_bytes(whole)
+    assert contexts.current() is not first, "what has changed is read at once"
 
 
 # --- connections ----------------------------------------------------------------------------------

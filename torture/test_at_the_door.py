@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness import wire
 
-from torture.at_the_door import SCENES, HalfOpen, Seen, Stage, play, stage_of
+from torture.at_the_door import (
+    SCENES,
+    HalfOpen,
+    Seen,
+    Stage,
+    expect_connected,
+    play,
+    stage_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -48,3 +58,30 @@ def test_who_waits_too_long_is_told() -> None:
 def test_a_row_has_the_machines_part_beside_the_figure() -> None:
     row = Seen("many", 0.5, 0.8, 1.6, 0.1, 2.0, 1.25, 12.3, "seen").row()
     assert row == "| many | 0.50 | 0.80 | 1.60 | 3.2 | 2.0 | 0.10 | 2 | 1.25 | 12 | seen | ok |"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_in"),
+    [
+        (wire.command(wire.CONNECTED, {1: "a broker", 2: 21}), True),
+        (wire.command(wire.ERROR, {1: 2**64 - 1, 2: 24, 3: "Too many logins have failed"}), False),
+        (b"", False),
+    ],
+    ids=["connected", "refused", "closed"],
+)
+def test_a_refusal_is_no_login(said: bytes, is_in: bool) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(said)
+        far.shutdown(socket.SHUT_WR)
+        if is_in:
+            expect_connected(near)
+            return
+        with pytest.raises(AssertionError):
+            expect_connected(near)
+
+
+def test_there_are_users_for_so_many_rounds(tmp_path: Path) -> None:
+    with stage_of(tmp_path, rounds=11) as made:
+        for _ in range(11 * len(SCENES)):
+            made.other.first_login_s()

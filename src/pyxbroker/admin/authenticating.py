@@ -10,7 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Told
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Told, joined
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
@@ -34,10 +34,10 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     method, shown = _shown_in(request)
     CLIENT_ADDRESS.set(request.address)
     try:
-        failed_logins.check(request.address, method, shown)
-        verified = await authentication.verify_request(
-            request.headers, lambda: request.query, request.common_name
-        )
+        async with failed_logins.attempt(request.address, method, shown):
+            verified = await authentication.verify_request(
+                request.headers, lambda: request.query, request.common_name
+            )
     except AuthenticationError as error:
         _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
@@ -64,9 +64,10 @@ def _note_failed(request: Request, method: str, shown: bytes, error: PulsarError
 def _shown_in(request: Request) -> tuple[str, bytes]:
     """Method and credentials by which failed logins are told apart."""
     headers = request.headers
-    shown = headers.get("authorization"), request.query.get("token"), request.common_name
-    found = "\0".join(each for each in shown if each)
-    return headers.get(METHOD_HEADER, ""), found.encode(errors="surrogateescape")
+    token = request.query.get("token", "")
+    shown = headers.get("authorization", ""), token, request.common_name
+    parts = (each.encode(errors="surrogateescape") for each in shown)
+    return headers.get(METHOD_HEADER, ""), joined(*parts)
 
 
 def _is_open(request: Request) -> bool:

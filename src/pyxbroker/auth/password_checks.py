@@ -95,7 +95,7 @@ class PasswordChecks:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if place.done() and not place.cancelled() and place.exception() is None:
                 self._is_busy = False
                 self._call_next()  # its turn had come already
             raise

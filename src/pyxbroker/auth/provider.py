@@ -54,3 +54,12 @@ class Provider(Protocol):
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         """The credentials in a request by HTTP. Raises NotShown."""
         ...
+
+
+def joined(*parts: bytes) -> bytes:
+    """The parts of what somebody shows as one, by which they are told apart: each with its length
+    before it. Nothing, where all are empty.
+    """
+    if not any(parts):
+        return b""
+    return b"".join(len(each).to_bytes(4, "big") + each for each in parts)

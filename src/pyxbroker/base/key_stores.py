@@ -95,11 +95,14 @@ def _parse_pkcs12(data: bytes, password: str) -> KeyStore:
         PrivateFormat,
         pkcs12,
     )
+    from cryptography.x509 import InvalidVersion
 
     try:
         found = pkcs12.load_pkcs12(data, password.encode() if password else None)
     except UnsupportedAlgorithm:
         raise KeyStoreError("is encrypted in a way that is not known") from None
+    except InvalidVersion:
+        raise KeyStoreError("has a certificate of no version that is known") from None
     except (ValueError, TypeError):
         raise KeyStoreError("is neither JKS nor PKCS12, or its password is another one") from None
     store = KeyStore()

@@ -196,6 +196,9 @@ else:
 class LimitedHandler(_StreamHandler):
     """Writes lines, those of one cause at a bounded rate."""
 
+    all_up_to = logging.DEBUG
+    """The level up to which all lines are written; they take no room of others."""
+
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.setFormatter(LineFormatter())
@@ -213,7 +216,8 @@ class LimitedHandler(_StreamHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        self._limits.wrote(size_of(text))
+        if record.levelno > self.all_up_to:
+            self._limits.wrote(size_of(text))
         return text
 
     def write_repeated(self, *, is_end: bool = False) -> None:
@@ -263,12 +267,14 @@ def _plain(value: object) -> object:
 class AuditHandler(LimitedHandler):
     """Writes all changes, and of the rest as many lines as of other causes."""
 
+    all_up_to = logging.INFO
+
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.setFormatter(AuditFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno <= logging.INFO:
+        if record.levelno <= self.all_up_to:
             logging.StreamHandler.emit(self, record)
         else:
             super().emit(record)

@@ -165,7 +165,7 @@ class LineLimits:
         self._bytes = 0
 
     def wrote(self, size_bytes: int) -> None:
-        """Lines of this size were written of the records that were admitted last."""
+        """Lines of this size were written of records that are limited and were admitted."""
         self._bytes += size_bytes
 
     def admit(self, record: logging.LogRecord, now: float) -> list[logging.LogRecord]:

@@ -22,21 +22,13 @@ from typing import Any
 from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.tls_ciphers import TAKEN_OF_TLS_1_3, read_ciphers
 from pyxbroker.base.tls_connection import ServerContext
 
 log = get_logger("pyxbroker.tls")
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-RENEW_S = 1.0  # from one look into a key store to the next
-# Names of the standard that TLSv1.2 goes by in Pulsar's settings; OpenSSL's own are taken, too.
-_KEY_EXCHANGES = ("TLS_ECDHE_ECDSA_WITH_", "TLS_ECDHE_RSA_WITH_", "TLS_DHE_RSA_WITH_")
-_OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
-_TAKEN_OF_TLS_1_3 = (
-    "TLS_AES_256_GCM_SHA384",
-    "TLS_CHACHA20_POLY1305_SHA256",
-    "TLS_AES_128_GCM_SHA256",
-)
-_KNOWN_OF_TLS_1_3 = (*_TAKEN_OF_TLS_1_3, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
+RENEW_S = 1.0  # from one look into a key store, or broken files, to the next
 
 
 class StoreFile:
@@ -66,7 +58,7 @@ class TlsSettings:
         self.is_required: bool = config.tlsRequireTrustedClientCertOnConnect
         self.takes_untrusted: bool = config.tlsAllowInsecureConnection
         self.protocols: list[str] = _words(config.tlsProtocols)
-        self.ciphers: list[str] = _words(config.tlsCiphers)
+        self.ciphers = read_ciphers(config.tlsCiphers)
         self.check_s: float = config.tlsCertRefreshCheckDurationSec
         for name in required:
             if not getattr(config, name):
@@ -102,10 +94,8 @@ class TlsSettings:
 
     def _go_by_ciphers(self) -> None:
         """What `ciphers` means for TLS 1.3, among whose ciphers Python lets nobody choose."""
-        named = [each for each in self.ciphers if each.startswith(_OF_TLS_1_3)]
-        if unknown := [each for each in named if each not in _KNOWN_OF_TLS_1_3]:
-            raise ConfigError(f"tlsCiphers names no cipher that OpenSSL has: {unknown!r}.")
-        if named and len(named) == len(self.ciphers):
+        named, older = self.ciphers
+        if named and not older:
             if self.protocols and "TLSv1.3" not in self.protocols:
                 raise ConfigError(
                     "tlsCiphers names ciphers of TLSv1.3 alone, and tlsProtocols leaves it out: no"
@@ -113,12 +103,12 @@ class TlsSettings:
                 )
             self.protocols = ["TLSv1.3"]
         has_tls_1_3 = "TLSv1.3" in (self.protocols or VERSIONS)
-        if self.ciphers and has_tls_1_3 and set(named) != set(_TAKEN_OF_TLS_1_3):
+        if (named or older) and has_tls_1_3 and set(named) != set(TAKEN_OF_TLS_1_3):
             log.warning(
                 "tlsCiphers does not choose among those of TLSv1.3, of which OpenSSL's are taken;"
                 " tlsProtocols=TLSv1.2 leaves it out",
                 named=",".join(named),
-                taken=",".join(_TAKEN_OF_TLS_1_3),
+                taken=",".join(TAKEN_OF_TLS_1_3),
             )
 
     @property
@@ -143,7 +133,8 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     _forget_sessions(context)
-    _set_ciphers(context, settings.ciphers)
+    if settings.ciphers.older:
+        context.set_ciphers(settings.ciphers.older)
     _load_certificate(context, settings)
     if settings.takes_untrusted:
         # Without this choice OpenSSL ends the handshake of who shows one that is not trusted.
@@ -249,26 +240,6 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _set_ciphers(context: ssl.SSLContext, ciphers: list[str]) -> None:
-    # What TLSv1.3 takes is OpenSSL's choice: see _go_by_ciphers.
-    names = [_openssl_name(each) for each in ciphers if not each.startswith(_OF_TLS_1_3)]
-    if not names:
-        return
-    try:
-        context.set_ciphers(":".join(names))
-    except ssl.SSLError:
-        raise ConfigError(f"tlsCiphers names no cipher that OpenSSL has: {names!r}.") from None
-
-
-def _openssl_name(name: str) -> str:
-    """OpenSSL's name: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256."""
-    if not name.startswith(_KEY_EXCHANGES):
-        return name
-    found = name.removeprefix("TLS_").replace("_WITH_", "_")
-    found = found.replace("AES_128", "AES128").replace("AES_256", "AES256")
-    return found.replace("_", "-").replace("CHACHA20-POLY1305-SHA256", "CHACHA20-POLY1305")
-
-
 _Seen = list[tuple[int, int, int] | None]  # when a file was written, its size, and its inode
 
 
@@ -283,6 +254,7 @@ class TlsContexts:
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
+        self._tried = self._seen  # of PEM files, the last time
 
     def current(self) -> ssl.SSLContext:
         """For one more connection."""
@@ -296,14 +268,16 @@ class TlsContexts:
         seen = self._look()
         if seen == self._seen:
             return
-        if self._settings.key_store is None:
-            self._renew(seen)
+        # However many connect, what cannot be used makes work no more than once in a while; PEM
+        # files that are others again are read at once.
+        now, of_store = self._clock(), self._settings.key_store is not None
+        if now < self._renewed_at + RENEW_S and (of_store or seen == self._tried):
             return
-        # To open a key store takes tens of milliseconds: connections go on meanwhile, and many of
-        # them do not make it more than that for one that cannot be used.
-        now = self._clock()
-        is_over = self._renewing is None or not self._renewing.is_alive()
-        if is_over and now >= self._renewed_at + RENEW_S:
+        if not of_store:
+            self._renewed_at, self._tried = now, seen
+            self._renew(seen)
+        elif self._renewing is None or not self._renewing.is_alive():
+            # To open a key store takes tens of milliseconds: connections go on meanwhile.
             self._renewed_at = now
             self._renewing = threading.Thread(target=self._renew, args=(seen,), name="key-store")
             self._renewing.start()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.audit import DENIED
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.auth.provider import CLIENT_ADDRESS
+from pyxbroker.auth.provider import CLIENT_ADDRESS, joined
 from pyxbroker.base.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -173,13 +173,12 @@ class Handshake:
         verify_original = self._broker.config.authenticateOriginalAuthData
         common_name = _common_name(connection)
         method, shown = shown_by(connect, common_name)
-        failed_logins = self._broker.failed_logins
         try:
             with self._watched(connection, method, shown):
-                failed_logins.check(session.address, method, shown)
-                principal, login = await log_in(
-                    authentication, connect, verify_original, common_name
-                )
+                async with self._broker.failed_logins.attempt(session.address, method, shown):
+                    principal, login = await log_in(
+                        authentication, connect, verify_original, common_name
+                    )
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
@@ -208,8 +207,10 @@ class Handshake:
         """
         login = connection.session.login
         assert login is not None
+        # As a CONNECT shows it.
+        told_apart_by = joined(shown, _common_name(connection).encode(), b"")
         try:
-            with self._watched(connection, method, shown):
+            with self._watched(connection, method, told_apart_by):
                 is_same = await login.renew(authentication, method, shown)
         except Exception as error:
             self._refuse_credentials(connection, error)
@@ -218,7 +219,7 @@ class Handshake:
             log.warning("closed: another role than before", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._note_right(login, method, shown)
+        self._note_right(login, method, told_apart_by)
 
     @contextmanager
     def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:

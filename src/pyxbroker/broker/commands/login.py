@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.principal import Principal
+from pyxbroker.auth.provider import joined
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def method_of(connect: Any) -> str:
 
 def shown_by(connect: Any, common_name: str) -> tuple[str, bytes]:
     """Method and credentials by which failed logins are told apart."""
-    shown = connect.auth_data or common_name.encode()
-    return method_of(connect), shown + connect.original_auth_data.encode()
+    original = connect.original_auth_data.encode()
+    return method_of(connect), joined(connect.auth_data, common_name.encode(), original)
 
 
 async def log_in(

@@ -64,7 +64,8 @@ class Tls(Section, title="TLS"):
     tlsCiphers: str = setting(
         "",
         "Ciphers that are taken, by OpenSSL's names or the standard's (a comma between); empty:"
-        " OpenSSL's choice. Among those of TLSv1.3 nobody can choose: naming them alone leaves"
+        " OpenSSL's choice. OpenSSL's words for groups count too, and `!` takes away; what it does"
+        " not know is refused. Among those of TLSv1.3 nobody can choose: naming them alone leaves"
         " TLSv1.2 out.",
     )
     tlsCertRefreshCheckDurationSec: int = setting(
