@@ -190,6 +190,44 @@ def test_a_producer_that_waits_for_its_turn_is_told_that_it_will_not_have_it(
     serve(tmp_path, scenario)
 
 
+def test_a_producer_whose_turn_has_come_is_not_let_in_when_it_loses_its_right_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "you": BOTH})
+        client, next_one = [await let_in(broker, connect(token(role))) for role in ("me", "you")]
+        holder = await producing(broker, "you")
+        wanted = pb.CommandProducer(
+            topic=TOPIC, producer_id=1, request_id=1, producer_access_mode=2
+        )
+        for each in (client, next_one):
+            assert not (await each.request(wanted, "producer_success")).producer_ready
+        topic = await broker.topic()
+        keep_epoch, beginning, go_on = topic.keep_epoch, asyncio.Event(), asyncio.Event()
+
+        async def slow(epoch: int) -> None:
+            beginning.set()
+            await go_on.wait()
+            await keep_epoch(epoch)
+
+        monkeypatch.setattr(topic, "keep_epoch", slow)
+        holder.send(pb.CommandCloseProducer(producer_id=1, request_id=9))
+        await holder.receive("success")
+        await beginning.wait()
+        await grant(broker, {"you": BOTH})
+        await settled(broker)
+        go_on.set()
+        error = await client.receive("error")
+        assert (error.request_id, error.error) == (1, pb.AuthorizationError)
+        assert (await next_one.receive("producer_success")).producer_ready
+        await client.quiet()
+        assert not client.connection.producers
+        assert not client.connection.session.waiting_producers
+        assert [each.connection for each in topic.producers.values()] == [next_one.connection]
+
+    serve(tmp_path, scenario)
+
+
 def test_a_watcher_is_not_told_of_topics_any_more_that_it_may_not_list(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await grant(broker, {"me": BOTH})
