@@ -411,7 +411,7 @@ def test_two_providers_of_tokens_are_tried_in_order_and_the_first_one_stays(
             for shown in (token("me"), issuer.token("me")):
                 asked = headers | {"authorization": f"Bearer {shown}"}
                 found = await authentication.verify_request(asked, lambda: {})
-                assert found.identity.role == "me"
+                assert (found.identity.role, found.refused) == ("me", None)
         for shown in (token("me", SECRET[::-1]), issuer.token(exp=-1)):
             with pytest.raises(AuthenticationError):
                 await authentication.verify("token", shown.encode())
