@@ -15,6 +15,7 @@ from harness.tokens import settings, token
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.permissions import Permissions
+from pyxbroker.broker import revoked_rights
 from pyxbroker.broker.revoked_rights import granted_by, lost_by
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -264,6 +265,65 @@ def test_what_is_opened_while_its_right_is_taken_away_is_sent_away(
         wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)
         await client.request(wanted, "producer_success")
         await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_defect_met_at_one_topic_costs_no_other_one_and_it_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revoked_rights, "RETRY_S", 0.05)
+
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        clients = [await producing(broker, "me", each) for each in (TOPIC, OTHER)]
+        look, defects = revoked_rights.RevokedRights._look_at_topic, 2
+
+        async def broken(self: Any, topic: Any, judge: Any) -> None:
+            nonlocal defects
+            if str(topic.name) == TOPIC and defects:
+                defects -= 1
+                raise ZeroDivisionError
+            await look(self, topic, judge)
+
+        monkeypatch.setattr(revoked_rights.RevokedRights, "_look_at_topic", broken)
+        await grant(broker)
+        await clients[1].receive("close_producer")
+        assert clients[0].connection.producers
+        await clients[0].receive("close_producer")
+        assert not defects
+
+    serve(tmp_path, scenario)
+
+
+def test_a_record_that_cannot_be_read_keeps_nobody_from_being_sent_away_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is in its own namespace stays until it can be read."""
+    monkeypatch.setattr(revoked_rights, "RETRY_S", 0.05)
+    elsewhere = paths.namespace_policies("public/elsewhere")
+
+    async def scenario(broker: Broker) -> None:
+        for each in (PATH, elsewhere):
+            await put(broker, each, {})
+        stays = await producing(broker, "admin", "persistent://public/elsewhere/t")
+        goes = [await producing(broker, "admin", each) for each in (TOPIC, OTHER)]
+        watcher = await let_in(broker, connect(token("admin")))
+        for number, namespace in enumerate(("public/elsewhere", "public/default")):
+            watch = pb.CommandWatchTopicList(
+                namespace=namespace, topics_pattern=f"{namespace}/.*", watcher_id=number,
+                request_id=number,
+            )  # fmt: skip
+            await watcher.request(watch, "watchTopicListSuccess")
+        await broker.node.store.put(elsewhere, b"[1")
+        await put(broker, paths.tenant("public"), {"adminRoles": ["other"]})
+        for each in goes:
+            await each.receive("close_producer")
+        await until(lambda: set(watcher.connection.session.watchers) == {0})
+        assert stays.connection.producers
+        await put(broker, elsewhere, {})
+        await stays.receive("close_producer")
+        await until(lambda: not watcher.connection.session.watchers)
 
     serve(tmp_path, scenario)
 
