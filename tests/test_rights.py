@@ -213,6 +213,20 @@ def test_roles_in_grants_may_be_patterns_where_that_is_allowed(
             assert not may(role, CONSUME_TOPIC, records=records, **allowed)
 
 
+def test_a_pattern_in_the_grants_of_a_partitioned_topic_is_not_for_its_partitions() -> None:
+    part = TopicName.get(f"{TOPIC}-partition-1")
+    allowed: Any = {"authorizationAllowWildcardsMatching": True}
+    for granted, expected in (
+        ({"destination_auth": {TOPIC: {"app*": ["consume"]}}}, (True, False)),
+        ({"destination_auth": {TOPIC: {"app-1": ["consume"]}}}, (True, True)),
+        ({"destination_auth": {str(part): {"app*": ["consume"]}}}, (False, True)),
+        ({"namespace_auth": {"app*": ["consume"]}}, (True, True)),
+    ):
+        records = Records({"auth_policies": granted})
+        found = [may("app-1", CONSUME_TOPIC, each, "", records, **allowed) for each in (T, part)]
+        assert tuple(found) == expected
+
+
 # --- subscriptions ----------------------------------------------------------------------------
 
 
