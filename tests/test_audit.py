@@ -48,13 +48,15 @@ def told(lines: io.StringIO) -> list[dict[str, Any]]:
     return found
 
 
-async def ask(broker: Broker, role: str, method: str, path: str, body: bytes = b"") -> int:
+async def ask(
+    broker: Broker, role: str, method: str, path: str, body: bytes = b"", **more: str
+) -> int:
     path, _, query = path.partition("?")
     stream = Body(len(body), lambda: None)
     if body:
         stream.feed(body)
     stream.end()
-    headers = {"authorization": f"Bearer {token(role)}", "content-type": "application/json"}
+    headers = {"authorization": f"Bearer {token(role)}", "content-type": "application/json", **more}
     request = Request(method, path, query, headers, stream, address="10.0.0.1")
     service: Any = broker.service
     return (await Application(service, service).answer(request)).status
@@ -104,6 +106,52 @@ def test_each_change_by_rest_is_told_with_who_what_and_what_became_of_it(
         assert "s3cret" not in lines.getvalue() and "retentionTime" not in lines.getvalue()
 
     serve(tmp_path, scenario)
+
+
+def test_a_get_that_makes_something_is_told_and_no_other_one(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    path = "/admin/v2/persistent/public/default"
+    peek, partitions = f"{path}/t/subscription/s/position/1", f"{path}/made/partitions"
+
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(b"0")
+        for _ in range(2):
+            assert await ask(broker, "root", "GET", peek) == 200
+        assert await ask(broker, "root", "GET", f"{path}/t/subscription/s/position/2") == 404
+        for _ in range(2):
+            assert (
+                await ask(broker, "root", "GET", f"{partitions}?checkAllowAutoCreation=true") == 200
+            )
+        assert await ask(broker, "root", "GET", f"{path}/none/partitions") == 404
+        assert [(each["target"], each["outcome"]) for each in told(lines)] == [
+            (peek, 200),
+            (partitions, 200),
+        ]
+        assert told(lines)[1]["arguments"] == {"checkAllowAutoCreation": "true"}
+
+    more = {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": 2}
+    serve(tmp_path, scenario, **more)
+
+
+@pytest.mark.parametrize("authorization", [True, False])
+def test_for_whom_somebody_asks_is_the_word_of_a_proxy_alone(
+    tmp_path: Path, lines: io.StringIO, authorization: bool
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        behind = {"x-original-principal": "root"}
+        await ask(broker, "proxy", "DELETE", f"{NAMESPACE}/retention", **behind)
+        await ask(broker, "me", "DELETE", f"{NAMESPACE}/retention", **behind)
+        found = [
+            {name: each for name, each in line.items() if name.lower().endswith("principal")}
+            for line in told(lines)
+        ]
+        assert found == [
+            {"principal": "proxy", "originalPrincipal": "root"},
+            {"principal": "me", "claimedPrincipal": "root"},
+        ]
+
+    serve(tmp_path, scenario, authorizationEnabled=authorization)
 
 
 def test_refusals_are_told_on_both_ports(tmp_path: Path, lines: io.StringIO) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import bcrypt
 import jwt
 import pytest
 from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, settings, token
@@ -228,8 +229,12 @@ def test_a_request_that_cannot_be_checked_now_is_no_guess(unreachable: str, anon
     assert [each.status for each in answers] == [expected] * 3 + [200]
 
 
-def ask(headers: list[tuple[str, str]], *, at_once: bool = False, **more: Any) -> list[Response]:
-    """The answers of one broker to requests with a token each, from an address each."""
+def ask(
+    headers: list[tuple[str, str]], common_name: str = "", *, at_once: bool = False, **more: Any
+) -> list[Response]:
+    """The answers of one broker to requests with a token each, from an address each, with the same
+    certificate if there is one.
+    """
 
     async def main() -> list[Response]:
         store = MemoryStore()
@@ -242,7 +247,8 @@ def ask(headers: list[tuple[str, str]], *, at_once: bool = False, **more: Any) -
         for address, shown in headers:
             body = Body(0, lambda: None)
             body.end()
-            head, name = {"authorization": shown if " " in shown else f"Bearer {shown}"}, ""
+            head = {"authorization": shown if " " in shown else f"Bearer {shown}"} if shown else {}
+            name = common_name
             if shown.startswith(OF_CERTIFICATE):
                 head, name = {}, shown.removeprefix(OF_CERTIFICATE)
             path = "/admin/v2/clusters"
@@ -276,6 +282,24 @@ def test_guesses_that_end_as_anonymous_are_counted_too() -> None:
         anonymousUserRole="nobody",
     )
     assert [each.status for each in answers] == [200, 200, 429]
+
+
+def test_guesses_beside_a_certificate_that_is_good_are_counted_too() -> None:
+    """The password comes first, so whoever has found it is its user."""
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    more: dict[str, Any] = {
+        "authenticationProviders": f"{BASIC},{PACKAGE}AuthenticationProviderTls",
+        "basicAuthConf": data_url(f"root:{hashed}".encode()),
+        "webServicePortTls": 1,
+        "tlsTrustCertsFilePath": "as the test says",
+        "maxFailedLoginsPerAddress": 2,
+    }
+    wrong, right = [
+        f"Basic {base64.b64encode(b'root:' + each).decode()}" for each in (b"x", b"secret")
+    ]
+    shown = [("a", ""), ("a", wrong), ("a", wrong), ("a", right), ("a", ""), ("b", right)]
+    answers = ask(shown, common_name="mallory", **more)
+    assert [each.status for each in answers] == [200, 200, 200, 429, 200, 200]
 
 
 def test_who_is_let_in_as_anonymous_pushes_out_nothing_that_was_right(

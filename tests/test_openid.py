@@ -180,6 +180,8 @@ def test_issuers_are_several_and_each_knows_its_own_keys(issuer: Issuer, trusted
         provider = OpenIdProvider(Config(**settings(issuers, trusted, openIDCacheSize=1)))
         for one in (issuer, other, issuer):
             assert (await provider.authenticate(one.token().encode())).role == "me"
+            for each in provider._issuers.values():
+                each._tried_at -= 300
         await refused(provider, issuer.token(iss=other.url), "InvalidSignatureError")
         assert len(provider._issuers) == 1
 
@@ -188,6 +190,24 @@ def test_issuers_are_several_and_each_knows_its_own_keys(issuer: Issuer, trusted
         asyncio.run(main(other))
         # With room for one, each took the place of the other.
         assert issuer.asked[KEYS] == 2 and other.asked[KEYS] == 2
+
+
+def test_more_issuers_than_have_room_are_each_asked_once_an_interval(
+    issuer: Issuer, trusted: Path
+) -> None:
+    """Whatever strangers send, and without a pause for those whose tokens are good."""
+
+    async def main(other: Issuer) -> None:
+        issuers = f"{issuer.url},{other.url}"
+        provider = OpenIdProvider(Config(**settings(issuers, trusted, openIDCacheSize=1)))
+        for _ in range(10):
+            for one in (issuer, other):
+                await refused(provider, one.token(key=rsa_key(3072)), "InvalidSignatureError")
+                assert (await provider.authenticate(one.token().encode())).role == "me"
+
+    with Issuer(authority(), "/realms/a") as other:
+        asyncio.run(main(other))
+        assert issuer.asked == other.asked == {DISCOVERY: 1, KEYS: 1}
 
 
 def test_an_issuer_may_end_with_a_slash(trusted: Path) -> None:
@@ -411,7 +431,7 @@ def test_two_providers_of_tokens_are_tried_in_order_and_the_first_one_stays(
             for shown in (token("me"), issuer.token("me")):
                 asked = headers | {"authorization": f"Bearer {shown}"}
                 found = await authentication.verify_request(asked, lambda: {})
-                assert found.identity.role == "me"
+                assert (found.identity.role, found.refused) == ("me", None)
         for shown in (token("me", SECRET[::-1]), issuer.token(exp=-1)):
             with pytest.raises(AuthenticationError):
                 await authentication.verify("token", shown.encode())

@@ -15,6 +15,7 @@ from harness.tokens import settings, token
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.permissions import Permissions
+from pyxbroker.broker import revoked_rights
 from pyxbroker.broker.revoked_rights import granted_by, lost_by
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -190,6 +191,44 @@ def test_a_producer_that_waits_for_its_turn_is_told_that_it_will_not_have_it(
     serve(tmp_path, scenario)
 
 
+def test_a_producer_whose_turn_has_come_is_not_let_in_when_it_loses_its_right_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "you": BOTH})
+        client, next_one = [await let_in(broker, connect(token(role))) for role in ("me", "you")]
+        holder = await producing(broker, "you")
+        wanted = pb.CommandProducer(
+            topic=TOPIC, producer_id=1, request_id=1, producer_access_mode=2
+        )
+        for each in (client, next_one):
+            assert not (await each.request(wanted, "producer_success")).producer_ready
+        topic = await broker.topic()
+        keep_epoch, beginning, go_on = topic.keep_epoch, asyncio.Event(), asyncio.Event()
+
+        async def slow(epoch: int) -> None:
+            beginning.set()
+            await go_on.wait()
+            await keep_epoch(epoch)
+
+        monkeypatch.setattr(topic, "keep_epoch", slow)
+        holder.send(pb.CommandCloseProducer(producer_id=1, request_id=9))
+        await holder.receive("success")
+        await beginning.wait()
+        await grant(broker, {"you": BOTH})
+        await settled(broker)
+        go_on.set()
+        error = await client.receive("error")
+        assert (error.request_id, error.error) == (1, pb.AuthorizationError)
+        assert (await next_one.receive("producer_success")).producer_ready
+        await client.quiet()
+        assert not client.connection.producers
+        assert not client.connection.session.waiting_producers
+        assert [each.connection for each in topic.producers.values()] == [next_one.connection]
+
+    serve(tmp_path, scenario)
+
+
 def test_a_watcher_is_not_told_of_topics_any_more_that_it_may_not_list(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await grant(broker, {"me": BOTH})
@@ -226,6 +265,65 @@ def test_what_is_opened_while_its_right_is_taken_away_is_sent_away(
         wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)
         await client.request(wanted, "producer_success")
         await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_defect_met_at_one_topic_costs_no_other_one_and_it_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revoked_rights, "RETRY_S", 0.05)
+
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        clients = [await producing(broker, "me", each) for each in (TOPIC, OTHER)]
+        look, defects = revoked_rights.RevokedRights._look_at_topic, 2
+
+        async def broken(self: Any, topic: Any, judge: Any) -> None:
+            nonlocal defects
+            if str(topic.name) == TOPIC and defects:
+                defects -= 1
+                raise ZeroDivisionError
+            await look(self, topic, judge)
+
+        monkeypatch.setattr(revoked_rights.RevokedRights, "_look_at_topic", broken)
+        await grant(broker)
+        await clients[1].receive("close_producer")
+        assert clients[0].connection.producers
+        await clients[0].receive("close_producer")
+        assert not defects
+
+    serve(tmp_path, scenario)
+
+
+def test_a_record_that_cannot_be_read_keeps_nobody_from_being_sent_away_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is in its own namespace stays until it can be read."""
+    monkeypatch.setattr(revoked_rights, "RETRY_S", 0.05)
+    elsewhere = paths.namespace_policies("public/elsewhere")
+
+    async def scenario(broker: Broker) -> None:
+        for each in (PATH, elsewhere):
+            await put(broker, each, {})
+        stays = await producing(broker, "admin", "persistent://public/elsewhere/t")
+        goes = [await producing(broker, "admin", each) for each in (TOPIC, OTHER)]
+        watcher = await let_in(broker, connect(token("admin")))
+        for number, namespace in enumerate(("public/elsewhere", "public/default")):
+            watch = pb.CommandWatchTopicList(
+                namespace=namespace, topics_pattern=f"{namespace}/.*", watcher_id=number,
+                request_id=number,
+            )  # fmt: skip
+            await watcher.request(watch, "watchTopicListSuccess")
+        await broker.node.store.put(elsewhere, b"[1")
+        await put(broker, paths.tenant("public"), {"adminRoles": ["other"]})
+        for each in goes:
+            await each.receive("close_producer")
+        await until(lambda: set(watcher.connection.session.watchers) == {0})
+        assert stays.connection.producers
+        await put(broker, elsewhere, {})
+        await stays.receive("close_producer")
+        await until(lambda: not watcher.connection.session.watchers)
 
     serve(tmp_path, scenario)
 

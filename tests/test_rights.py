@@ -44,6 +44,7 @@ from test_logins import connect, let_in
 
 TENANT, NAMESPACE = TenantName("public"), NamespaceName("public", "default")
 T = TopicName.get(TOPIC)
+OWN = "persistent://public/default/__change_events"
 ON: dict[str, Any] = settings(
     authorizationEnabled=True, superUserRoles="root, other-root", proxyRoles="proxy,proxy2"
 )
@@ -210,6 +211,20 @@ def test_roles_in_grants_may_be_patterns_where_that_is_allowed(
             assert may(role, right, records=records, **allowed) == (role in matched)
             assert not may(role, right, records=records)
             assert not may(role, CONSUME_TOPIC, records=records, **allowed)
+
+
+def test_a_pattern_in_the_grants_of_a_partitioned_topic_is_not_for_its_partitions() -> None:
+    part = TopicName.get(f"{TOPIC}-partition-1")
+    allowed: Any = {"authorizationAllowWildcardsMatching": True}
+    for granted, expected in (
+        ({"destination_auth": {TOPIC: {"app*": ["consume"]}}}, (True, False)),
+        ({"destination_auth": {TOPIC: {"app-1": ["consume"]}}}, (True, True)),
+        ({"destination_auth": {str(part): {"app*": ["consume"]}}}, (False, True)),
+        ({"namespace_auth": {"app*": ["consume"]}}, (True, True)),
+    ):
+        records = Records({"auth_policies": granted})
+        found = [may("app-1", CONSUME_TOPIC, each, "", records, **allowed) for each in (T, part)]
+        assert tuple(found) == expected
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -579,9 +594,11 @@ def test_by_http_a_subscription_may_be_for_some_roles_alone(tmp_path: Path) -> N
     serve(tmp_path, scenario, GRANTS | {"subscription_auth_roles": {"s": ["tc"]}})
 
 
-async def with_backlog(broker: Broker, *subscriptions: str) -> PersistentTopic:
+async def with_backlog(
+    broker: Broker, *subscriptions: str, topic_name: str = TOPIC
+) -> PersistentTopic:
     """A topic with subscriptions that have two messages each to acknowledge."""
-    topic = await broker.topic()
+    topic = await broker.topic(topic_name)
     assert isinstance(topic, PersistentTopic)
     for each in subscriptions:
         await topic.subscription_for(each, topic.last_confirmed, {}, True)
@@ -633,6 +650,33 @@ def test_what_is_done_to_all_subscriptions_leaves_out_those_of_others(
     else:
         grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"]}}
         serve(tmp_path, scenario, grants, bundles=ONE_BUNDLE)
+
+
+@pytest.mark.parametrize("path", [N, BUNDLE])
+def test_in_a_whole_namespace_no_grant_reaches_the_brokers_own_topics(
+    tmp_path: Path, path: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        ordinary = await with_backlog(broker, "s", "other")
+        own = await with_backlog(broker, "s", "own", topic_name=OWN)
+        for what, expected in (
+            ("clearBacklog/own", 404),
+            ("unsubscribe/own", 204),
+            ("clearBacklog/s", 204),
+            ("clearBacklog", 204),
+            ("unsubscribe/s", 204),
+        ):
+            assert await rest(broker, "POST", f"{path}/{what}", "nc") == expected
+            assert backlogs(own) == {"s": 2, "own": 2}
+        assert backlogs(ordinary) == {"other": 0}
+        # An administrator may do the same in a call on that topic, too.
+        assert await rest(broker, "POST", f"{path}/clearBacklog/own", "admin") == 204
+        assert backlogs(own) == {"s": 2, "own": 0}
+        assert await rest(broker, "POST", f"{path}/clearBacklog", "root") == 204
+        assert await rest(broker, "POST", f"{path}/unsubscribe/own", "admin") == 204
+        assert backlogs(own) == {"s": 0}
+
+    serve(tmp_path, scenario, bundles=ONE_BUNDLE)
 
 
 def test_who_may_only_consume_deletes_no_compacted_data(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def answer(request: Request) -> Response:
     except Exception as error:
         response = _refusal(request, error)
     audit = request.app.broker.audit
-    if audit.is_on and allowed is not None and is_change(allowed):
+    if audit.is_on and allowed is not None and (is_change(allowed) or request.has_created):
         audit.changed(
             *(request.principal, request.address, operation_of(allowed), request.path),
             response.status,
@@ -80,7 +80,9 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def is_change(endpoint: Endpoint) -> bool:
-    """Whether it is administration: not what is only read, and not what is published."""
+    """Whether it is administration: not what is only read, but for the few that say themselves that
+    they have made something, and not what is published.
+    """
     return endpoint.method != "GET" and not endpoint.path.startswith(PUBLISHING)
 
 

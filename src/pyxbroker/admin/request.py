@@ -29,7 +29,8 @@ class Request:
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
     those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate, `address` that of the client.
+    `common_name` that of the client's certificate, `address` that of the client. A GET that has
+    made something, as a few do, says so in `has_created`.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -40,6 +41,7 @@ class Request:
         "body",
         "common_name",
         "endpoint",
+        "has_created",
         "headers",
         "keep_alive",
         "method",
@@ -78,6 +80,7 @@ class Request:
         self.common_name = common_name
         self.address = address
         self.parameters: dict[str, Any] = {}
+        self.has_created = False
         self._query: dict[str, str] | None = None
 
     def segments(self) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from pyxbroker.auth.authentication import names_of
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.log import AUDIT
 from pyxbroker.settings.config import Config
@@ -29,6 +30,7 @@ class Audit:
         self.is_on = (
             config.authenticationEnabled if wanted == WITH_AUTHENTICATION else wanted == "true"
         )
+        self._proxies = frozenset(names_of(config.proxyRoles))
         self._logger = logging.getLogger(AUDIT)
 
     def changed(
@@ -84,9 +86,11 @@ class Audit:
     ) -> None:
         if not self.is_on:
             return
+        # Whom anybody else says that they ask for is their word alone.
+        original = "originalPrincipal" if principal.role in self._proxies else "claimedPrincipal"
         fields: dict[str, object] = {
             "principal": principal.role,
-            "originalPrincipal": principal.original_role,
+            original: principal.original_role,
             "peer": address,
             "operation": operation,
             "target": target,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyxbroker.auth.provider import Identity, NotChecked, NotShown, Provider
+from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -27,7 +28,9 @@ class Verified(NamedTuple):
     identity: Identity
     provider: Provider | None = None
     refused: AuthenticationError | None = None
-    """Why what was shown does not count, whose sender is let in as anonymous."""
+    """Why something that was shown does not count, whose sender is let in without it: as anonymous,
+    or by what a request by HTTP shows besides.
+    """
 
 
 class Authentication:
@@ -118,15 +121,22 @@ async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], b
     says that was shown something, or NotChecked where one of them cannot tell now.
     """
     reason: AuthenticationError = NotShown("Nothing was shown.")
-    for provider in providers:
-        try:
-            return Verified(await provider.authenticate(shown_to(provider)), provider)
-        except AuthenticationError as error:
-            if isinstance(reason, NotChecked):
-                continue
-            if not isinstance(error, NotShown) or isinstance(reason, NotShown):
-                reason = error
+    refused = b""  # what it is about
     try:
+        for provider in providers:
+            shown = b""
+            try:
+                shown = shown_to(provider)
+                identity = await provider.authenticate(shown)
+            except AuthenticationError as error:
+                if isinstance(reason, NotChecked):
+                    continue
+                if not isinstance(error, NotShown) or isinstance(reason, NotShown):
+                    reason, refused = error, shown
+            else:
+                # The same token for another provider was no guess.
+                is_guess = not (isinstance(reason, NotShown) or is_same(refused, shown))
+                return Verified(identity, provider, reason if is_guess else None)
         raise reason
     finally:
         del reason  # whose traceback has this frame

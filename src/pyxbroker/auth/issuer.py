@@ -90,6 +90,12 @@ class Issuer:
             raise AuthenticationError(NO_KEY)
         return found
 
+    @property
+    def was_asked_lately(self) -> bool:
+        """Whether it is too soon to ask it again, whoever wants to know."""
+        pause_s = max(self._limits.miss_refresh_s, RETRY_S)
+        return self._reading is not None or self._clock() < self._tried_at + pause_s
+
     def _has_expired(self, now: float) -> bool:
         return now >= self._read_at + self._limits.expire_s
 

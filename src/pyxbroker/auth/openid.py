@@ -96,11 +96,21 @@ class OpenIdProvider:
     def _issuer(self, url: str) -> Issuer:
         found = self._issuers.get(url)
         if found is None:
+            self._make_room()
             found = self._issuers[url] = Issuer(url, self._tls, self._limits, self._schemes)
-            if len(self._issuers) > self._issuers_max:
-                self._issuers.popitem(last=False)
         self._issuers.move_to_end(url)
         return found
+
+    def _make_room(self) -> None:
+        """Forgets the issuers that were used longest ago, but none that was asked lately: a token
+        that is made up names whichever is not there, and would have it asked each time. So for a
+        while there are more, of those that the settings name.
+        """
+        surplus = len(self._issuers) + 1 - self._issuers_max
+        if surplus > 0:
+            old = [url for url, each in self._issuers.items() if not each.was_asked_lately]
+            for url in old[:surplus]:
+                del self._issuers[url]
 
 
 def _listed(text: str) -> frozenset[str]:

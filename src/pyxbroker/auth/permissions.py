@@ -162,8 +162,13 @@ class Permissions:
                 return False
             if record.get(MODE) == PREFIX and not subscription.startswith(role):
                 raise _wrong_prefix(role, resource)
-        topic = resource if right.scope is Scope.TOPIC else None
-        return any(self._grants(roles, role, actions) for roles in _granted(grants, topic))
+        topic = None
+        if isinstance(resource, TopicName) and right.scope is Scope.TOPIC:
+            topic = resource
+        return any(
+            self._grants(roles, role, actions, has_patterns)
+            for roles, has_patterns in _granted(grants, topic)
+        )
 
     async def _is_administrator(
         self, role: str, resource: TenantName | NamespaceName | TopicName
@@ -172,11 +177,13 @@ class Permissions:
         record = await self._records.tenant(tenant)
         return record is not None and role in _texts(record.get(ADMINISTRATORS))
 
-    def _grants(self, roles: Mapping[str, Any], role: str, actions: frozenset[str]) -> bool:
+    def _grants(
+        self, roles: Mapping[str, Any], role: str, actions: frozenset[str], has_patterns: bool
+    ) -> bool:
         """Whether a part of the grants lets a role do one of some actions."""
         if not actions.isdisjoint(_texts(roles.get(role))):
             return True
-        if not self._has_wildcards:
+        if not (has_patterns and self._has_wildcards):
             return False
         return any(
             _matches(pattern, role) and not actions.isdisjoint(_texts(granted))
@@ -201,15 +208,17 @@ def _namespace_of(resource: NamespaceName | TopicName) -> str:
 # --- grants -----------------------------------------------------------------------------------
 
 
-def _granted(grants: Fields, topic: Any) -> Iterable[Fields]:
-    """The parts that say who may do what: of the namespace, and of a topic if one is asked about.
-    A partition has its own, and those of the whole.
+def _granted(grants: Fields, topic: TopicName | None) -> Iterable[tuple[Fields, bool]]:
+    """The parts that say who may do what, of the namespace, and of a topic if one is asked about;
+    and whether roles may be patterns there. A partition has its own, and those of the whole for the
+    roles that these name, as in Pulsar.
     """
-    yield _object(grants.get(ROLES))
+    yield _object(grants.get(ROLES)), True
     if topic is not None:
         of_topics = _object(grants.get(TOPICS))
-        for name in dict.fromkeys((str(topic), topic.partitioned_topic_name)):
-            yield _object(of_topics.get(name))
+        yield _object(of_topics.get(str(topic))), True
+        if topic.is_partitioned:
+            yield _object(of_topics.get(topic.partitioned_topic_name)), False
 
 
 def _may_use(grants: Fields, subscription: str, role: str) -> bool:

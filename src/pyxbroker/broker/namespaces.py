@@ -70,10 +70,12 @@ log = get_logger("pyxbroker.namespaces")
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
 
-MayUse = Callable[[str], Awaitable[bool]]  # whether whoever asks may use a subscription
+# Whether whoever asks may use a subscription, and one of the broker's own topics.
+MayUse = Callable[[str], Awaitable[bool]]
+MayReach = Callable[[TopicName], Awaitable[bool]]
 
 
-async def _may_always(_subscription: str) -> bool:
+async def _may_always(_what: str | TopicName) -> bool:
     return True
 
 
@@ -305,10 +307,11 @@ class Namespaces:
         subscription: str | None = None,
         bundle: Bundle = WHOLE,
         may_use: MayUse = _may_always,
+        may_reach: MayReach = _may_always,
     ) -> None:
-        """Acknowledges all that waits in persistent topics: of one subscription, or of all that
-        whoever asks may use. That of compaction stays where it is: what is not compacted yet would
-        be in no view any more.
+        """Acknowledges all that waits in persistent topics that whoever asks may reach: of one
+        subscription, or of all that they may use. That of compaction stays where it is: what is not
+        compacted yet would be in no view any more.
 
         Raises NamespaceNotFound, SubscriptionNotFound when no topic has the subscription, and what
         keeps a topic from being opened.
@@ -323,12 +326,18 @@ class Namespaces:
                 if is_wanted and each in topic.subscriptions:
                     await topic.clear_backlog(each)
 
-        count = await self._each_persistent(name, subscription, clear, bundle)
+        count = await self._each_persistent(name, subscription, clear, bundle, may_reach)
         if subscription is not None and not count:
             raise SubscriptionNotFound(f"Subscription {subscription} not found in {name}")
 
-    async def unsubscribe(self, name: str, subscription: str, bundle: Bundle = WHOLE) -> None:
-        """Deletes a subscription of every topic that has it.
+    async def unsubscribe(
+        self,
+        name: str,
+        subscription: str,
+        bundle: Bundle = WHOLE,
+        may_reach: MayReach = _may_always,
+    ) -> None:
+        """Deletes a subscription of every topic that has it and that whoever asks may reach.
 
         Raises NamespaceNotFound, SubscriptionBusy while somebody consumes.
         """
@@ -337,7 +346,7 @@ class Namespaces:
             with contextlib.suppress(SubscriptionNotFound):
                 await topic.delete_subscription(subscription, force=False)
 
-        await self._each_persistent(name, subscription, delete, bundle)
+        await self._each_persistent(name, subscription, delete, bundle, may_reach)
 
     async def _each_persistent(
         self,
@@ -345,15 +354,18 @@ class Namespaces:
         subscription: str | None,
         work: Callable[[Topic], Awaitable[None]],
         bundle: Bundle,
+        may_reach: MayReach,
     ) -> int:
         """Does something with each persistent topic that has a subscription, or has any; how many
-        these are.
+        these are. To who may not reach one of the broker's own it is as if it were not there.
         """
         await self.record(name)
         count = 0
 
         async def do(topic: TopicName) -> None:
             nonlocal count
+            if topic.is_system and not await may_reach(topic):
+                return
             names = await self._topics.subscription_names(topic)
             if not names or not (subscription is None or subscription in names):
                 return

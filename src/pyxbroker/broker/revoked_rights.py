@@ -11,7 +11,7 @@ no revocation is about.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.authorization import (
@@ -36,7 +36,7 @@ from pyxbroker.policies.records import Fields
 if TYPE_CHECKING:
     from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.permissions import Permissions
-    from pyxbroker.broker.commands.topic_list import TopicLists
+    from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
     from pyxbroker.broker.granted import GrantRecords
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
@@ -49,6 +49,7 @@ TOPICS_PER_STEP = 50  # looked at for whether a revocation is about them
 TAKEN_AWAY = "The role has lost its right."
 
 Grants = frozenset[tuple[str, ...]]
+Place = str | TopicName  # the name of a tenant or a namespace, or one topic
 EVERY_TOPIC = ("*",)
 
 
@@ -106,7 +107,9 @@ class RevokedRights:
         self._lists = lists
         self._audit = audit
         self.changes = 0  # of records, so far
-        self._waiting: dict[str, bool] = {}  # names; True: gone through, whatever has changed
+        self._waiting: dict[Place, bool] = {}  # True: gone through, whatever has changed
+        self._failed: dict[Place, None] = {}  # what could not be looked at, until the next try
+        self._next_try: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self._unsubscribe = store.watch(self._on_change, prefix=paths.POLICIES + "/")
 
@@ -122,28 +125,50 @@ class RevokedRights:
             name = resource.namespace if isinstance(resource, TopicName) else str(resource)
             self._look_soon(name, True)
 
-    def _look_soon(self, name: str, as_a_whole: bool) -> None:
-        if not as_a_whole and name not in self._records.granted:
+    def _look_soon(self, place: Place, as_a_whole: bool) -> None:
+        if not as_a_whole and place not in self._records.granted:
             return  # nobody has asked for a right there, so nobody has one
-        self._waiting[name] = self._waiting.get(name, False) or as_a_whole
+        self._waiting[place] = self._waiting.get(place, False) or as_a_whole
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(self._look())
 
     async def _look(self) -> None:
-        """Goes through what has changed. One that cannot be read is looked at again later."""
+        """Goes through what has changed."""
         while self._waiting:
-            name, as_a_whole = next(iter(self._waiting.items()))
-            del self._waiting[name]
-            try:
-                await self._look_at(name, as_a_whole)
-            except (MetadataError, MetadataStoreError) as error:
-                log.warning("rights cannot be looked at", name=name, error=error)
-                self._waiting[name] = True
-                await asyncio.sleep(RETRY_S)
-            except Exception as error:
-                log.failure("rights could not be looked at", error, name=name)
+            place, as_a_whole = next(iter(self._waiting.items()))
+            del self._waiting[place]
+            judge = Judge(self._permissions)
+            if isinstance(place, str):
+                await self._try(place, self._look_at(place, as_a_whole, judge))
+                continue
+            topic = self._topics.loaded(place)
+            if topic is not None:
+                await self._try(place, self._look_at_topic(topic, judge))
 
-    async def _look_at(self, name: str, as_a_whole: bool) -> None:
+    async def _try(self, place: Place, looking: Awaitable[None]) -> None:
+        """What goes wrong in one place costs no other one; it is looked at again later."""
+        try:
+            await looking
+            return
+        except (MetadataError, MetadataStoreError) as error:
+            if isinstance(place, TopicName):
+                place = place.namespace  # whose record it is, of all its topics
+            if place not in self._failed:
+                log.warning("rights cannot be looked at", name=place, error=error)
+        except Exception as error:
+            log.failure("rights could not be looked at", error, name=place)
+        self._failed[place] = None
+        if self._next_try is None:
+            loop = asyncio.get_running_loop()
+            self._next_try = loop.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._next_try = None
+        failed, self._failed = self._failed, {}
+        for place in failed:
+            self._look_soon(place, True)
+
+    async def _look_at(self, name: str, as_a_whole: bool, judge: Judge) -> None:
         before = self._records.granted.get(name)
         after = await self._records.look_anew(name)
         lost = frozenset() if before is None else lost_by(before, after)
@@ -152,13 +177,12 @@ class RevokedRights:
         wheres = {each[0] for each in lost}
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
         log.info("rights were taken away", name=name, rights=len(lost))
-        judge = Judge(self._permissions)
         slices = Slices()
         for number, topic in enumerate(list(self._topics)):
             if _is_in(topic.name, name) and (
                 in_all or not wheres.isdisjoint(_names_of(topic.name))
             ):
-                await self._look_at_topic(topic, judge)
+                await self._try(topic.name, self._look_at_topic(topic, judge))
             if number % TOPICS_PER_STEP == 0:
                 await slices.pause()
         if in_all:
@@ -193,15 +217,20 @@ class RevokedRights:
         """Nobody is told of topics any more that they may not list."""
         slices = Slices()
         for namespace, watcher in self._lists().watchers():
-            session = watcher.connection.session
             resource = NamespaceName.get(namespace)
-            if _is_in(resource, name) and not await judge.may(
-                session.principal, GET_TOPICS, resource
-            ):
-                log.warning("a watcher's role has lost its right", peer=watcher.connection.peer)
-                if session.watchers.pop(watcher.watcher_id, None) is watcher:
-                    watcher.forget()
+            if _is_in(resource, name):
+                await self._try(namespace, self._look_at_watcher(watcher, resource, judge))
             await slices.pause()
+
+    @staticmethod
+    async def _look_at_watcher(
+        watcher: TopicListWatcher, namespace: NamespaceName, judge: Judge
+    ) -> None:
+        session = watcher.connection.session
+        if not await judge.may(session.principal, GET_TOPICS, namespace):
+            log.warning("a watcher's role has lost its right", peer=watcher.connection.peer)
+            if session.watchers.pop(watcher.watcher_id, None) is watcher:
+                watcher.forget()
 
     def _tell(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
         session = closed.connection.session
@@ -218,6 +247,8 @@ class RevokedRights:
     def stop(self) -> None:
         """Nothing is looked at any more."""
         self._unsubscribe()
+        if self._next_try is not None:
+            self._next_try.cancel()
         if self._running is not None:
             self._running.cancel()
 

@@ -50,6 +50,7 @@ async def peek(request: Request) -> Response:
         if not topic.policies.auto_subscription_creation:
             raise HttpError(412, NO_SUBSCRIPTION.format(name, topic.name)) from None
         subscription = await topic.subscription_for(name, topic.first_position(), {}, create=True)
+        request.has_created = True
     if number > subscription.backlog:
         raise HttpError(404, "Message not found")
     return await _answer(

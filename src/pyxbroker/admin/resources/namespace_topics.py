@@ -17,7 +17,7 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.resources.namespaces import ONE
 from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
 from pyxbroker.admin.response import Response
-from pyxbroker.admin.subscription_rights import may_use
+from pyxbroker.admin.subscription_rights import may_reach, may_use
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     GET_TOPICS,
@@ -77,7 +77,9 @@ async def clear(request: Request, subscription: str | None, bundle: Bundle = WHO
         if subscription == COMPACTION:
             await namespaces.record(name)
             raise HttpError(405, f"Subscription {subscription} is moved by compaction only")
-        await namespaces.clear_backlog(name, subscription, bundle, partial(may_use, request))
+        await namespaces.clear_backlog(
+            name, subscription, bundle, partial(may_use, request), partial(may_reach, request)
+        )
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionNotFound as error:
@@ -100,7 +102,7 @@ async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Resp
         await namespaces.record(name)
         if subscription.startswith(REPLICATOR_PREFIX):
             raise HttpError(412, "Cannot unsubscribe a replication cursor")
-        await namespaces.unsubscribe(name, subscription, bundle)
+        await namespaces.unsubscribe(name, subscription, bundle, partial(may_reach, request))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionBusy as error:

@@ -48,6 +48,7 @@ async def get_partitions(request: Request) -> Response:
             count = await partitioned.metadata(name, request.argument("checkAllowAutoCreation"))
         except TopicNotFound:
             raise HttpError(404, f"Topic {name} not found") from None
+        request.has_created = count > 0
         return Response.json({"partitions": count, "deleted": False})
     answer = {"partitions": found.partitions, "deleted": bool(found.fields.get("deleted"))}
     if found.fields.get("properties") is not None:

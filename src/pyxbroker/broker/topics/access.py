@@ -55,6 +55,7 @@ class ProducerAccess:
         self._topic = topic
         self._holder: Producer | None = None  # also while it gets its epoch
         self._waiting: dict[Producer, OnTurn] = {}  # in their order
+        self._called: dict[Producer, OnTurn] = {}  # whose turn has come, until they are let in
         self._epochs = asyncio.Lock()
 
     @property
@@ -63,15 +64,19 @@ class ProducerAccess:
         return len(self._waiting)
 
     def refuse(self, producer: Producer, error: PulsarError) -> bool:
-        """Whether a producer waited for its turn: it is told why it will not have it."""
-        on_turn = self._waiting.pop(producer, None)
-        if on_turn is not None:
-            on_turn(error)
-        return on_turn is not None
+        """Whether a producer waited for its turn, or to be let in: it is told why it is not."""
+        on_turn = self._waiting.get(producer) or self._called.get(producer)
+        if on_turn is None:
+            return False
+        on_turn(error)
+        self.leave(producer)
+        return True
 
     def waiting_producers(self) -> list[Producer]:
-        """Those that wait for their turn, in their order."""
-        return list(self._waiting)
+        """Those that are no producers of the topic yet: who wait for their turn, in their order,
+        and who have it and wait for what has to be stored first.
+        """
+        return [*self._called, *self._waiting]
 
     def check_shared(self) -> None:
         """Raises ProducerBusy for a producer that would share the topic with an exclusive one."""
@@ -142,6 +147,7 @@ class ProducerAccess:
             if producer.connection.closed:
                 raise ServiceNotReady("The client of the producer is gone.")
             self._topic.add_producer(producer)
+            self._called.pop(producer, None)
         except BaseException:
             self.leave(producer)
             raise
@@ -162,6 +168,7 @@ class ProducerAccess:
     def leave(self, producer: Producer) -> None:
         """A producer is gone, or does not wait any more; the next one may have its turn."""
         self._waiting.pop(producer, None)
+        self._called.pop(producer, None)
         if self._holder is producer:
             self._holder = None
         if self._holder is None and not self._topic.producers and not self._topic.fenced:
@@ -170,7 +177,7 @@ class ProducerAccess:
     def _call_next(self) -> None:
         if self._waiting:
             producer = next(iter(self._waiting))
-            on_turn = self._waiting.pop(producer)
+            on_turn = self._called[producer] = self._waiting.pop(producer)
             self._holder = producer
             on_turn(None)
 

@@ -27,7 +27,10 @@ class OpenId(Section, title="OpenID Connect"):
         0, "By how much clocks may differ when the times of a token are looked at.", unit="s"
     )
     openIDCacheSize: int = setting(
-        5, "How many issuers' keys are kept; with more issuers some are read again.", minimum=1
+        5,
+        "How many issuers' keys are kept; with more issuers some are read again, no sooner than"
+        " `openIDKeyIdCacheMissRefreshSeconds` after the last time.",
+        minimum=1,
     )
     openIDCacheRefreshAfterWriteSeconds: int = setting(
         64_800, "Age of an issuer's keys from which they are read again while used.", unit="s"
