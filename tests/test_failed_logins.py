@@ -20,8 +20,9 @@ from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
-from pyxbroker.auth.failed_logins import FailedLogins, network_of
+from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.provider import NotChecked
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError, TooManyRequests
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
+from pyxbroker.base.crowd import Crowd
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 
@@ -175,12 +176,19 @@ class ClientMemory:
         log.warning("refused: too much is remembered for a connection", address=asker.address,
                     bytes=asker.used, asked=size, setting=setting)  # fmt: skip
 
-    def close_unfinished(self, connection: Connection) -> None:
-        """Too many have sent no more than a part of a large CONNECT, this one longest ago."""
+    def close_unfinished(self, connections: Collection[Connection]) -> None:
+        """Too many have sent no more than a part of a large CONNECT, who was first comes first: of
+        the network that has most of them, that one is closed. They are few.
+        """
+        crowd: Crowd[Connection] = Crowd()
+        for each in connections:
+            crowd.add(each, each.session.address)
+        closed = crowd.first()
+        assert closed is not None, "who has none has not too many"
         log.warning("closed: others have come since it sent a part of its CONNECT",
-                    peer=connection.peer)  # fmt: skip
+                    peer=closed.peer)  # fmt: skip
         self.closed += 1
-        connection.close()
+        closed.close()
 
     def close(self, connection: Connection, setting: str) -> None:
         """A connection has cost too much: it ends, and what was remembered for it is free."""
