@@ -26,8 +26,8 @@ class Limits(Section, title="Limits"):
         "Memory for what clients have open or ask for: producers, consumers, watchers of topics and"
         " commands under way, of all connections. Beyond it the connection with most is closed, or"
         " refused what it asks for; 0 is no limit. Clients that are not let in yet have a quarter"
-        " of it, and give way first. Besides, answers of REST that are not read yet have a quarter"
-        " as much. Apache Pulsar has no such limit.",
+        " of it, and give way first. Answers of REST that are not read yet have a quarter as much"
+        " besides: together it may be five quarters. Apache Pulsar has no such limit.",
         unit="MiB",
     )
     maxClientStateSizeInMBPerConnection: int = setting(
