@@ -15,11 +15,12 @@ and one that is too much is refused. They close no connection.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
-from pyxbroker.base.crowd import Crowd
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 
@@ -191,11 +192,9 @@ class ClientMemory:
         """Too many have sent no more than a part of a large CONNECT, who was first comes first: of
         the network that has most of them, that one is closed. They are few.
         """
-        crowd: Crowd[Connection] = Crowd()
-        for each in connections:
-            crowd.add(each, each.session.address)
-        closed = crowd.first()
-        assert closed is not None, "who has none has not too many"
+        networks = [network_of(each.session.address) for each in connections]
+        [(most, _)] = Counter(networks).most_common(1)
+        closed = next(each for each, at in zip(connections, networks, strict=True) if at == most)
         log.warning("closed: others have come since it sent a part of its CONNECT",
                     peer=closed.peer)  # fmt: skip
         self.closed += 1
