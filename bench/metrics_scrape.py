@@ -115,6 +115,9 @@ class Topics:
     def refused_connections(self) -> dict[str, int]:
         return {}
 
+    def closed_connections(self) -> dict[str, int]:
+        return {}
+
     def stray_commands(self) -> dict[str, int]:
         return {}
 

@@ -3,16 +3,19 @@
     python -m bench.strangers [--count 2000]
 
 Opens so many connections of each kind to a broker of its own, one kind after the other, and looks
-at how much the process has grown (Pss) and worked when all of them are there.
+at how much the process has grown (Pss) and worked when all of them are there, and what the kernel
+holds for them (all TCP of the machine: nothing else should have much on its way meanwhile).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import socket
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import trustme
@@ -22,9 +25,14 @@ from torture.at_the_door import HELLO, HOST
 
 SETTLING_S = 1.5
 WARM_UP = 20
-PART_OF_A_CONNECT = b"\0\1\0\0\0\0\xff\xfc" + b"x" * 9_000  # of 64 KiB
+PIECE_BYTES = 4 << 10
+PART_OF_A_CONNECT = b"\0\2\0\0\0\1\xff\xfc" + b"x" * (100 << 10)  # of 128 KiB
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-HEAD = "| port | says | bytes of memory each | microseconds of CPU each |\n|---|---|---|---|"
+HEAD = (
+    "| port | says | bytes of memory each | the kernel's for TCP | microseconds of CPU each |\n"
+    "|---|---|---|---|---|"
+)
 
 
 def started(folder: Path, stack: ExitStack) -> tuple[Broker, dict[str, int]]:
@@ -47,7 +55,9 @@ def started(folder: Path, stack: ExitStack) -> tuple[Broker, dict[str, int]]:
 
 KINDS = (
     *(("plain", "nothing", b""), ("plain", "two bytes", b"\0\0")),
-    *(("plain", "9 KB of a CONNECT", PART_OF_A_CONNECT), ("TLS", "nothing", b"")),
+    *(("plain", "7 KiB of a CONNECT of 128", PART_OF_A_CONNECT[: 7 << 10]),),
+    *(("plain", "9 KiB of it", PART_OF_A_CONNECT[: 9 << 10]),),
+    *(("plain", "100 KiB of it", PART_OF_A_CONNECT), ("TLS", "nothing", b"")),
     *(("TLS", "60 bytes of a ClientHello", HELLO[:60]), ("TLS", "a ClientHello", HELLO)),
     *(("HTTP", "nothing", b""), ("HTTP", "8 bytes of a request", b"GET /adm")),
     *(("HTTPS", "nothing", b""), ("HTTPS", "60 bytes of a ClientHello", HELLO[:60])),
@@ -56,10 +66,24 @@ KINDS = (
 
 
 def held(port: int, says: bytes, count: int, stack: ExitStack) -> None:
-    """Connections that stay until the stack is left."""
+    """Connections that stay until the stack is left, and take turns to send what they say: what
+    comes at once is more than a broker can ask the kernel to wait for.
+    """
+    peers = []
     for _ in range(count):
-        stack.enter_context(socket.create_connection((HOST, port))).sendall(says)
+        peers.append(stack.enter_context(socket.create_connection((HOST, port))))
+        peers[-1].sendall(says[:PIECE_BYTES])
+    for start in range(PIECE_BYTES, len(says), PIECE_BYTES):
+        for each in peers:
+            with suppress(ConnectionError):  # it gave way
+                each.sendall(says[start : start + PIECE_BYTES])
     time.sleep(SETTLING_S)
+
+
+def tcp_bytes() -> int:
+    """What the kernel holds for all sockets of TCP."""
+    text = Path("/proc/net/sockstat").read_text()
+    return int(re.findall(r"^TCP:.* mem (\d+)$", text, re.M)[0]) * PAGE_BYTES
 
 
 def row(port: str, what: str, says: bytes, count: int) -> str:
@@ -69,11 +93,13 @@ def row(port: str, what: str, says: bytes, count: int) -> str:
         with ExitStack() as few:
             held(ports[port], says, WARM_UP, few)  # with them comes what is imported once
         time.sleep(SETTLING_S)
-        memory_kib, cpu_s = broker.distinct_memory_kib(), broker.cpu_s()
+        memory_kib, kernel_bytes = broker.distinct_memory_kib(), tcp_bytes()
+        cpu_s = broker.cpu_s()
         held(ports[port], says, count, stack)
         each_bytes = (broker.distinct_memory_kib() - memory_kib) * 1024 / count
         each_us = (broker.cpu_s() - cpu_s) * 1e6 / count
-    return f"| {port} | {what} | {each_bytes:,.0f} | {each_us:.0f} |"
+        kernel_each_bytes = (tcp_bytes() - kernel_bytes) / count
+    return f"| {port} | {what} | {each_bytes:,.0f} | {kernel_each_bytes:,.0f} | {each_us:.0f} |"
 
 
 def main() -> None:

@@ -164,6 +164,9 @@ class FakeService:
     def refused_connections(self) -> Mapping[str, int]:
         return {"brokerMaxConnections": 4}
 
+    def closed_connections(self) -> Mapping[str, int]:
+        return {"maxHalfOpenConnections": 5}
+
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}
 

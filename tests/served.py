@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from certificates import client_context, server_context
@@ -39,8 +42,8 @@ class Notes:
     def on_broken_tls(self, connection: Connection, reason: str) -> None:
         self.told.append(("broken tls", reason))
 
-    def on_unfinished_connect(self, connection: Connection) -> None:
-        connection.close()
+    def on_too_many_unfinished(self, unfinished: dict[Connection, None]) -> None:
+        next(iter(unfinished)).close()
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         self.told.append(("internal error", repr(error)))
@@ -139,6 +142,19 @@ class TlsEnd:
             raise BlockingIOError from None
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
+
+
+@contextlib.contextmanager
+def nothing_can_be_watched_by(epoll: int) -> Iterator[None]:
+    """The system refuses whatever an epoll is asked to watch; what it watches is left as it is."""
+    kept = os.dup(epoll)
+    try:
+        with Path(os.devnull).open("rb") as no_epoll:
+            os.dup2(no_epoll.fileno(), epoll, inheritable=False)
+        yield
+    finally:
+        os.dup2(kept, epoll, inheritable=False)
+        os.close(kept)
 
 
 def connected(

@@ -10,9 +10,24 @@ from typing import Any
 
 import pytest
 
+from one_bookie import until
 from pyxbroker.base import listening
 from pyxbroker.base.door import Door
 from pyxbroker.broker.broker_port import BrokerPort
+
+
+def taker(accepted: asyncio.Future[tuple[str, int]]) -> Any:
+    """A broker that takes note of the first one who comes."""
+
+    def welcome(_: object, sock: socket.socket, *peer: Any) -> None:
+        sock.close()
+        accepted.set_result(peer)
+
+    return SimpleNamespace(
+        config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
+        door=Door(asyncio.get_running_loop()),
+        welcome=welcome,
+    )
 
 
 class Short:
@@ -40,15 +55,84 @@ def test_who_waits_is_accepted_when_there_is_room_again(
     async def scenario() -> None:
         port = BrokerPort("127.0.0.1", 0)
         accepted: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-        broker: Any = SimpleNamespace(
-            config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
-            door=Door(asyncio.get_running_loop()),
-            welcome=lambda _, sock, *peer: (sock.close(), accepted.set_result(peer)),
-        )
         port._socket = Short(port._socket, error, error)  # type: ignore[assignment]
-        port.serve(broker)
+        port.serve(taker(accepted))
         with socket.create_connection(("127.0.0.1", port.port)) as client:
             assert await asyncio.wait_for(accepted, 10) == client.getsockname()
         port.close()
+
+    asyncio.run(scenario())
+
+
+class ShortDoor(Door):
+    """Which cannot watch anything again for a while."""
+
+    failures = 0
+
+    def watch(self, fd: int, watched: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.ENOMEM, "as asked for")
+        super().watch(fd, watched)
+
+
+def test_a_port_that_cannot_be_watched_again_yet_is_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an accept had too little of, the watching may have too little of as well."""
+    monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.02)
+
+    async def scenario() -> None:
+        port = BrokerPort("127.0.0.1", 0)
+        accepted: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        broker = taker(accepted)
+        broker.door = ShortDoor(asyncio.get_running_loop())
+        port._socket = Short(port._socket, errno.ENOMEM)  # type: ignore[assignment]
+        port.serve(broker)
+        broker.door.failures = 2
+        with socket.create_connection(("127.0.0.1", port.port)) as client:
+            assert await asyncio.wait_for(accepted, 10) == client.getsockname()
+        port.close()
+
+    asyncio.run(scenario())
+    told = [each.getMessage() for each in caplog.records]
+    assert told == ["a connection could not be accepted", *["a port cannot be watched yet"] * 2]
+
+
+@pytest.mark.parametrize("state", ["watched", "waits", "failed to be watched again"])
+def test_a_port_is_closed_in_whatever_state_it_is(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.02 if "failed" in state else 60)
+
+    async def scenario() -> None:
+        port = BrokerPort("127.0.0.1", 0)
+        broker = taker(asyncio.get_running_loop().create_future())
+        broker.door = ShortDoor(asyncio.get_running_loop())
+        if state != "watched":
+            port._socket = Short(port._socket, *[errno.ENOMEM] * 9)  # type: ignore[assignment]
+        port.serve(broker)
+        broker.door.failures = most = 1_000
+        with socket.create_connection(("127.0.0.1", port.port)):
+            if state == "waits":
+                await until(lambda: not broker.door._watched)
+            elif state != "watched":
+                await until(lambda: broker.door.failures < most - 1)
+            port.close()
+            left = broker.door.failures
+            await asyncio.sleep(0.05)
+        assert not broker.door._watched and broker.door.failures == left
+
+    asyncio.run(scenario())
+
+
+def test_a_door_that_the_loop_does_not_look_at_watches_nothing() -> None:
+    async def scenario() -> None:
+        loop = SimpleNamespace(add_reader=lambda *_: 1 / 0)
+        door = Door(loop)  # type: ignore[arg-type]
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            for _ in range(2):  # of which the second is not told that it is watched already
+                with pytest.raises(ZeroDivisionError):
+                    door.watch(sock.fileno(), Any)  # type: ignore[arg-type]
 
     asyncio.run(scenario())

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.broker import client_memory
 from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -281,3 +286,66 @@ def test_consumers_that_come_and_go_while_nothing_is_read_leave_nothing_behind(
         assert dispatchers() <= before + 5
 
     run(tmp_path, scenario)
+
+
+class Closing(ClientMemory):
+    """A budget of connections that have nothing but their memory."""
+
+    def __init__(self, total_max: int, live: Callable[[], Any]) -> None:
+        super().__init__(total_max, 0, live)
+        self.gone: list[Any] = []
+
+    def close(self, connection: Any, setting: str) -> None:
+        self.gone.append(connection)
+        connection.session.memory.release(connection.session.memory.used)
+
+
+def with_memory(memory: ConnectionMemory) -> Any:
+    memory.is_known = True
+    return SimpleNamespace(session=SimpleNamespace(memory=memory))
+
+
+def test_who_has_most_and_asks_for_more_is_refused_without_a_look_at_all() -> None:
+    looks = 0
+
+    def live() -> list[Any]:
+        nonlocal looks
+        looks += 1
+        return connections
+
+    budget = Closing(10_000, live)
+    connections = [with_memory(ConnectionMemory(budget, "address")) for _ in range(4)]
+    for connection, size in zip(connections, (100, 4_000, 5_000, 900), strict=True):
+        connection.session.memory.charge(size)
+    small, second, most = (each.session.memory for each in connections[:3])
+    for _ in range(10):
+        with pytest.raises(TooManyRequests):
+            most.charge(100)
+    assert looks <= 1
+    # Who has less now is not taken for who had most; who has more than it had is.
+    most.release(4_000)
+    second.charge(3_900)
+    small.charge(200)
+    assert budget.gone == [connections[1]]
+    assert budget.used == 100 + 1_000 + 900 + 200
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-400, 600)), max_size=60))
+def test_who_is_refused_is_who_has_most_whatever_came_before(steps: list[tuple[int, int]]) -> None:
+    budget = Closing(1_000, lambda: connections)
+    memories = [ConnectionMemory(budget, "address") for _ in range(5)]
+    connections = [with_memory(each) for each in memories]
+    for number, size in steps:
+        memory = memories[number]
+        if size < 0:
+            memory.release(min(-size, memory.used))
+            continue
+        most = max(each.used for each in memories)
+        had = budget.used
+        try:
+            memory.charge(size)
+        except TooManyRequests:
+            assert had + size > 1_000 and memory.used + size >= max(each.used for each in memories)
+        else:
+            assert had + size <= 1_000 or most > memory.used - size
+        assert budget.used <= 1_000

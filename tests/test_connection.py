@@ -23,7 +23,19 @@ from pyxbroker.base.limits import METADATA_FIELDS_MAX
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
-from served import Consumer, Notes, Producer, Served, ack, flow, ping, section, send, turns
+from served import (
+    Consumer,
+    Notes,
+    Producer,
+    Served,
+    ack,
+    flow,
+    nothing_can_be_watched_by,
+    ping,
+    section,
+    send,
+    turns,
+)
 
 UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
 
@@ -334,6 +346,38 @@ def test_strangers_are_served_one_in_a_step_and_clients_do_not_wait_behind_them(
             connection.close()
             connection.establish()
             far.close()
+
+    served(scenario)
+
+
+def test_who_cannot_be_watched_is_no_connection(tmp_path: Path) -> None:
+    """A file stands for a socket that epoll refuses."""
+
+    async def scenario(side: Served) -> None:
+        with (tmp_path / "file").open("wb") as file, pytest.raises(PermissionError):
+            side.group.accept(file, "peer", None)
+        assert side.group.live == {side.connection}
+        assert list(side.group.watched.values()) == [side.connection]
+        assert not side.group.unfinished
+
+    served(scenario)
+
+
+def test_who_cannot_be_watched_any_more_ends_and_nothing_is_left_of_it() -> None:
+    async def scenario(side: Served) -> None:
+        stranger, far = side.accept_stranger()
+        far.send(struct.pack(">II", 100_000, 99_996) + bytes(19_996))
+        await turns()
+        assert list(side.group.unfinished) == [stranger]
+        with nothing_can_be_watched_by(side.group.strangers_fd):
+            stranger.send_frame(
+                bytes(10 << 20)
+            )  # more than a socket takes: it has to be waited for
+            await turns()
+        assert stranger.closed and side.group.live == {side.connection}
+        assert list(side.group.watched.values()) == [side.connection]
+        assert not side.group.unfinished
+        far.close()
 
     served(scenario)
 

@@ -25,8 +25,9 @@ from pyxbroker.admin.response import Response
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
-from pyxbroker.auth.failed_logins import FailedLogins, network_of
+from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.provider import NotChecked, joined
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError, TooManyRequests
 from pyxbroker.broker.commands import handshake
 from pyxbroker.broker.commands.login import shown_by

@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import socket
+import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
@@ -16,16 +17,19 @@ from typing import Any
 import pytest
 
 from certificates import client_context, server_context
-from one_broker import Broker, Client
+from one_broker import Broker, Client, command_of
 from one_broker import run as run_broker
+from oracles import wire
 from pyxbroker.admin import server as admin_server
 from pyxbroker.admin.server import HANDSHAKE_S, WebServer
 from pyxbroker.base.door import Door
-from pyxbroker.base.half_open import HalfOpen, Stranger, tls_first_bytes
+from pyxbroker.base.half_open import TLS_RECORD_BYTES_MAX, HalfOpen, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.broker_port import BrokerPort
+from pyxbroker.proto import PulsarApi as pb
+from served import nothing_can_be_watched_by
 from web_client import LAST, Run, echo, parse, run, until
 
 __all__ = ["run"]
@@ -34,6 +38,7 @@ __all__ = ["run"]
 STEPS_PER_TURN = 4
 # A whole record of TLS, with the beginning of a ClientHello whose rest never comes.
 BEGUN = bytes.fromhex("1603010004010000c8")
+CONNECT = wire.frame(command_of(pb.CommandConnect(client_version="test", protocol_version=21)))
 
 
 class Clock:
@@ -113,14 +118,14 @@ class Side:
     def _tell(self, stranger: Stranger) -> None:
         self.late.append(stranger.number)
 
-    def add(self, port: Port, count: int) -> None:
+    def add(self, port: Port, count: int, address: str = "peer") -> None:
         for _ in range(count):
             with listen("127.0.0.1", 0) as sock:
                 self.clients.append(socket.create_connection(sock.getsockname()))
                 near = sock.accept()[0]
             near.setblocking(False)
             number = len(self.strangers)
-            self.strangers.append(self.half_open.add(port, near, "peer", number))
+            self.strangers.append(self.half_open.add(port, near, address, number))
 
     @property
     def most_in_a_turn(self) -> int:
@@ -236,10 +241,27 @@ def test_the_oldest_gives_way_whether_or_not_it_has_begun() -> None:
         port = Port(side)
         side.add(port, 3)
         side.half_open.begin(side.strangers[1])
-        gave_way = [side.half_open.close_oldest().number for _ in range(3)]
+        gave_way = [side.half_open.close_one().number for _ in range(3)]
         assert gave_way == [0, 1, 2]
         assert (port.gone, side.closed, len(side.half_open)) == ([0, 2], [1], 0)
         side.strangers[1].sock.close()
+
+    at_door(scenario)
+
+
+def test_of_the_address_that_has_most_the_oldest_gives_way() -> None:
+    async def scenario(side: Side) -> None:
+        port = Port(side)
+        side.add(port, 1, "10.0.0.1")
+        side.add(port, 3, "10.0.0.2")
+        side.add(port, 2, "2001:db8::1")
+        side.add(port, 2, "2001:db8::2")  # as many of one network of 64 bits make four
+        side.half_open.begin(side.strangers[4])
+        side.half_open.over(side.strangers[5])  # it is known what it wants
+        gave_way = [side.half_open.close_one().number for _ in range(5)]
+        assert gave_way == [1, 4, 2, 6, 0]
+        for number in (4, 5):
+            side.strangers[number].sock.close()
 
     at_door(scenario)
 
@@ -270,11 +292,55 @@ def test_a_handshake_begins_with_a_whole_record(header: bytes, size: int) -> Non
     assert tls_first_bytes(header) == size
 
 
-def test_a_connect_begins_with_a_whole_frame_and_one_that_is_too_large_at_once() -> None:
+def test_a_connect_begins_with_8_kib_at_most_and_one_that_is_too_large_at_once() -> None:
     port = BrokerPort("127.0.0.1", 0)
-    sizes = [port.first_bytes(size.to_bytes(4, "big")) for size in (10, 128 << 10, 129 << 10)]
-    assert sizes == [14, (128 << 10) + 4, 0]
+    sizes = (10, 8 << 10, 128 << 10, 129 << 10)
+    awaited = [port.first_bytes(size.to_bytes(4, "big")) for size in sizes]
+    assert awaited == [14, 8 << 10, 8 << 10, 0]
     port.close()
+
+
+def receive_buffer(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+def test_of_a_large_connect_the_kernel_holds_no_more_than_8_kib(tmp_path: Path) -> None:
+    """With more, its client is one of those of whom there are not many."""
+
+    async def scenario(broker: Broker) -> None:
+        port = BrokerPort("127.0.0.1", 0)
+        port.serve(broker.service)
+        half_open, unfinished = broker.service.half_open, broker.service.connections.unfinished
+        with socket.create_connection(("127.0.0.1", port.port)) as far:
+            await until(lambda: half_open.silent == 1)
+            [stranger] = half_open._strangers
+            before = receive_buffer(stranger.sock)
+            size = 128 << 10
+            far.sendall(struct.pack(">II", size, size - 4) + bytes((8 << 10) - 9))
+            await asyncio.sleep(0.05)
+            assert half_open.silent == 1 and receive_buffer(stranger.sock) == before
+            far.sendall(bytes(100))
+            await until(lambda: list(unfinished) == [stranger.connection])
+            assert half_open.silent == 0 and len(half_open) == 1
+        await until(lambda: not len(half_open))
+        assert not unfinished
+        port.close()
+
+    run_broker(tmp_path, scenario)
+
+
+def test_a_record_that_is_waited_for_takes_no_larger_buffer() -> None:
+    async def scenario(side: Side) -> None:
+        port = CommandPort(side)
+        side.add(port, 1)
+        near = side.strangers[0].sock
+        before = receive_buffer(near)
+        side.clients[0].send((TLS_RECORD_BYTES_MAX - 4).to_bytes(4, "big"))
+        await until(lambda: port.looks == 1)
+        awaited = near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        assert (awaited, receive_buffer(near)) == (TLS_RECORD_BYTES_MAX, before)
+
+    at_door(scenario)
 
 
 def test_a_client_gets_in_beside_many_that_say_nothing(tmp_path: Path) -> None:
@@ -285,6 +351,28 @@ def test_a_client_gets_in_beside_many_that_say_nothing(tmp_path: Path) -> None:
         for each in silent[:15]:
             await each.closed()
         assert not client.connection.closed
+
+    run_broker(tmp_path, scenario, maxHalfOpenConnections=5)
+
+
+def test_a_client_that_is_slow_keeps_its_place_whoever_comes_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        port = BrokerPort("127.0.0.1", 0)
+        port.serve(broker.service)
+        here = ("127.0.0.1", port.port)
+        with ExitStack() as stack:
+            slow = stack.enter_context(socket.create_connection(here))
+            slow.send(CONNECT[:9])
+            for _ in range(50):
+                stack.enter_context(socket.create_connection(here, source_address=("127.0.0.2", 0)))
+            await until(lambda: sum(broker.service.gave_way.values()) == 46)
+            slow.send(CONNECT[9:])
+            slow.setblocking(False)
+            assert await broker.loop.sock_recv(slow, 1 << 10) != b""
+        assert broker.service.gave_way == {"maxHalfOpenConnections": 46}
+        port.close()
 
     run_broker(tmp_path, scenario, maxHalfOpenConnections=5)
 
@@ -319,6 +407,31 @@ def test_who_cannot_be_watched_is_sent_away_and_counts_for_nobody(
     run_broker(tmp_path, scenario)
 
 
+def test_who_cannot_be_watched_when_it_begins_counts_for_nobody_either(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        service, port = broker.service, BrokerPort("127.0.0.1", 0)
+        port.serve(service)
+        with (
+            nothing_can_be_watched_by(service.connections.strangers_fd),
+            socket.create_connection(("127.0.0.1", port.port)) as far,
+        ):
+            far.send(CONNECT)
+            far.setblocking(False)
+            with suppress(ConnectionResetError):  # what it sent was not looked at
+                assert await broker.loop.sock_recv(far, 1) == b""
+        assert service.connection_count == service.connections_of("127.0.0.1") == 0
+        assert not service.connections.live and not service.connections.watched
+        with socket.create_connection(("127.0.0.1", port.port)) as far:
+            far.send(CONNECT)
+            await until(lambda: [each for each in service.connections.live if each.established])
+        port.close()
+
+    run_broker(tmp_path, scenario)
+    assert "could not begin" in caplog.text
+
+
 Scenario = Callable[[WebServer, int], Awaitable[None]]
 
 
@@ -350,12 +463,42 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
     async def scenario(server: WebServer, port: int) -> None:
         silent = silent_ones(port, 30)
         assert await ask(port) == 200
-        assert server.refused >= 25
+        assert server.gave_way >= 25 and not server.refused
         assert len(server._connections) + len(server._silent) <= 5
         for each in silent:
             each.close()
 
     run(lambda: over_https(scenario, 5, 60))
+
+
+def test_a_handshake_that_is_slow_keeps_its_place_on_the_web_port_whoever_comes_from_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_server, "HANDSHAKES_MIN", 1)
+
+    async def scenario(server: WebServer, port: int) -> None:
+        [begun] = silent_ones(port, 1)
+        begun.sendall(BEGUN)
+        await until(lambda: len(server._opening) == 1)
+        [silent] = silent_ones(port, 1)
+        await until(lambda: len(server._silent) == 1)
+        others = []
+        for number in range(60):
+            others.append(
+                socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            )
+            if number % 2:
+                others[-1].sendall(BEGUN)
+        await until(lambda: len(server._connections) + len(server._silent) + server.gave_way == 62)
+        assert server.gave_way >= 42
+        for each in (begun, silent):
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
+        for each in [begun, silent, *others]:
+            each.close()
+
+    run(lambda: over_https(scenario, 20, 60))
 
 
 def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_port(
@@ -367,10 +510,10 @@ def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_po
         silent = silent_ones(port, 20)
         for each in silent:
             each.sendall(BEGUN)
-        await until(lambda: server.refused == 15 and not len(server._silent))
+        await until(lambda: server.gave_way == 15 and not len(server._silent))
         assert len(server._opening) == len(server._connections) == 5
         assert await ask(port) == 200
-        assert server.refused == 16
+        assert (server.gave_way, server.refused) == (16, 0)
         for each in silent:
             each.close()
         await until(lambda: not server._connections and not server._opening)
@@ -401,6 +544,39 @@ def test_who_cannot_begin_for_a_defect_costs_nobody_else(caplog: pytest.LogCaptu
 
     at_door(scenario, 0.2)
     assert "could not begin" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError("broken"), ("a connection could not be opened", None)),
+        (OSError("broken"), ("closed", "broken")),
+    ],
+)
+def test_who_cannot_be_opened_on_the_web_port_keeps_no_place(
+    run: Run, caplog: pytest.LogCaptureFixture, error: Exception, told: tuple[str, str | None]
+) -> None:
+    async def main() -> None:
+        async def connect(*_: Any, **__: Any) -> Any:
+            raise error
+
+        sock = listen("127.0.0.1", 0)
+        server = WebServer(echo, 1)
+        server.loop = Wrapped(asyncio.get_running_loop(), connect)  # type: ignore[assignment]
+        server.start(sock)
+        for _ in range(2):
+            with silent_ones(sock.getsockname()[1], 1)[0] as peer:
+                peer.sendall(LAST)
+                peer.setblocking(False)
+                with suppress(ConnectionResetError):
+                    assert await asyncio.get_running_loop().sock_recv(peer, 1) == b""
+        assert not server._connections and not len(server._waiting)
+        assert (server.refused, server.gave_way) == (0, 0)
+        await server.stop()
+
+    run(main)
+    fields = [(each.getMessage(), vars(each)["fields"].get("reason")) for each in caplog.records]
+    assert fields == [told] * 2
 
 
 def test_a_handshake_has_no_time_anew_when_it_begins(run: Run) -> None:

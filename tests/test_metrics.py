@@ -266,7 +266,7 @@ def test_without_storage_there_are_no_bookie_series(service: FakeService) -> Non
     assert not [name for name, _ in series(service) if "bookie" in name]
 
 
-def test_defects_stray_commands_and_refused_connections_are_counted(
+def test_defects_stray_commands_and_connections_refused_or_closed_are_counted(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(log.defects, "some.part", 3)
@@ -276,6 +276,8 @@ def test_defects_stray_commands_and_refused_connections_are_counted(
     assert f'pyxbroker_stray_commands_total{{{label}command="FLOW"}} 2\n' in text
     refused = f'pyxbroker_refused_connections_total{{{label}setting="brokerMaxConnections"}} 4'
     assert refused in text
+    closed = f'pyxbroker_closed_connections_total{{{label}setting="maxHalfOpenConnections"}} 5'
+    assert closed in text
 
 
 def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:

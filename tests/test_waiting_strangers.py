@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from one_bookie import until
-from one_broker import Broker, Client, command_of
+from one_broker import Broker, Client, command_of, run
 from oracles import wire
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.base.pacing import Pace
@@ -175,6 +175,25 @@ def test_all_that_is_looked_at_of_a_connect_is_kept(tmp_path: Path) -> None:
         assert client.connection.protocol_version == 21
 
     serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)
+
+
+def test_of_the_address_with_most_parts_of_large_connects_the_first_gives_way(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        handlers, sides = broker.service.handlers, ["a", "b", "b", "c"]
+        clients = [Client(broker) for _ in sides]
+        for client, address in zip(clients, sides, strict=True):
+            client.connection.session.address = address
+        waiting = [each.connection for each in clients]
+        handlers.on_too_many_unfinished(waiting)
+        assert [each.closed for each in waiting] == [False, True, False, False]
+        del waiting[1]
+        handlers.on_too_many_unfinished(waiting)
+        assert [each.closed for each in waiting] == [True, False, False]
+        assert memory(broker).closed == 2
+
+    run(tmp_path, scenario)
 
 
 def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:

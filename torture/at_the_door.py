@@ -136,7 +136,7 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-class Door:
+class Target:
     """A broker with all four ports that asks who clients are; the polite one may be nobody. So many
     may log in there who have not yet.
     """
@@ -193,17 +193,17 @@ class Stage:
 
     def __init__(self, folder: Path, stack: ExitStack, rounds: int) -> None:
         logins = rounds * len(SCENES)
-        self.door = Door(folder / "own", stack, logins)
-        self.other = Door(folder / "other", stack, logins)
-        self.door.broker.rest("PUT", "/admin/v2/namespaces/public/polite")
-        self.polite = Polite(self.door.broker.port)
+        self.target = Target(folder / "own", stack, logins)
+        self.other = Target(folder / "other", stack, logins)
+        self.target.broker.rest("PUT", "/admin/v2/namespaces/public/polite")
+        self.polite = Polite(self.target.broker.port)
         stack.callback(self.polite.close)
 
     def come_first(self) -> None:
         """The brokers, and before them the polite client, are scheduled in real time."""
-        for door in (self.door, self.other):
-            assert door.broker.process is not None
-            _come_first(door.broker.process.pid, REAL_TIME)
+        for target in (self.target, self.other):
+            assert target.broker.process is not None
+            _come_first(target.broker.process.pid, REAL_TIME)
         _come_first(self.polite.pid, REAL_TIME + 1)
 
 
@@ -235,7 +235,7 @@ def basic_connect(shown: str) -> bytes:
 # --- scenes -----------------------------------------------------------------------------------
 
 
-class HalfOpen:
+class HalfOpenPeers:
     """Connections that say nothing, or no more than a beginning."""
 
     def __init__(self) -> None:
@@ -271,56 +271,56 @@ class HalfOpen:
         return left
 
 
-Act = Callable[[Door, int, float], str]
+Act = Callable[[Target, int, float], str]
 
 
-def silent(door: Door, count: int, seconds: float) -> str:
+def silent(target: Target, count: int, seconds: float) -> str:
     """as many silent connections on each of the four ports"""
-    return _held(door, dict.fromkeys(door.ports, count), seconds)
+    return _held(target, dict.fromkeys(target.ports, count), seconds)
 
 
-def begun(door: Door, count: int, seconds: float) -> str:
+def begun(target: Target, count: int, seconds: float) -> str:
     """the beginning of a handshake or of a command on each of the four ports"""
-    said = dict(zip(door.ports, (b"\0\0", HELLO[:40], b"GET /adm", HELLO[:40]), strict=True))
-    return _held(door, dict.fromkeys(door.ports, count), seconds, said)
+    said = dict(zip(target.ports, (b"\0\0", HELLO[:40], b"GET /adm", HELLO[:40]), strict=True))
+    return _held(target, dict.fromkeys(target.ports, count), seconds, said)
 
 
-def hellos(door: Door, count: int, seconds: float) -> str:
+def hellos(target: Target, count: int, seconds: float) -> str:
     """whole beginnings of handshakes that are not gone on with, on both ports for TLS"""
-    ports = (door.tls_port, door.web_tls_port)
-    return _held(door, dict.fromkeys(ports, count), seconds, dict.fromkeys(ports, HELLO))
+    ports = (target.tls_port, target.web_tls_port)
+    return _held(target, dict.fromkeys(ports, count), seconds, dict.fromkeys(ports, HELLO))
 
 
-def on_one(door: Door, count: int, seconds: float) -> str:
+def on_one(target: Target, count: int, seconds: float) -> str:
     """more of them on the port for TLS"""
-    return _held(door, {door.tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
+    return _held(target, {target.tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
 
 
-def on_https(door: Door, count: int, seconds: float) -> str:
+def on_https(target: Target, count: int, seconds: float) -> str:
     """more of them on the port for HTTPS"""
-    return _held(door, {door.web_tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
+    return _held(target, {target.web_tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
 
 
 def _held(
-    door: Door, counts: dict[int, int], seconds: float, said: Mapping[int, bytes] = NOTHING
+    target: Target, counts: dict[int, int], seconds: float, said: Mapping[int, bytes] = NOTHING
 ) -> str:
-    peers = HalfOpen()
+    peers = HalfOpenPeers()
     until = time.monotonic() + seconds
     for port, count in counts.items():
         peers.open(port, count, said.get(port, b""))
-    door.is_under_way.set()
+    target.is_under_way.set()
     time.sleep(max(until - time.monotonic(), 0.0))
     total = sum(counts.values())
     return f"{total:,} opened, {peers.close():,} still open after {seconds:g} s"
 
 
-def guesses(door: Door, count: int, seconds: float) -> str:
+def guesses(target: Target, count: int, seconds: float) -> str:
     """passwords and tokens that are wrong, from 20 addresses, by both protocols"""
     answered = 0
     until = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for number in range(GUESSERS):
-            _guess(door, selector, number)
+            _guess(target, selector, number)
         number = GUESSERS
         while time.monotonic() < until:
             for key, _ in selector.select(0.1):
@@ -328,20 +328,20 @@ def guesses(door: Door, count: int, seconds: float) -> str:
                     answered += bool(key.fileobj.recv(1 << 10))  # type: ignore[union-attr]
                 if answered > 2 * GUESSERS:
                     # Each address has been wrong: one that has not has its turn as others do.
-                    door.is_under_way.set()
+                    target.is_under_way.set()
                 selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
-                _guess(door, selector, number)
+                _guess(target, selector, number)
                 number += 1
-        door.is_under_way.set()
+        target.is_under_way.set()
         for key in list(selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
     return f"{answered:,} guesses answered"
 
 
-def _guess(door: Door, selector: selectors.BaseSelector, number: int) -> None:
+def _guess(target: Target, selector: selectors.BaseSelector, number: int) -> None:
     by_http = number % 3 == 0
-    peer = connect_from(f"127.0.1.{number % 20 + 1}", door.ports[2 if by_http else 0])
+    peer = connect_from(f"127.0.1.{number % 20 + 1}", target.ports[2 if by_http else 0])
     shown = f"user-{number % GUESSED}:wrong-{number}"
     if by_http:
         basic = base64.b64encode(shown.encode()).decode()
@@ -381,9 +381,9 @@ def play(stage: Stage, name: str, count: int, seconds: float, rounds: int = 1) -
     controls: list[Half] = []
     halves: list[Half] = []
     for _ in range(rounds):
-        for door, played in ((stage.other, controls), (stage.door, halves)):
+        for target, played in ((stage.other, controls), (stage.target, halves)):
             alone_ms.append(_alone_ms(stage.polite))
-            played.append(_half(stage.polite, door, name, count, seconds))
+            played.append(_half(stage.polite, target, name, count, seconds))
     return Seen(
         str(SCENES[name].__doc__),
         statistics.median(alone_ms),
@@ -404,26 +404,26 @@ def _alone_ms(polite: Polite) -> float:
     return p99_ms(polite.take())
 
 
-def _half(polite: Polite, door: Door, name: str, count: int, seconds: float) -> Half:
-    before_kib, turns = door.broker.distinct_memory_kib(), door.turns()
-    cpu_s = door.broker.cpu_s()
+def _half(polite: Polite, target: Target, name: str, count: int, seconds: float) -> Half:
+    before_kib, turns = target.broker.distinct_memory_kib(), target.turns()
+    cpu_s = target.broker.cpu_s()
     firsts: list[float] = []
-    door.is_under_way.clear()
+    target.is_under_way.clear()
 
     def log_in() -> None:
-        door.is_under_way.wait()
-        firsts.append(door.first_login_s())
+        target.is_under_way.wait()
+        firsts.append(target.first_login_s())
 
     other = Thread(target=log_in)
     other.start()
     polite.take()
-    what = SCENES[name](door, count, seconds)
+    what = SCENES[name](target, count, seconds)
     time.sleep(GOING_S)
     beside_ms = p99_ms(polite.take())
-    cpu_s = door.broker.cpu_s() - cpu_s
-    grown_mib = (door.broker.distinct_memory_kib() - before_kib) / 1024
+    cpu_s = target.broker.cpu_s() - cpu_s
+    grown_mib = (target.broker.distinct_memory_kib() - before_kib) / 1024
     other.join()
-    turn_ms = longest_ms(turns, door.turns())
+    turn_ms = longest_ms(turns, target.turns())
     first_s = firsts[0] if firsts else float("inf")
     return Half(beside_ms, first_s, turn_ms, cpu_s, grown_mib, what)
 

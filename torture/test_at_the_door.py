@@ -12,7 +12,7 @@ from harness import wire
 
 from torture.at_the_door import (
     SCENES,
-    HalfOpen,
+    HalfOpenPeers,
     Seen,
     Stage,
     expect_connected,
@@ -41,8 +41,8 @@ def test_who_does_not_say_who_it_is_harms_nobody(stage: Stage, name: str) -> Non
 
 
 def test_half_open_connections_are_closed_on_each_port(stage: Stage) -> None:
-    peers = HalfOpen()
-    for port in stage.door.ports:
+    peers = HalfOpenPeers()
+    for port in stage.target.ports:
         peers.open(port, 5, b"\x16\x03\x01")
     time.sleep(17)  # ten seconds for all, and five that a refused request may linger
     assert peers.close() <= 5  # those that are told why: by HTTP

@@ -130,22 +130,24 @@ cdef class Connections:
                 break
 
     def accept(self, sock, str peer, session, context=None):
-        """Serves a connected, non-blocking socket; returns its Connection. context: of TLS."""
+        """Serves a connected, non-blocking socket; returns its Connection. context: of TLS. Raises
+        OSError where it cannot be watched; the socket is left to the caller then.
+        """
         cdef Connection connection = Connection(self, sock, peer)
         if context is not None:
             connection.tls = TlsStream(context)
         connection.session = session
-        self.live.add(connection)
         connection._update_reading()
+        self.live.add(connection)
         return connection
 
     cdef int keep_slab_of(self, Connection stranger) except -1:
-        """It has sent a part of its CONNECT that is worth a slab. Beyond some of them who was first
-        gives way: an honest one has sent the rest long since.
+        """It has sent a part of its CONNECT that is worth a slab. Beyond some of them one gives way
+        that was there before: an honest one has sent the rest long since.
         """
         self.unfinished[stranger] = None
         if len(self.unfinished) > STRANGERS_SLABS_MAX:
-            self.handlers.on_unfinished_connect(next(iter(self.unfinished)))
+            self.handlers.on_too_many_unfinished(self.unfinished)
         return 0
 
     cdef int mark_dirty(self, Connection connection) except -1:
@@ -769,6 +771,7 @@ cdef class Connection:
         cdef Connections group = self.group
         cdef int epoll = group.fd if self.established else group.strangers_fd
         cdef epoll_event event
+        cdef int code
         cdef int what = EPOLL_CTL_MOD
         event.events = (EPOLLIN if self.reading else 0) | (EPOLLOUT if self.writing else 0)
         event.data.fd = self.fd
@@ -781,7 +784,9 @@ cdef class Connection:
             what = EPOLL_CTL_ADD
         self.events = 0
         if epoll_ctl(epoll, what, self.fd, &event) != 0:
-            raise OSError(errno, "a socket cannot be watched")
+            code = errno
+            group.watched.pop(self.fd, None)
+            raise OSError(code, "a socket cannot be watched")
         self.events = event.events
         if what == EPOLL_CTL_ADD:
             group.watched[self.fd] = self
@@ -927,9 +932,9 @@ cdef class Connection:
             elif self.out.pending:
                 self.out.send(self.fd)
         self.closed = True
-        self._update_reading()
-        if self.writing:
-            self._set_writing(False)
+        # At once: who could not be watched for one of them cannot be for the other either.
+        self.reading = self.writing = False
+        self._watch()
         self.group.live.discard(self)
         self.group.unfinished.pop(self, None)
         self.sock.close()

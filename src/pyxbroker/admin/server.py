@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.base.crowd import Crowd
 from pyxbroker.base.door import Door
 from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor
@@ -57,15 +58,16 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
         self._door = door or Door(self.loop)
+        # Those that wait for their client, be it for its first word.
+        self._waiting: Crowd[Stranger | HttpConnection] = Crowd()
         # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
-        self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter)
+        self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter, self._waiting)
         # From their beginning on, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
-        # Those of them whose handshake is not over, the oldest first.
-        self._opening: dict[HttpConnection, None] = {}
-        # Those that wait for their client, in the order in which they began to.
-        self._waiting: dict[HttpConnection, None] = {}
-        self.refused = 0  # connections that were closed since there were too many
+        # Those of them whose handshake is not over.
+        self._opening: Crowd[HttpConnection] = Crowd()
+        self.refused = 0  # connections, since there were too many
+        self.gave_way = 0  # that were closed for others
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptors: list[Acceptor] = []
         self._stopped: asyncio.Future[None] | None = None
@@ -84,27 +86,29 @@ class WebServer:
         self._silent.add(port, sock, address, number)
 
     def _make_room(self) -> bool:
-        """Whether one more connection may be; where there are too many, the one that has waited
-        longest for its client gives way. A handshake that does not end waits for its client, too.
+        """Whether one more connection may be; where there are too many, one gives way that waits
+        for its client. A handshake that does not end waits for its client, too.
         """
         if self.is_stopping:
             return False
         limit = self._connections_max
         if limit and len(self._connections) + len(self._silent) >= limit:
-            self.refused += 1
-            log.warning("refused by maxHttpServerConnections", limit=limit)
-            if self._silent:
-                self._silent.close_oldest()
-                return True
-            longest = next(iter(self._waiting), None)
-            if longest is None:
+            first = self._waiting.first()
+            if first is None:
+                self.refused += 1
+                log.warning("refused by maxHttpServerConnections", limit=limit)
                 return False
-            self._give_way(longest)
+            self._give_way(first, "closed by maxHttpServerConnections")
         return True
 
-    def _give_way(self, connection: HttpConnection) -> None:
-        connection.abort()
-        self.forget(connection)
+    def _give_way(self, one: Stranger | HttpConnection, why: str) -> None:
+        self.gave_way += 1
+        log.warning(why, peer=one.address, limit=self._connections_max)
+        if isinstance(one, Stranger):
+            self._silent.hang_up(one)
+        else:
+            one.abort()
+            self.forget(one)
 
     def begin(self, stranger: Stranger, tls: Contexts | None) -> None:
         """Somebody has something to begin with."""
@@ -117,10 +121,10 @@ class WebServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(self, stranger.address)
         self._connections.add(connection)
-        self._waiting[connection] = None
+        self._waiting.add(connection, connection.address)
         if context is not None:
             self._make_room_for_handshake()
-            self._opening[connection] = None
+            self._opening.add(connection, connection.address)
         opening = self._open(connection, sock, context, stranger.due)
         # A transport, and TLS, cost more than all else of a stranger: the door has time for some.
         task = self.loop.create_task(paced(opening, self._door.pace.line()))
@@ -131,10 +135,9 @@ class WebServer:
         """A handshake has some 60 KB, and its end by many at once would be one turn of the loop."""
         limit = self._connections_max
         most = min(limit, max(limit // HANDSHAKES_PART, HANDSHAKES_MIN))
-        if limit and len(self._opening) >= most:
-            self.refused += 1
-            log.warning("too many handshakes that are not over: the oldest gives way", limit=limit)
-            self._give_way(next(iter(self._opening)))
+        first = self._opening.first()
+        if limit and first is not None and len(self._opening) >= most:
+            self._give_way(first, "closed: too many handshakes are not over")
 
     async def _open(
         self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None, due: float
@@ -152,7 +155,8 @@ class WebServer:
             )
         except (OSError, ValueError) as error:
             # A peer that does not speak TLS, is too slow for it, or has gone.
-            log.warning("closed", peer=connection.address, reason=f"TLS: {error}")
+            reason = str(error) if tls is None else f"TLS: {error}"
+            log.warning("closed", peer=connection.address, reason=reason)
             self._drop(connection, sock)
 
     def _on_opened(
@@ -163,9 +167,13 @@ class WebServer:
         task: asyncio.Task[None],
     ) -> None:
         connection.opening = None  # each knows the other: no ring is left of them
-        self._opening.pop(connection, None)
+        self._opening.discard(connection)
         opening.close()  # where it was cancelled before its first step
         if task.cancelled():
+            self._drop(connection, sock)
+        elif error := task.exception():
+            # A defect, or no memory: it costs this one.
+            log.failure("a connection could not be opened", error, peer=connection.address)
             self._drop(connection, sock)
 
     def _drop(self, connection: HttpConnection, sock: socket.socket) -> None:
@@ -204,16 +212,16 @@ class WebServer:
         """
         has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:
-            self._waiting.setdefault(connection)
+            self._waiting.add(connection, connection.address)
         else:
-            self._waiting.pop(connection, None)
+            self._waiting.discard(connection)
         return has_waited
 
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        self._opening.pop(connection, None)
-        self._waiting.pop(connection, None)
+        self._opening.discard(connection)
+        self._waiting.discard(connection)
         self._check_stopped()
 
     def line(self) -> Line:

@@ -16,11 +16,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 
-from pyxbroker.auth.failed_logins import network_of, remember
+from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
 from pyxbroker.auth.secrets import is_same, read_secret
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config

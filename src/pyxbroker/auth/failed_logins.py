@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import math
 import os
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import TypeVar
 
 from pyxbroker.auth.provider import NotChecked
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.settings.config import Config
 
 ADDRESSES_MAX = 16_384  # that are remembered for their failures
 RIGHT_MAX = 16_384  # credentials that were right, as hashes with a key of this process
 WAITING_MAX = 500  # logins of one address, besides those that are under way
-IPV6_PREFIX = 64
 _DIGEST_BYTES = 16
 
 K = TypeVar("K", bound=Hashable)
@@ -181,17 +179,3 @@ def remember(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     kept.move_to_end(key)
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-@lru_cache(maxsize=1024)
-def network_of(address: str) -> str:
-    """What one client has for itself: an address of IPv4, a network of IPv6."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, IPV6_PREFIX), strict=False))

@@ -35,10 +35,16 @@ class Door:
         self._watched: dict[int, Watched] = {}
 
     def watch(self, fd: int, watched: Watched) -> None:
-        """Tells it when the descriptor is readable, again and again while it is."""
+        """Tells it when the descriptor is readable, again and again while it is. Raises OSError or
+        MemoryError where it cannot; nothing is watched then.
+        """
         self._epoll.register(fd, select.EPOLLIN)
         if not self._watched:
-            self.loop.add_reader(self._epoll.fileno(), self._on_ready)
+            try:
+                self.loop.add_reader(self._epoll.fileno(), self._on_ready)
+            except BaseException:
+                self._epoll.unregister(fd)
+                raise
         self._watched[fd] = watched
 
     def unwatch(self, fd: int) -> None:

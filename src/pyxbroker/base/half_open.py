@@ -6,7 +6,8 @@ the oldest is the next one that is due, and one timer is enough for thousands.
 
 Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
 sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
-command), it is not looked at again before they are all there.
+command), it is not looked at again before they are there. What is large begins with a part of it:
+the kernel would hold the rest, and as much room beside it, for each of thousands.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pyxbroker.base.crowd import Crowd
 from pyxbroker.base.door import Door
 from pyxbroker.base.log import get_logger
 
@@ -37,7 +39,9 @@ class Host(Protocol):
         """With so many bytes, at least one, it is known how many belong to what comes first."""
 
     def first_bytes(self, header: bytes) -> int:
-        """How many those are, the header included; 0: it begins now, whatever comes."""
+        """How many of those have to be there before it begins, the header included; 0: it begins
+        now, whatever comes.
+        """
 
     def begin(self, stranger: Stranger) -> None:
         """It has something to begin with, or has gone. The socket is the host's from now on."""
@@ -103,7 +107,7 @@ def tls_first_bytes(header: bytes) -> int:
 
 class HalfOpen:
     """Those of some ports; `close` closes the connection of one that has begun, and `tell` is told
-    of each whose time is over.
+    of each whose time is over. A crowd has others beside them where these give way together.
     """
 
     def __init__(
@@ -112,12 +116,14 @@ class HalfOpen:
         timeout_s: float,
         close: Callable[[Any], object],
         tell: Callable[[Stranger], object],
+        crowd: Crowd[Any] | None = None,
     ) -> None:
         self._door = door
         self._timeout_s = timeout_s
         self._close = close
         self._tell = tell
         self._line = door.pace.line()
+        self._crowd: Crowd[Any] = Crowd() if crowd is None else crowd
         self._strangers: dict[Stranger, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the oldest one waits for its turn to be closed
@@ -133,6 +139,7 @@ class HalfOpen:
         self.silent += 1
         stranger.due = self._door.loop.time() + self._timeout_s
         self._strangers[stranger] = None
+        self._crowd.add(stranger, address)
         if self._timer is None and not self._is_due:
             self._timer = self._door.loop.call_at(stranger.due, self._on_due)
         return stranger
@@ -153,16 +160,20 @@ class HalfOpen:
     def over(self, stranger: Stranger) -> None:
         """It is known what it wants, or it is gone."""
         self._strangers.pop(stranger, None)
+        self._crowd.discard(stranger)
 
-    def close_oldest(self) -> Stranger:
-        """Who came first gives way, and is returned. There has to be one."""
-        oldest = next(iter(self._strangers))
-        self.hang_up(oldest)
-        return oldest
+    def close_one(self) -> Stranger:
+        """Who came first from the network that has most gives way, and is returned. There has to be
+        one, and nobody else in the crowd.
+        """
+        first = self._crowd.first()
+        assert isinstance(first, Stranger), "there has to be one"
+        self.hang_up(first)
+        return first
 
     def hang_up(self, stranger: Stranger) -> None:
         """Closes it."""
-        del self._strangers[stranger]
+        self.over(stranger)
         if stranger.connection is not None:
             self._close(stranger.connection)
             return
@@ -199,6 +210,8 @@ class HalfOpen:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for stranger in [each for each in self._strangers if each.connection is None]:
-            self.hang_up(stranger)
-        self._strangers.clear()
+        for stranger in list(self._strangers):
+            if stranger.connection is None:
+                self.hang_up(stranger)
+            else:
+                self.over(stranger)

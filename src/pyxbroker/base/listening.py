@@ -55,7 +55,7 @@ class Acceptor:
         self._door = door
         self._on_accepted = on_accepted
         self._log = log
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None  # while the socket is not watched
         door.watch(sock.fileno(), self)
 
     def on_ready(self) -> None:
@@ -69,7 +69,7 @@ class Acceptor:
             if error.errno in _OUT_OF:
                 # Those that wait in the backlog are asked for again later.
                 self._door.unwatch(self._socket.fileno())
-                self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+                self._accept_later()
             return  # Else it is of that connection alone (accept(2)): the next one is accepted.
         sock.setblocking(False)
         try:
@@ -79,9 +79,18 @@ class Acceptor:
             self._log.failure("a connection could not be taken", error, peer=address[0])
             sock.close()
 
+    def _accept_later(self) -> None:
+        self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+
     def _accept_again(self) -> None:
-        self._retry = None
-        self._door.watch(self._socket.fileno(), self)
+        try:
+            self._door.watch(self._socket.fileno(), self)
+        except (OSError, MemoryError) as error:
+            # What there was too little of for a connection may be too little for this as well.
+            self._log.error("a port cannot be watched yet", error=error)
+            self._accept_later()
+        else:
+            self._retry = None
 
     def close(self) -> None:
         """Nobody connects any more."""

@@ -158,7 +158,8 @@ class Broker:
             lambda connection: connections.turn.run(connection.close),
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
         )
-        self.half_open_closed = 0  # because there were too many, so far
+        # Connections that were closed for others, by the setting that allows no more.
+        self.gave_way: Counter[str] = Counter()
         self.publish_gate = PublishGate(
             storage_state,
             connections,
@@ -380,8 +381,8 @@ class Broker:
         return self.publish_gate.refused_sends
 
     def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
-        """Somebody has come by a port, which is told when they have something to begin with; who
-        came first of those without a CONNECT gives way where there are too many.
+        """Somebody has come by a port, which is told when they have something to begin with; one
+        of those without a CONNECT gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
@@ -391,12 +392,14 @@ class Broker:
         return stranger
 
     def give_way(self, setting: str) -> bool:
-        """The oldest one without a CONNECT gives way to who comes; whether there is any."""
+        """One without a CONNECT gives way to who comes, of the network that has most of them the
+        oldest; whether there is any.
+        """
         if not len(self.half_open):
             return False
-        oldest = self.half_open.close_oldest()
-        self.half_open_closed += 1
-        log.warning(f"closed by {setting}", peer=oldest.peer, limit=getattr(self.config, setting))
+        closed = self.half_open.close_one()
+        self.gave_way[setting] += 1
+        log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
     def accept(

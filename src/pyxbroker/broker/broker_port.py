@@ -18,6 +18,9 @@ log = get_logger("pyxbroker.broker")
 
 COMMAND_HEADER_BYTES = 4  # of a frame: how many bytes follow
 CONNECT_BYTES_MAX = COMMAND_HEADER_BYTES + (128 << 10)  # HANDSHAKE_FRAME_BYTES_MAX
+# Of a CONNECT that are left to the kernel. With more, it is the connection's, and there is a bound
+# for how many have as much (connection.pxd: STASH_BYTES_MAX, STRANGERS_SLABS_MAX).
+WAITED_BYTES_MAX = 8 << 10
 
 
 class Ports(NamedTuple):
@@ -105,13 +108,13 @@ class BrokerPort:
         return COMMAND_HEADER_BYTES if self._tls is None else TLS_HEADER_BYTES
 
     def first_bytes(self, header: bytes) -> int:
-        """How many belong to what a client sends first; one that is too large begins at once, to be
-        refused.
+        """How many of what a client sends first have to be there; one that is too large begins at
+        once, to be refused.
         """
         if self._tls is not None:
             return tls_first_bytes(header)
         size = COMMAND_HEADER_BYTES + int.from_bytes(header, "big")
-        return size if size <= CONNECT_BYTES_MAX else 0
+        return min(size, WAITED_BYTES_MAX) if size <= CONNECT_BYTES_MAX else 0
 
     def begin(self, stranger: Stranger) -> None:
         """Its CONNECT, or the beginning of its handshake, is there."""

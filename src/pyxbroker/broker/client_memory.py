@@ -15,10 +15,12 @@ and one that is too much is refused. They close no connection.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
+from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 
@@ -75,6 +77,8 @@ class ClientMemory:
         self.stranger_bytes = 0  # of CONNECTs that are looked at; in `used`
         self._strangers: Costs[Connection] = Costs()  # whose they are, and what each costs
         self._live = live
+        # No connection has more; one that asks for as much is refused without a look at all.
+        self.most = 0
 
     @property
     def batch_ack_bytes(self) -> int:
@@ -158,9 +162,8 @@ class ClientMemory:
         while self.used + size > self.total_max:
             if self._close_stranger(0 if asker.is_known else asker.used + size):
                 continue
-            live = self._live()
-            costliest = max(live, key=lambda each: each.session.memory.used, default=None)
-            if costliest is None or costliest.session.memory.used <= asker.used + size:
+            costliest = self._costliest(asker.used + size)
+            if costliest is None:
                 self.note_refused(asker, size, TOTAL_SETTING)
                 raise TooManyRequests(
                     f"The broker remembers {self.used} bytes for its clients, {asker.used} of them"
@@ -169,18 +172,33 @@ class ClientMemory:
                 )
             self.close(costliest, TOTAL_SETTING)
 
+    def _costliest(self, least: int) -> Connection | None:
+        """Who has most, where that is more than `least`. Where it is not, nobody is looked at the
+        next time: somebody who is refused may go on asking, beside thousands of others.
+        """
+        if self.most <= least:
+            return None
+        costliest = max(self._live(), key=lambda each: each.session.memory.used, default=None)
+        self.most = 0 if costliest is None else costliest.session.memory.used
+        return costliest if self.most > least else None
+
     def note_refused(self, asker: ConnectionMemory, size: int, setting: str) -> None:
         """A command is refused."""
         self.refused += 1
         log.warning("refused: too much is remembered for a connection", address=asker.address,
                     bytes=asker.used, asked=size, setting=setting)  # fmt: skip
 
-    def close_unfinished(self, connection: Connection) -> None:
-        """Too many have sent no more than a part of a large CONNECT, this one longest ago."""
+    def close_unfinished(self, connections: Collection[Connection]) -> None:
+        """Too many have sent no more than a part of a large CONNECT, who was first comes first: of
+        the network that has most of them, that one is closed. They are few.
+        """
+        networks = [network_of(each.session.address) for each in connections]
+        [(most, _)] = Counter(networks).most_common(1)
+        closed = next(each for each, at in zip(connections, networks, strict=True) if at == most)
         log.warning("closed: others have come since it sent a part of its CONNECT",
-                    peer=connection.peer)  # fmt: skip
+                    peer=closed.peer)  # fmt: skip
         self.closed += 1
-        connection.close()
+        closed.close()
 
     def close(self, connection: Connection, setting: str) -> None:
         """A connection has cost too much: it ends, and what was remembered for it is free."""
@@ -266,16 +284,21 @@ class ConnectionMemory:
             )
         if budget.total_max and budget.used + size > budget.total_max:
             budget.make_room(self, size)
-        self.used += size
-        budget.used += size
+        self._add(size)
 
     def take_over(self, size: int) -> None:
         """The same for what is there already and has nobody else to pay: it is not refused, and
         counts at the next charge.
         """
         if not self._ended:
-            self.used += size
-            self._budget.used += size
+            self._add(size)
+
+    def _add(self, size: int) -> None:
+        budget = self._budget
+        self.used += size
+        budget.used += size
+        if self.used > budget.most:
+            budget.most = self.used
 
     def release(self, size: int) -> None:
         """What was charged is forgotten."""

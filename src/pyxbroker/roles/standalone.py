@@ -234,10 +234,16 @@ class Standalone:
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
-        refused["maxHalfOpenConnections"] = self.broker.half_open_closed
         if self._web is not None:
             refused["maxHttpServerConnections"] = self._web.refused
         return +refused
+
+    def closed_connections(self) -> dict[str, int]:
+        """Connections that were closed for others, by the setting that allows no more."""
+        closed = self.broker.gave_way.copy()
+        if self._web is not None:
+            closed["maxHttpServerConnections"] = self._web.gave_way
+        return +closed
 
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""

@@ -483,11 +483,18 @@ CLIENT_STATE = (
     ),
 )
 
-# Of connections to the broker's port, by the setting that forbade them.
+# Of connections to the ports, by the setting that forbade them.
 REFUSED_CONNECTIONS = Stat(
     "",
     "Connections refused, since there are as many as a setting allows.",
     "pyxbroker_refused_connections_total",
+    kind=COUNTER,
+)
+CLOSED_CONNECTIONS = Stat(
+    "",
+    "Connections that waited for their client, closed for others, since there are as many as a"
+    " setting allows.",
+    "pyxbroker_closed_connections_total",
     kind=COUNTER,
 )
 

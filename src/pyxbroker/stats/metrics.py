@@ -135,6 +135,9 @@ class MetricsSource(Protocol):
     def refused_connections(self) -> Mapping[str, int]:
         """How many were refused, by the setting that forbade them."""
 
+    def closed_connections(self) -> Mapping[str, int]:
+        """How many were closed for others, by the setting that allows no more."""
+
     def stray_commands(self) -> Mapping[str, int]:
         """How many commands came for what is not open on their connection, by their names."""
 
@@ -181,6 +184,8 @@ class Collector:
         sample.write_counted(definitions.DEFECTS, "kind", defects)
         refused = source.refused_connections()
         sample.write_counted(definitions.REFUSED_CONNECTIONS, "setting", refused)
+        closed = source.closed_connections()
+        sample.write_counted(definitions.CLOSED_CONNECTIONS, "setting", closed)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         sample.write_turns(source.turns())
         return sample

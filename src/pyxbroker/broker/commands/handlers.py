@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -278,9 +278,11 @@ class Handlers:
         """The peer does not speak TLS, or its certificate is refused. OpenSSL has told it."""
         log.warning("closed", peer=connection.peer, reason=f"TLS: {reason}")
 
-    def on_unfinished_connect(self, connection: Connection) -> None:
-        """Others that have sent a part of a large CONNECT came after it, and it gives way."""
-        self.broker.client_memory.close_unfinished(connection)
+    def on_too_many_unfinished(self, unfinished: Collection[Connection]) -> None:
+        """Too many have sent a part of a large CONNECT and no more, who was first comes first: one
+        of them gives way.
+        """
+        self.broker.client_memory.close_unfinished(unfinished)
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         """A defect of ours, met while handling this connection."""

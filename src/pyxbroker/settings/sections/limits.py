@@ -26,8 +26,8 @@ class Limits(Section, title="Limits"):
         "Memory for what clients have open or ask for: producers, consumers, watchers of topics and"
         " commands under way, of all connections. Beyond it the connection with most is closed, or"
         " refused what it asks for; 0 is no limit. Clients that are not let in yet have a quarter"
-        " of it, and give way first. Besides, answers of REST that are not read yet have a quarter"
-        " as much. Apache Pulsar has no such limit.",
+        " of it, and give way first. Answers of REST that are not read yet have a quarter as much"
+        " besides: together it may be five quarters. Apache Pulsar has no such limit.",
         unit="MiB",
     )
     maxClientStateSizeInMBPerConnection: int = setting(
@@ -63,20 +63,26 @@ class Limits(Section, title="Limits"):
     )
     brokerMaxConnections: int = setting(
         0,
-        "Connections of this broker; beyond it the oldest one without a CONNECT gives way, or who"
-        " comes is refused. 0 is no limit.",
+        "Connections of this broker; beyond it one without a CONNECT gives way as with"
+        " maxHalfOpenConnections, or who comes is refused. 0 is no limit.",
     )
-    brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
+    brokerMaxConnectionsPerIp: int = setting(
+        0,
+        "Connections of one client address, each address of IPv6 by itself, also where a client has"
+        " a network of them; 0 is no limit.",
+    )
     maxHttpServerConnections: int = setting(
         2048,
-        "Connections of the web ports, those counted whose TLS handshake is not over; beyond it the"
-        " one that waits longest for its client gives way. A quarter of them may be in a handshake."
-        " 0 is no limit.",
+        "Connections of the web ports, those counted whose TLS handshake is not over; beyond it one"
+        " that waits for its client gives way: of the address that has most of these (of IPv6 a"
+        " network of 64 bits counts as one) the one that has waited longest. A quarter of them may"
+        " be in a handshake. 0 is no limit.",
     )
     maxHalfOpenConnections: int = setting(
         4096,
-        "Connections of the binary protocol whose client has not sent its CONNECT yet; beyond it"
-        " the oldest one is closed. 0 is no limit. Apache Pulsar has no such limit.",
+        "Connections of the binary protocol whose client has not sent its CONNECT yet; beyond it,"
+        " of the address that has most of them (of IPv6 a network of 64 bits counts as one), the"
+        " oldest one is closed. 0 is no limit. Apache Pulsar has no such limit.",
     )
     connectionHandshakeTimeoutSeconds: int = setting(
         10,
