@@ -4,17 +4,22 @@ versions have to read them.
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from metadata_backends import coroutine_test
+from pyxbroker.metadata import change_log
 from pyxbroker.metadata.embedded import EmbeddedStore
 
 HEAD_BYTES = 4096
 FILE_FORMAT = 1
 BEGINS = 2
 CHANGES, END_OF_COPY = 1, 2
+HEAD = change_log.Head(change_log.CHANGES_MAGIC, 2, BEGINS, 1, 0, 0, bytes(16))
 NODE, DELETION, COUNTER = 1, 2, 3
 
 
@@ -104,3 +109,24 @@ async def test_a_change_log_and_a_copy_have_the_bytes_that_are_described(tmp_pat
     closed = logs[-1].read_bytes()
     head = plain_head(closed)
     assert head["closed"] is not None and head["end"] == plain_records(closed, head["seed"])[1]
+
+
+@coroutine_test
+async def test_what_says_that_a_store_was_closed_is_synced_behind_all_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how far the records go: on the disk before them it would be a lie."""
+    log = change_log.ChangeLog.create(tmp_path / "log", HEAD, b"x" * 64)
+    synced: list[dict[str, Any]] = []
+    fdatasync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        fdatasync(descriptor)
+        data = log.path.read_bytes()
+        synced.append({"last": data[log.end - 1 : log.end], "closed": plain_head(data)["closed"]})
+
+    monkeypatch.setattr("os.fdatasync", noted)
+    log.append(b"y" * 64)
+    log.close_cleanly(9)
+    log.close()
+    assert synced == [{"last": b"y", "closed": None}, {"last": b"y", "closed": 9}]

@@ -296,6 +296,14 @@ def test_unknown_fields_are_counted_too(field: bytes, count: int) -> None:
     assert not at_most(data, 1000 * count)
 
 
+@pytest.mark.parametrize("cut", ["80", "08", "0880", "0a", "0a80", "0a02ff", "0d01", "0901"])
+def test_fields_before_one_that_is_cut_short_are_counted(cut: str) -> None:
+    data = bytes.fromhex("0801" * 3 + cut)
+    shape = border._shape_of_command()
+    assert commands.has_more_fields(data, shape, 3)
+    assert not commands.has_more_fields(data, shape, 4)
+
+
 def test_packed_numbers_are_counted_one_by_one() -> None:
     """SEEK to a position with an ack set of 1,000 numbers, two bytes each, in one field."""
     ids = b"\x08\x01\x10\x01\x2a" + _varint(2000) + b"\x80\x01" * 1000

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from harness.tokens import SECRET, data_url, ec_key, public, rsa_key, settings, token
 
@@ -226,6 +227,16 @@ def test_a_long_token_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "longer than" in refusal(b"a" * (TOKEN_BYTES_MAX + 1))
 
 
+class LongKey:
+    """One of 8,193 bits, which take a minute to be found, and none to be none."""
+
+    def public_key(self) -> Any:
+        return rsa.RSAPublicNumbers(65537, (1 << 8192) + 1).public_key()
+
+
+LONG_KEY = LongKey()
+
+
 # --- keys that cannot be ----------------------------------------------------------------------
 
 
@@ -244,6 +255,7 @@ def test_a_long_token_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         (of_public(ec_key(), "RS256"), "no RSA key"),
         (of_public(rsa_key(), "ES256"), "no EC key"),
         (of_public(rsa_key(1024), "RS256"), "at least 2048"),
+        (of_public(LONG_KEY, "RS256"), "at most 8192"),
         ({"tokenAudienceClaim": "aud"}, "belong together"),
         ({"tokenAudience": "here"}, "belong together"),
     ],

@@ -39,6 +39,14 @@ def kept_for(mutant: Mutant, kept: Iterable[Kept]) -> Kept | None:
 KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
+        "src/pyxbroker/bitmap.pyx",
+        "EntryBitmap._grow",
+        """memset(moved + before + self.size, 0, <size_t>(grown - self.size - before) * 8)""",
+        """memset(moved - before + self.size, 0, <size_t>(grown - self.size - before) * 8)""",
+        "a set that begins earlier grows at its front alone, and nothing is cleared behind it",
+    ),
+    Kept(
+        EQUIVALENT,
         "src/pyxbroker/broker/topics/producer.py",
         "Producer._answer_in_order",
         """            self._answer(run, error)
