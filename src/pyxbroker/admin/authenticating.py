@@ -35,9 +35,10 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     CLIENT_ADDRESS.set(request.address)
     try:
         failed_logins.check(request.address, method, shown)
-        verified = await authentication.verify_request(
-            request.headers, lambda: request.query, request.common_name
-        )
+        with request.login():
+            verified = await authentication.verify_request(
+                request.headers, lambda: request.query, request.common_name
+            )
     except AuthenticationError as error:
         _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
@@ -29,7 +30,8 @@ class Request:
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
     those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate, `address` that of the client.
+    `common_name` that of the client's certificate, `address` that of the client. `login()` is held
+    while it is looked at who that is.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -42,6 +44,7 @@ class Request:
         "endpoint",
         "headers",
         "keep_alive",
+        "login",
         "method",
         "parameters",
         "path",
@@ -66,6 +69,7 @@ class Request:
         principal: Principal = ANONYMOUS,
         common_name: str = "",
         address: str = "",
+        login: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.method = method
         self.path = path
@@ -77,6 +81,7 @@ class Request:
         self.principal = principal
         self.common_name = common_name
         self.address = address
+        self.login = login
         self.parameters: dict[str, Any] = {}
         self._query: dict[str, str] | None = None
 

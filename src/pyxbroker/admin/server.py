@@ -63,7 +63,8 @@ class WebServer:
         self._connections: set[HttpConnection] = set()
         # Those of them whose handshake is not over, the oldest first.
         self._opening: dict[HttpConnection, None] = {}
-        # Those that wait for their client, in the order in which they began to.
+        # Those that wait for their client, or for somebody to say who it is, in the order in which
+        # they began to.
         self._waiting: dict[HttpConnection, None] = {}
         self.refused = 0  # connections that were closed since there were too many
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +86,7 @@ class WebServer:
 
     def _make_room(self) -> bool:
         """Whether one more connection may be; where there are too many, the one that has waited
-        longest for its client gives way. A handshake that does not end waits for its client, too.
+        longest gives way. A handshake that does not end waits for its client, too.
         """
         if self.is_stopping:
             return False
@@ -199,8 +200,8 @@ class WebServer:
         return self._stopped is not None
 
     def waits(self, connection: HttpConnection, is_waiting: bool) -> bool:
-        """Whether a connection waits for its client: it may have to give way then. Returns whether
-        it has waited before.
+        """Whether a connection waits for its client, or to know who that is: it may have to give
+        way then. Returns whether it has waited before.
         """
         has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:

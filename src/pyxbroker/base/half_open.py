@@ -2,7 +2,8 @@
 
 A TLS handshake that does not end, a CONNECT that comes byte by byte, and silence are all the same
 here: a connection has so long, whatever it sends meanwhile. All of them have the same time, so that
-the oldest is the next one that is due, and one timer is enough for thousands.
+the oldest is the next one that is due, and one timer is enough for thousands. Who has said what it
+wants, and not yet proved who it is, is one of them still, but for the time.
 
 Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
 sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
@@ -119,12 +120,13 @@ class HalfOpen:
         self._tell = tell
         self._line = door.pace.line()
         self._strangers: dict[Stranger, None] = {}  # the oldest first
+        self._looked_at: dict[Stranger, None] = {}  # those whose logins are, in their order
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the oldest one waits for its turn to be closed
         self.silent = 0  # those that have not begun
 
     def __len__(self) -> int:
-        return len(self._strangers)
+        return len(self._strangers) + len(self._looked_at)
 
     def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
         """Somebody has come, and says nothing yet."""
@@ -150,19 +152,26 @@ class HalfOpen:
             stranger.sock.close()
             stranger.host.left(stranger)
 
-    def over(self, stranger: Stranger) -> None:
-        """It is known what it wants, or it is gone."""
+    def look_at(self, stranger: Stranger) -> None:
+        """It is known what it wants, and not yet who it is: its time is over, its place is not."""
         self._strangers.pop(stranger, None)
+        self._looked_at[stranger] = None
+
+    def over(self, stranger: Stranger) -> None:
+        """It is known what it wants and who it is, or it is gone."""
+        self._strangers.pop(stranger, None)
+        self._looked_at.pop(stranger, None)
 
     def close_oldest(self) -> Stranger:
         """Who came first gives way, and is returned. There has to be one."""
-        oldest = next(iter(self._strangers))
+        firsts = [next(iter(each)) for each in (self._strangers, self._looked_at) if each]
+        oldest = min(firsts, key=lambda each: each.due)
         self.hang_up(oldest)
         return oldest
 
     def hang_up(self, stranger: Stranger) -> None:
         """Closes it."""
-        del self._strangers[stranger]
+        self.over(stranger)
         if stranger.connection is not None:
             self._close(stranger.connection)
             return
@@ -202,3 +211,4 @@ class HalfOpen:
         for stranger in [each for each in self._strangers if each.connection is None]:
             self.hang_up(stranger)
         self._strangers.clear()
+        self._looked_at.clear()

@@ -381,7 +381,7 @@ class Broker:
 
     def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
         """Somebody has come by a port, which is told when they have something to begin with; who
-        came first of those without a CONNECT gives way where there are too many.
+        came first of those that are not known yet gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
@@ -391,7 +391,7 @@ class Broker:
         return stranger
 
     def give_way(self, setting: str) -> bool:
-        """The oldest one without a CONNECT gives way to who comes; whether there is any."""
+        """The oldest one that is not known yet gives way to who comes; whether there is any."""
         if not len(self.half_open):
             return False
         oldest = self.half_open.close_oldest()

@@ -63,20 +63,21 @@ class Limits(Section, title="Limits"):
     )
     brokerMaxConnections: int = setting(
         0,
-        "Connections of this broker; beyond it the oldest one without a CONNECT gives way, or who"
-        " comes is refused. 0 is no limit.",
+        "Connections of this broker; beyond it the oldest one whose client has sent no CONNECT, or"
+        " waits for the answer to it, gives way, or who comes is refused. 0 is no limit.",
     )
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
     maxHttpServerConnections: int = setting(
         2048,
         "Connections of the web ports, those counted whose TLS handshake is not over; beyond it the"
-        " one that waits longest for its client gives way. A quarter of them may be in a handshake."
-        " 0 is no limit.",
+        " one that waits longest for its client, or to know who that is, gives way. A quarter of"
+        " them may be in a handshake. 0 is no limit.",
     )
     maxHalfOpenConnections: int = setting(
         4096,
-        "Connections of the binary protocol whose client has not sent its CONNECT yet; beyond it"
-        " the oldest one is closed. 0 is no limit. Apache Pulsar has no such limit.",
+        "Connections of the binary protocol whose client has not sent its CONNECT yet, or waits for"
+        " the answer to it; beyond it the oldest one is closed. 0 is no limit. Apache Pulsar has no"
+        " such limit.",
     )
     connectionHandshakeTimeoutSeconds: int = setting(
         10,
