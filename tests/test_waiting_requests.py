@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -215,5 +216,35 @@ def test_what_is_sent_behind_the_head_is_paid_for_while_its_sender_is_not_known(
             assert side.memory.stranger_bytes <= side.memory.total_max // STRANGERS_PART
             for each in (writer, ahead, *(each for _, each in more)):
                 reset(each)
+
+    run(main)
+
+
+def test_who_goes_away_before_it_is_known_leaves_no_rings(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with held(monkeypatch, memory_max=64 << 20) as side:
+
+            async def gone() -> None:
+                _, writer = await side.waiting()
+                reset(writer)
+                await until(lambda: not side.tasks)
+
+            await gone()
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(10):
+                    await gone()
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                left = [type(each) for each in gc.garbage]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            names = [each.__name__ for each in left if each.__module__.startswith("pyxbroker")]
+            assert names == []
 
     run(main)

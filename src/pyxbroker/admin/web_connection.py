@@ -405,6 +405,7 @@ class HttpConnection(asyncio.Protocol):
                 await self._make_room(request)
         except asyncio.CancelledError:
             self.abort()
+            self._current = None  # each knows the other: no ring is left of them
             raise
         except ConnectionError:
             return  # The client has gone.
