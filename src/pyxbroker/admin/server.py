@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
-TLS_HANDSHAKE_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 10.0
 # About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
 HANDSHAKE_S = 0.0003
 HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
@@ -48,7 +48,7 @@ class WebServer:
         connections_max: int,
         pace: Pace | None = None,
         memory: ClientMemory | None = None,
-        handshake_timeout_s: float = TLS_HANDSHAKE_TIMEOUT_S,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         door: Door | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -57,6 +57,7 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
         self._door = door or Door(self.loop)
+        self.head_timeout_s = handshake_timeout_s  # a stranger is as slow with the one as the other
         # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
         self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter)
         # From their beginning on, whether or not their handshake is over.

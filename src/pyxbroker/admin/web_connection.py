@@ -47,7 +47,6 @@ DISCARD_BYTES_MAX = 256 << 10
 # Up to here an answer's head and body are joined into one piece.
 JOIN_BYTES_MAX = 64 << 10
 
-HEAD_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TIMEOUT_S = 75.0
 # A client that takes nothing of its answer for so long is cut off.
@@ -105,7 +104,7 @@ class HttpConnection(asyncio.Protocol):
         self._common_name = common_name_of(transport.get_extra_info("peercert"))
         self._is_open = True
         self._parser = RequestParser()
-        self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+        self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         if self._line.pace.is_free:
@@ -123,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
         if self._parser.has_ended:
             return
         if self._deadline is Deadline.NEXT:
-            self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+            self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
         # The first one does not wait.
         room = PIPELINE_MAX - len(self._waiting) + (self._current is None)
         self._events.extend(self._parser.receive(data, room))
@@ -218,7 +217,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_head_timeout(self) -> None:
         if self._parser.state is State.HEAD:
-            self._refuse(HttpError(408, f"The request did not come within {HEAD_TIMEOUT_S:g} s."))
+            within = f"{self._server.head_timeout_s:g} s"
+            self._refuse(HttpError(408, f"The request did not come within {within}."))
         else:
             self._close()
 
@@ -551,7 +551,7 @@ class HttpConnection(asyncio.Protocol):
             self._resume_reading()
             self._server.waits(self, True)
             if self._parser.state is State.HEAD:
-                self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+                self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
             else:
                 self._set_deadline(Deadline.NEXT, KEEP_ALIVE_TIMEOUT_S)
 

@@ -81,8 +81,8 @@ class Limits(Section, title="Limits"):
     )
     connectionHandshakeTimeoutSeconds: int = setting(
         10,
-        "Longest time from a connection to its CONNECT, and to the end of a TLS handshake on the"
-        " web port.",
+        "Longest time from a connection to its CONNECT, and on the web ports to the end of a TLS"
+        " handshake, and from there, or the beginning of a next request, to the end of its head.",
         unit="s",
         minimum=1,
         maximum=3600,
