@@ -134,7 +134,6 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("operations.md", space.SHARE_MAX, 0.25, "at most a quarter of the disk"),
     ("operations.md", space.RESERVE_SHARE, 8, "at most an eighth of the disk"),
     ("operations.md", space.MARGIN, 1.25, "when there is a quarter more than is needed"),
-    ("operations.md", web_connection.HEAD_TIMEOUT_S, 10.0, "has 10 s for its head"),
     ("operations.md", request_parser.URL_BYTES_MAX, 8 << 10, "(8 KiB of URL,"),
     ("operations.md", request_parser.HEAD_BYTES_MAX, 16 << 10, "16 KiB of headers)"),
     ("operations.md", web_connection.BODY_TIMEOUT_S, 30.0, "30 s for its body"),

@@ -43,10 +43,10 @@ def quick(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
 
 
 def test_a_slow_head_and_a_slow_body_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick(monkeypatch, HEAD_TIMEOUT_S=0.1, BODY_TIMEOUT_S=0.1)
+    quick(monkeypatch, BODY_TIMEOUT_S=0.1)
 
     async def main() -> None:
-        async with served() as web:
+        async with served(handshake_timeout_s=0.1) as web:
             assert await statuses(web, b"GET /x HTTP/1.1\r\nHost:") == [408]
             assert await statuses(web, GET + b"GET /x HTT") == [200, 408]
             half = b"PUT /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nab"
@@ -57,11 +57,9 @@ def test_a_slow_head_and_a_slow_body_are_refused(run: Run, monkeypatch: pytest.M
     run(main)
 
 
-def test_drops_do_not_put_a_deadline_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick(monkeypatch, HEAD_TIMEOUT_S=0.3)
-
+def test_drops_do_not_put_a_deadline_off(run: Run) -> None:
     async def main() -> None:
-        async with served() as web:
+        async with served(handshake_timeout_s=0.3) as web:
             for first, drop in ((b"", b"\r\n"), (GET, b"\r\n"), (b"GET /x HTTP/1.1\r\nA: ", b"b")):
                 reader, writer = await dial(web)
                 writer.write(first)

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from harness.tokens import settings, token
 
+from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.endpoints import Endpoint, every_endpoint
 from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.response import Response
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.authorization import (
@@ -735,6 +737,61 @@ def test_by_http_a_proxy_says_for_whom_it_asks(tmp_path: Path) -> None:
         behind = {"x-original-principal": "admin"}
         assert await rest(broker, "GET", grants, "proxy", **behind) == 403
         assert await rest(broker, "GET", grants, "admin", **behind) == 200
+
+    serve(tmp_path, scenario)
+
+
+def test_who_has_lost_a_right_when_its_body_comes_changes_nothing(tmp_path: Path) -> None:
+    """A head that is let in would else be kept for the time after."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        application = Application(broker.service, broker.service)
+        checks = []
+        permissions: Any = broker.service.permissions
+        check = permissions.check
+
+        async def counted(*what: Any) -> None:
+            checks.append(what)
+            await check(*what)
+
+        permissions.check = counted
+
+        async def grant(role: str, body: Body) -> asyncio.Future[Response]:
+            headers = {
+                "authorization": f"Bearer {token('admin')}",
+                "content-type": "application/json",
+            }
+            request = Request("POST", f"{N}/permissions/{role}", "", headers, body)
+            answer = asyncio.ensure_future(application.answer(request))
+            await until(lambda: body.is_awaited or answer.done())
+            return answer
+
+        async def granted() -> set[str]:
+            found: Any = await broker.node.store.get(paths.namespace_policies("public/default"))
+            return set(json.loads(found.value)["auth_policies"]["namespace_auth"])
+
+        actions = b'["produce"]'
+        # What is there already is not waited for, so nothing has to be looked at again.
+        whole = Body(len(actions), lambda: None)
+        whole.feed(actions)
+        whole.end()
+        assert (await (await grant("first", whole))).status == 204
+        assert len(checks) == 1
+        later, never = Body(len(actions), lambda: None), Body(len(actions), lambda: None)
+        second, third = await grant("second", later), await grant("third", never)
+        later.feed(actions)
+        later.end()
+        assert (await second).status == 204
+        await broker.node.store.put(paths.tenant("public"), b'{"adminRoles": []}')
+        for _ in range(1_000):
+            if await rest(broker, "GET", f"{N}/permissions", "admin") != 200:
+                break
+            await asyncio.sleep(0.01)
+        never.feed(actions)
+        never.end()
+        assert (await third).status in (401, 403)
+        assert {"first", "second"} <= await granted() and "third" not in await granted()
 
     serve(tmp_path, scenario)
 

@@ -23,7 +23,7 @@ from pyxbroker.base.tls import TlsContexts, make_context
 from pyxbroker.base.tls_connection import HANDSHAKE_RECORDS_MAX, IDLE_RECORDS_MAX
 from served import Served, ping, turns
 from test_tls import client_with, settings_of
-from web_client import LAST, Run, echo, parse, run
+from web_client import GET, LAST, Run, echo, parse, run, until
 
 __all__ = ["run"]
 
@@ -97,6 +97,83 @@ def test_no_session_goes_on_with_a_certificate_that_has_expired(
     monkeypatch.setattr(time, "time", lambda: until)
     with pytest.raises(ssl.SSLError, match="earlier session has expired"):
         Pair(context, client, second.session)
+
+
+def goodbye_of_the_client(pair: Pair) -> None:
+    """In two pieces, as a network may bring it."""
+    with pytest.raises(ssl.SSLWantReadError):
+        pair.client.unwrap()
+    record = pair.to_server.read()
+    pair.to_server.write(record[:1])
+    with contextlib.suppress(ssl.SSLWantReadError):
+        pair.server.read()
+    pair.to_server.write(record[1:])
+    assert pair.server.read() == b""
+    assert pair.server.read(10, bytearray(10)) == 0
+    pair.server.unwrap()
+
+
+def goodbye_of_the_server(pair: Pair) -> None:
+    with contextlib.suppress(ssl.SSLWantReadError):
+        pair.server.unwrap()
+    with contextlib.suppress(ssl.SSLError):
+        pair.client.unwrap()
+    with contextlib.suppress(ssl.SSLError):
+        pair.server.read()
+        pair.server.unwrap()
+
+
+def no_goodbye(pair: Pair) -> None:
+    pair.to_server.write_eof()
+    assert pair.server.read() == b""
+
+
+@pytest.mark.parametrize("say", [goodbye_of_the_client, goodbye_of_the_server, no_goodbye])
+def test_the_session_of_a_certificate_is_gone_with_its_connection(
+    tmp_path: Path, say: Callable[[Pair], None]
+) -> None:
+    """A chain of 77 KB in one of 20,480 has 750 KB."""
+    context = make_context(settings_of(write_files(tmp_path)))
+    for _ in range(3):
+        pair = Pair(context, client_of(ssl.TLSVersion.TLSv1_2))
+        pair.client.write(b"all of this")
+        assert pair.server.read() == b"all of this"
+        assert context.session_stats()["number"] == 1
+        say(pair)
+        del pair
+        assert context.session_stats()["number"] == 0
+
+
+def test_who_has_no_certificate_is_told_that_its_connection_ends(tmp_path: Path) -> None:
+    context = make_context(settings_of(write_files(tmp_path)))
+    pair = Pair(context, client_context())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        pair.server.unwrap()
+    assert pair.client.read() == b""
+
+
+def test_a_goodbye_by_https_leaves_no_session_of_a_certificate(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        contexts = TlsContexts(settings_of(write_files(tmp_path)))
+        sock = listen("127.0.0.1", 0)
+        server = WebServer(echo, 0)
+        server.start(sock, contexts.current)
+        client = client_of(ssl.TLSVersion.TLSv1_2)
+        for request in (GET, LAST):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", sock.getsockname()[1], ssl=client, server_hostname="localhost"
+            )
+            writer.write(request)
+            assert (await reader.readline()).split()[1] == b"200"
+            assert contexts.current().session_stats()["number"] == 1
+            if request is LAST:
+                assert await reader.read()
+            writer.close()
+            await until(lambda: not server._connections)
+            await until(lambda: contexts.current().session_stats()["number"] == 0)
+        await server.stop()
+
+    run(scenario)
 
 
 def test_each_connection_by_https_has_the_context_of_the_files_as_they_are(

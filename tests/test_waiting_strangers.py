@@ -21,7 +21,7 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.broker import client_memory
 from pyxbroker.proto import PulsarApi as pb
 from test_client_memory import LONG
-from test_logins import connect, let_in, serve
+from test_logins import connect, keep_out, let_in, serve
 
 SLOW = b"slow" * 4_000  # what a provider takes long for
 
@@ -135,6 +135,49 @@ def test_who_goes_away_before_it_is_let_in_is_looked_at_no_longer(
         assert memory(broker).stranger_bytes == memory(broker).used == 0
 
     serve(tmp_path, scenario)
+
+
+def test_who_waits_to_be_known_is_half_open_and_gives_way_as_all_of_those(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        half_open = broker.service.half_open
+        known = await let_in(broker, connect(token("me")))
+        waiting = [await wait_with(broker, b"slow") for _ in range(2)]
+        silent = Client(broker)
+        assert len(half_open) == 3
+        # The first of all of them, whatever they wait for.
+        late = Client(broker)
+        assert [each.connection.closed for each in (*waiting, silent)] == [True, False, False]
+        assert broker.service.give_way("brokerMaxConnections")
+        assert broker.service.give_way("brokerMaxConnections")
+        assert [each.connection.closed for each in (waiting[1], silent, late)] == [
+            True,
+            True,
+            False,
+        ]
+        # Who is known, or was refused, is none of them.
+        late.send(connect(token("me")))
+        await late.receive("connected")
+        await keep_out(broker, connect(b"wrong"))
+        assert len(half_open) == 0 and not known.connection.closed
+
+    serve(tmp_path, scenario, maxHalfOpenConnections=3)
+
+
+def test_the_time_for_a_connect_is_not_that_of_who_has_to_say_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        hold_up(broker, monkeypatch)
+        silent, waiting = Client(broker), await wait_with(broker, b"slow")
+        late = Client(broker)
+        await silent.closed()
+        await late.closed()
+        assert not waiting.connection.closed and len(broker.service.half_open) == 1
+
+    serve(tmp_path, scenario, connectionHandshakeTimeoutSeconds=1)
 
 
 def test_who_is_closed_before_it_is_looked_at_at_all_leaves_nothing_that_never_ran(

@@ -74,10 +74,11 @@ async def served(
     connections_max: int = 0,
     pace: Pace | None = None,
     memory: ClientMemory | None = None,
+    handshake_timeout_s: float = 10.0,
 ) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
     door = Door(asyncio.get_running_loop(), pace)
-    server = WebServer(answer, connections_max, pace, memory, door=door)
+    server = WebServer(answer, connections_max, pace, memory, handshake_timeout_s, door)
     web = Served(server, sock.getsockname()[1])
     web.server.start(sock)
     try:

@@ -216,6 +216,7 @@ class Server:
     """As much of a WebServer as a connection asks for."""
 
     is_stopping = False
+    head_timeout_s = 10.0
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -244,6 +245,8 @@ class Server:
 
     async def answer(self, request: Any) -> Response:
         self.heads.append((request.method, request.path))
+        with request.login():
+            await asyncio.sleep(0)
         return await echo(request)
 
 
@@ -278,6 +281,7 @@ def serve(pieces: list[bytes], turns: int) -> tuple[Server, Transport, list[dict
         assert not server.tasks, "an answer does not end"
         connection.connection_lost(None)
         assert server.memory.answer_bytes == 0, "what an answer held is not given back"
+        assert server.memory.used == 0, "what a login held is not given back"
         return server, transport
 
     server, transport = LOOP.run_until_complete(main())

@@ -35,6 +35,9 @@ async def answer(request: Request) -> Response:
                 return refused
         endpoint = await _router.find(request)
         await _authorize(request, endpoint)
+        if not request.body.complete:
+            # Its sender says when that is there, and may have lost the right by then.
+            request.authorize_again = _authorize_again
         allowed = endpoint
         response = await endpoint.handler(request)
     except Exception as error:
@@ -67,6 +70,10 @@ async def _authorize(request: Request, endpoint: Endpoint) -> None:
             error,
         )
         raise
+
+
+async def _authorize_again(request: Request) -> None:
+    await _authorize(request, request.endpoint)
 
 
 def _refusal(request: Request, error: Exception) -> Response:

@@ -34,10 +34,11 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     method, shown = _shown_in(request)
     CLIENT_ADDRESS.set(request.address)
     try:
-        async with failed_logins.attempt(request.address, method, shown):
-            verified = await authentication.verify_request(
-                request.headers, lambda: request.query, request.common_name
-            )
+        with request.login():
+            async with failed_logins.attempt(request.address, method, shown):
+                verified = await authentication.verify_request(
+                    request.headers, lambda: request.query, request.common_name
+                )
     except AuthenticationError as error:
         _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)

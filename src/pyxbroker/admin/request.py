@@ -6,7 +6,8 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
@@ -29,8 +30,9 @@ class Request:
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
     those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate, `address` that of the client. A GET that has
-    made something, as a few do, says so in `has_created`.
+    `common_name` that of the client's certificate, `address` that of the client. `login()` is held
+    while it is looked at who that is. `authorize_again` is there where the right was looked at
+    before the body had come. A GET that has made something, as a few do, says so in `has_created`.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -38,12 +40,14 @@ class Request:
         "_query",
         "address",
         "app",
+        "authorize_again",
         "body",
         "common_name",
         "endpoint",
         "has_created",
         "headers",
         "keep_alive",
+        "login",
         "method",
         "parameters",
         "path",
@@ -68,6 +72,7 @@ class Request:
         principal: Principal = ANONYMOUS,
         common_name: str = "",
         address: str = "",
+        login: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.method = method
         self.path = path
@@ -79,6 +84,8 @@ class Request:
         self.principal = principal
         self.common_name = common_name
         self.address = address
+        self.login = login
+        self.authorize_again: Callable[[Request], Awaitable[None]] | None = None
         self.parameters: dict[str, Any] = {}
         self.has_created = False
         self._query: dict[str, str] | None = None
@@ -137,8 +144,14 @@ class Request:
             raise HttpError(400, f"{name} must be {what}, not {text!r}.") from None
 
     async def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-        """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow."""
-        return await self.body.read(bytes_max)
+        """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow; and
+        AuthorizationError when its sender has no right any more.
+        """
+        found = await self.body.read(bytes_max)
+        again, self.authorize_again = self.authorize_again, None
+        if again is not None:
+            await again(self)
+        return found
 
     async def json(self, bytes_max: int = BODY_BYTES_MAX) -> Any:
         """The body as JSON. Raises HttpError, 400 when it is none."""

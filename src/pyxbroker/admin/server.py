@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
-TLS_HANDSHAKE_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 10.0
 # About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
 HANDSHAKE_S = 0.0003
 HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
@@ -49,7 +49,7 @@ class WebServer:
         connections_max: int,
         pace: Pace | None = None,
         memory: ClientMemory | None = None,
-        handshake_timeout_s: float = TLS_HANDSHAKE_TIMEOUT_S,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         door: Door | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -58,8 +58,9 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
         self._door = door or Door(self.loop)
-        # Those that wait for their client, be it for its first word.
+        # Those that wait for their client, be it for its first word, or to know who it is.
         self._waiting: Crowd[Stranger | HttpConnection] = Crowd()
+        self.head_timeout_s = handshake_timeout_s  # a stranger is as slow with the one as the other
         # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
         self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter, self._waiting)
         # From their beginning on, whether or not their handshake is over.
@@ -87,7 +88,7 @@ class WebServer:
 
     def _make_room(self) -> bool:
         """Whether one more connection may be; where there are too many, one gives way that waits
-        for its client. A handshake that does not end waits for its client, too.
+        for its client, or to be known. A handshake that does not end waits for its client, too.
         """
         if self.is_stopping:
             return False
@@ -207,8 +208,8 @@ class WebServer:
         return self._stopped is not None
 
     def waits(self, connection: HttpConnection, is_waiting: bool) -> bool:
-        """Whether a connection waits for its client: it may have to give way then. Returns whether
-        it has waited before.
+        """Whether a connection waits for its client, or to know who that is: it may have to give
+        way then. Returns whether it has waited before.
         """
         has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:

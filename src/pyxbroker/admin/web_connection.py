@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -30,8 +31,9 @@ from pyxbroker.admin.request_parser import (
 )
 from pyxbroker.admin.response import BODILESS, Response
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.base.errors import AnswersNotRead
+from pyxbroker.base.errors import AnswersNotRead, PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR, WebStranger
 
 if TYPE_CHECKING:
     from pyxbroker.admin.server import WebServer
@@ -45,7 +47,6 @@ DISCARD_BYTES_MAX = 256 << 10
 # Up to here an answer's head and body are joined into one piece.
 JOIN_BYTES_MAX = 64 << 10
 
-HEAD_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TIMEOUT_S = 75.0
 # A client that takes nothing of its answer for so long is cut off.
@@ -87,6 +88,9 @@ class HttpConnection(asyncio.Protocol):
         # The answer: to which request, and what waits behind it.
         self._current: Request | None = None
         self._waiting: deque[Request | HttpError] = deque()
+        # While it is not known who has sent the request: who pays, and what looks at it.
+        self._stranger: WebStranger | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._was_waiting = False  # for its client, before that was behind, or will be after it
         self._unsent = 0
@@ -100,7 +104,7 @@ class HttpConnection(asyncio.Protocol):
         self._common_name = common_name_of(transport.get_extra_info("peercert"))
         self._is_open = True
         self._parser = RequestParser()
-        self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+        self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         if self._line.pace.is_free:
@@ -118,12 +122,14 @@ class HttpConnection(asyncio.Protocol):
         if self._parser.has_ended:
             return
         if self._deadline is Deadline.NEXT:
-            self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+            self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
         # The first one does not wait.
         room = PIPELINE_MAX - len(self._waiting) + (self._current is None)
         self._events.extend(self._parser.receive(data, room))
         while self._events:
             self._handle(self._events.popleft())
+        if self._stranger is not None:
+            self._charge_stranger(self._stranger)
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answers."""
@@ -147,6 +153,8 @@ class HttpConnection(asyncio.Protocol):
         self._clear_deadline()
         self._waiting.clear()
         self._end_body()
+        if self._looking is not None:
+            self._looking.cancel()  # a change that somebody known has begun goes on
         self.resume_writing()
         self._release(self._charged)
         self._server.forget(self)
@@ -209,7 +217,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_head_timeout(self) -> None:
         if self._parser.state is State.HEAD:
-            self._refuse(HttpError(408, f"The request did not come within {HEAD_TIMEOUT_S:g} s."))
+            within = f"{self._server.head_timeout_s:g} s"
+            self._refuse(HttpError(408, f"The request did not come within {within}."))
         else:
             self._close()
 
@@ -265,6 +274,7 @@ class HttpConnection(asyncio.Protocol):
             keep_alive=head.keep_alive,
             common_name=self._common_name,
             address=self.address,
+            login=self._login,
         )
         self._receiving = request
         if self._current is None:
@@ -331,6 +341,48 @@ class HttpConnection(asyncio.Protocol):
         if not self._transport.is_reading() and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    # --- who sends a request ------------------------------------------------------------------
+
+    @contextmanager
+    def _login(self) -> Iterator[None]:
+        """While it is not known who has sent the request, which may have to be asked elsewhere: it
+        ends with its client, gives way where places are wanted, and is paid for as a CONNECT is.
+        Raises TooManyRequests.
+        """
+        if self._transport.is_closing():
+            raise asyncio.CancelledError  # nobody waits for what would be found
+        server = self._server
+        stranger = WebStranger(server.memory, self.address, self.abort)
+        try:
+            server.memory.charge_stranger(stranger, self._held_bytes())
+            self._stranger, self._looking = stranger, asyncio.current_task()
+            server.waits(self, True)
+            yield
+        finally:
+            self._stranger = self._looking = None
+            server.waits(self, False)
+            server.memory.forget_stranger(stranger)
+            stranger.memory.end()
+
+    def _held_bytes(self) -> int:
+        """About what is kept of the request that is looked at, and of those behind it."""
+        held = 0
+        for request in (self._current, *self._waiting):
+            if isinstance(request, Request):
+                fields = sum(len(name) + len(text) for name, text in request.headers.items())
+                head = fields + len(request.path) + len(request.query_string)
+                held += COMMAND_BYTES + COMMAND_FACTOR * head + request.body.size
+        return held
+
+    def _charge_stranger(self, stranger: WebStranger) -> None:
+        """More has come of somebody who is not known yet."""
+        more = self._held_bytes() - stranger.memory.used
+        try:
+            if more > 0:
+                self._server.memory.charge_stranger(stranger, more)
+        except PulsarError:
+            self.abort()  # the log has why
+
     # --- answers go out -----------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
@@ -353,6 +405,7 @@ class HttpConnection(asyncio.Protocol):
                 await self._make_room(request)
         except asyncio.CancelledError:
             self.abort()
+            self._current = None  # each knows the other: no ring is left of them
             raise
         except ConnectionError:
             return  # The client has gone.
@@ -498,7 +551,7 @@ class HttpConnection(asyncio.Protocol):
             self._resume_reading()
             self._server.waits(self, True)
             if self._parser.state is State.HEAD:
-                self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+                self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
             else:
                 self._set_deadline(Deadline.NEXT, KEEP_ALIVE_TIMEOUT_S)
 

@@ -2,7 +2,8 @@
 
 A TLS handshake that does not end, a CONNECT that comes byte by byte, and silence are all the same
 here: a connection has so long, whatever it sends meanwhile. All of them have the same time, so that
-the oldest is the next one that is due, and one timer is enough for thousands.
+the oldest is the next one that is due, and one timer is enough for thousands. Who has said what it
+wants, and not yet proved who it is, is one of them still, but for the time.
 
 Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
 sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
@@ -125,12 +126,13 @@ class HalfOpen:
         self._line = door.pace.line()
         self._crowd: Crowd[Any] = Crowd() if crowd is None else crowd
         self._strangers: dict[Stranger, None] = {}  # the oldest first
+        self._looked_at: dict[Stranger, None] = {}  # those whose logins are, in their order
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the oldest one waits for its turn to be closed
         self.silent = 0  # those that have not begun
 
     def __len__(self) -> int:
-        return len(self._strangers)
+        return len(self._strangers) + len(self._looked_at)
 
     def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
         """Somebody has come, and says nothing yet."""
@@ -157,9 +159,15 @@ class HalfOpen:
             stranger.sock.close()
             stranger.host.left(stranger)
 
-    def over(self, stranger: Stranger) -> None:
-        """It is known what it wants, or it is gone."""
+    def look_at(self, stranger: Stranger) -> None:
+        """It is known what it wants, and not yet who it is: its time is over, its place is not."""
         self._strangers.pop(stranger, None)
+        self._looked_at[stranger] = None
+
+    def over(self, stranger: Stranger) -> None:
+        """It is known what it wants and who it is, or it is gone."""
+        self._strangers.pop(stranger, None)
+        self._looked_at.pop(stranger, None)
         self._crowd.discard(stranger)
 
     def close_one(self) -> Stranger:
@@ -210,7 +218,7 @@ class HalfOpen:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for stranger in list(self._strangers):
+        for stranger in [*self._strangers, *self._looked_at]:
             if stranger.connection is None:
                 self.hang_up(stranger)
             else:

@@ -149,8 +149,8 @@ def _forget_sessions(context: ssl.SSLContext) -> None:
     """Who comes again shakes hands again: a session that goes on is not asked for its certificate.
 
     Of TLS 1.3 nothing is left to go on with. Python cannot switch off the sessions that OpenSSL
-    keeps of TLS 1.2; they are of one context and gone with it, and tls_connection.py looks at the
-    time of their certificates.
+    keeps of TLS 1.2; they are of one context and gone with it. tls_connection.py looks at the
+    time of their certificates, and has those with one forgotten with their connections.
     """
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0

@@ -5,6 +5,11 @@ something (a new key, another handshake), without an end. So records are handed 
 those that bring nothing are counted, and a connection with too many of them ends. A handshake that
 goes on with an earlier session does not look at the client's certificate: its time is looked at
 here.
+
+OpenSSL keeps the sessions of TLS 1.2 of 20,480 connections that ended with a farewell of either
+side, and Python cannot tell it not to. With the certificates of their clients, chains of up to 100
+KB, these could be gigabytes. So of who has shown one no farewell is said or heard by OpenSSL: the
+connection just ends, and its session with it.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import ssl
 import time
 from typing import Any
 
+ALERT = 21  # the kind of a record
 HEADER_BYTES = 5  # of a record: its kind, a version, and how many bytes follow
 HANDSHAKE_RECORDS_MAX = 256
 # Of those without plain text, in a MiB of it. A key lasts for millions of records.
@@ -38,6 +44,8 @@ class ServerConnection(ssl.SSLObject):
         self._idle = 0  # records without plain text
         self._opened = 0  # bytes of plain text since those were forgiven
         self._refusal = ""
+        self._is_kept = False  # with its client's certificate, once a farewell is said or heard
+        self._has_left = False  # a farewell was not heard
 
     def do_handshake(self) -> None:
         while True:
@@ -52,6 +60,7 @@ class ServerConnection(ssl.SSLObject):
                     self._refusal = "too many records for a handshake"
             else:
                 break
+        self._is_kept = self.version() == "TLSv1.2" and self.getpeercert(True) is not None
         if self.session_reused and has_expired(self.getpeercert()):
             self._refusal = "the certificate of an earlier session has expired"
             self._check()
@@ -61,6 +70,8 @@ class ServerConnection(ssl.SSLObject):
             self._check()
             # What one record brought is taken first.
             is_new = not self.pending() and self._hand_on()
+            if self._has_left:
+                return b"" if buffer is None else 0
             answers = self._outgoing.pending
             try:
                 got = super().read(size, buffer)
@@ -75,7 +86,7 @@ class ServerConnection(ssl.SSLObject):
                 return got
 
     def unwrap(self) -> None:
-        while True:
+        while not self._is_kept:
             self._check()
             try:
                 super().unwrap()
@@ -88,11 +99,16 @@ class ServerConnection(ssl.SSLObject):
 
     def _hand_on(self) -> bool:
         """Gives OpenSSL what is here of one record; False when nothing is."""
+        if self._has_left:
+            return False
         if self._left:
             piece = self._incoming.read(self._left)
             self._left -= len(piece)
         else:
             piece = self._incoming.read(HEADER_BYTES - len(self._header))
+            if self._is_kept and not self._header and piece[:1] == bytes([ALERT]):
+                self._has_left = True  # whatever it tells: after the handshake each is an end
+                return False
             self._header += piece
             if len(self._header) == HEADER_BYTES:
                 self._left = int.from_bytes(self._header[3:], "big")
@@ -104,7 +120,9 @@ class ServerConnection(ssl.SSLObject):
         if piece:
             self._inner.write(piece)
         elif self._incoming.eof and not self._inner.eof:
-            self._inner.write_eof()
+            self._has_left = self._is_kept  # that is a farewell, too
+            if not self._is_kept:
+                self._inner.write_eof()
         return bool(piece)
 
     def _count_idle(self, has_answered: bool) -> None:

@@ -382,7 +382,7 @@ class Broker:
 
     def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
         """Somebody has come by a port, which is told when they have something to begin with; one
-        of those without a CONNECT gives way where there are too many.
+        of those that are not known yet gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
@@ -392,8 +392,8 @@ class Broker:
         return stranger
 
     def give_way(self, setting: str) -> bool:
-        """One without a CONNECT gives way to who comes, of the network that has most of them the
-        oldest; whether there is any.
+        """One that is not known yet gives way to who comes, of the network that has most of them
+        the oldest; whether there is any.
         """
         if not len(self.half_open):
             return False

@@ -5,8 +5,9 @@ they go; no message is. Sizes are estimates, rather too large than too small. A 
 own limit is refused. When it is all of them together, who has most pays: it is closed, or refused
 when it is the one that asks, so that nobody with little is kept out by somebody with much.
 
-Strangers, whose CONNECTs are looked at, have a part of the budget at most; of them, too, who has
-most gives way. Where a client that is known needs room, they come before all others.
+Strangers, whose CONNECTs or requests by HTTP are looked at, have a part of the budget at most; of
+them, too, who has most gives way. Where a client that is known needs room, they come before all
+others.
 
 Answers of REST are counted apart, while they are written: they have a part of the budget at most,
 and one that is too much is refused. They close no connection.
@@ -44,7 +45,7 @@ TEXT_BYTES = 100  # an object for a text, and its place
 
 # Answers of REST have one in so many parts of the budget.
 ANSWERS_PART = 4
-STRANGERS_PART = 4  # the same of CONNECTs that are looked at
+STRANGERS_PART = 4  # the same of CONNECTs, and requests, whose senders are not known yet
 ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
 
 SWEPT_FROM = 64  # places in a heap that nobody has any more, before it is made anew
@@ -74,8 +75,9 @@ class ClientMemory:
         self.answers_refused = 0
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
-        self.stranger_bytes = 0  # of CONNECTs that are looked at; in `used`
-        self._strangers: Costs[Connection] = Costs()  # whose they are, and what each costs
+        self.stranger_bytes = 0  # of CONNECTs and requests that are looked at; in `used`
+        # Whose they are, and what each costs.
+        self._strangers: Costs[Connection | WebStranger] = Costs()
         self._live = live
         # No connection has more; one that asks for as much is refused without a look at all.
         self.most = 0
@@ -128,11 +130,11 @@ class ClientMemory:
         """The client has taken the answer, or has gone."""
         self.answer_bytes -= cost
 
-    def charge_stranger(self, connection: Connection, size: int) -> None:
-        """The CONNECT of a client is looked at. Raises TooManyRequests or NotAllowed where that is
-        too much; nothing is charged then.
+    def charge_stranger(self, stranger: Connection | WebStranger, size: int) -> None:
+        """The CONNECT of a client is looked at, or its request, or more has come of that. Raises
+        TooManyRequests or NotAllowed where that is too much; nothing is charged then.
         """
-        memory = connection.session.memory
+        memory = stranger.memory if isinstance(stranger, WebStranger) else stranger.session.memory
         most = self.total_max // STRANGERS_PART
         while self.total_max and self.stranger_bytes + size > most:
             if not self._close_stranger(size):
@@ -142,20 +144,31 @@ class ClientMemory:
                     f" let in, which is their limit (a part of {TOTAL_SETTING}); try again later."
                 )
         memory.charge(size)
-        self._strangers.add(connection, size)
+        self._strangers.add(stranger, self._strangers.remove(stranger) + size)
         self.stranger_bytes += size
 
-    def forget_stranger(self, connection: Connection) -> None:
+    def forget_stranger(self, stranger: Connection | WebStranger) -> None:
         """It is known now, was refused, or has gone."""
-        self.stranger_bytes -= self._strangers.remove(connection)
+        self.stranger_bytes -= self._strangers.remove(stranger)
 
     def _close_stranger(self, least: int) -> bool:
         """Closes the one that has most, where that is more than `least`; whether it did."""
         costliest, size = self._strangers.costliest()
         if costliest is None or size <= least:
             return False
-        self.close(costliest, TOTAL_SETTING)
+        if isinstance(costliest, WebStranger):
+            self._close_request(costliest)
+        else:
+            self.close(costliest, TOTAL_SETTING)
         return True
+
+    def _close_request(self, stranger: WebStranger) -> None:
+        log.warning("closed: too much is remembered for it", peer=stranger.memory.address,
+                    bytes=stranger.memory.used, setting=TOTAL_SETTING)  # fmt: skip
+        self.closed += 1
+        self.forget_stranger(stranger)
+        stranger.memory.end()
+        stranger.close()
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Closes who has most. Raises TooManyRequests when that is who asks."""
@@ -310,3 +323,13 @@ class ConnectionMemory:
         """The connection is closed, and all that it had is forgotten."""
         self.release(self.used)
         self._ended = True
+
+
+class WebStranger:
+    """Who sends a request by HTTP, while it is not known who that is."""
+
+    __slots__ = ("close", "memory")
+
+    def __init__(self, budget: ClientMemory, address: str, close: Callable[[], object]) -> None:
+        self.memory = ConnectionMemory(budget, address)
+        self.close = close  # ends its connection

@@ -81,7 +81,6 @@ class Handshake:
             log.warning("closed", peer=connection.peer, reason=error)
             _refuse(connection, error.code, str(error))
             return
-        self.over(connection.session)
         authentication = self._broker.authentication
         if authentication is None:
             self._establish(connection, connect)
@@ -89,7 +88,7 @@ class Handshake:
             self._authenticate(connection, connect, authentication)
 
     def over(self, session: Session) -> None:
-        """It is known what a client wants, or it is gone."""
+        """It is known what a client wants and who it is, or it is gone."""
         stranger, session.stranger = session.stranger, None
         if stranger is not None:
             self._broker.half_open.over(stranger)
@@ -107,6 +106,7 @@ class Handshake:
 
     def _establish(self, connection: Connection, connect: Any) -> None:
         config, session = self._broker.config, connection.session
+        self.over(session)
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         session.client_version = connect.client_version
         session.supports_partial_producers = connect.feature_flags.supports_partial_producer
@@ -144,6 +144,8 @@ class Handshake:
         except PulsarError as error:
             _refuse(connection, error.code, str(error))
             return
+        if session.stranger is not None:
+            self._broker.half_open.look_at(session.stranger)
         running = self._log_in(connection, connect, authentication)
         task = asyncio.ensure_future(paced(running, session.line))
         session.tasks.add(task)

@@ -55,7 +55,7 @@ class Session:
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.stranger: Stranger | None = None  # until it is known what it wants
+        self.stranger: Stranger | None = None  # until it is known who it is
         self.principal = ANONYMOUS
         # What the principal was made of, from the CONNECT on; None while authentication is off.
         self.login: Login | None = None

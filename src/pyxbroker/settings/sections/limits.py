@@ -63,7 +63,7 @@ class Limits(Section, title="Limits"):
     )
     brokerMaxConnections: int = setting(
         0,
-        "Connections of this broker; beyond it one without a CONNECT gives way as with"
+        "Connections of this broker; beyond it one that is not known yet gives way as with"
         " maxHalfOpenConnections, or who comes is refused. 0 is no limit.",
     )
     brokerMaxConnectionsPerIp: int = setting(
@@ -74,20 +74,21 @@ class Limits(Section, title="Limits"):
     maxHttpServerConnections: int = setting(
         2048,
         "Connections of the web ports, those counted whose TLS handshake is not over; beyond it one"
-        " that waits for its client gives way: of the address that has most of these (of IPv6 a"
-        " network of 64 bits counts as one) the one that has waited longest. A quarter of them may"
-        " be in a handshake. 0 is no limit.",
+        " that waits for its client, or to know who that is, gives way: of the address that has"
+        " most of these (of IPv6 a network of 64 bits counts as one) the one that has waited"
+        " longest. A quarter of them may be in a handshake. 0 is no limit.",
     )
     maxHalfOpenConnections: int = setting(
         4096,
-        "Connections of the binary protocol whose client has not sent its CONNECT yet; beyond it,"
-        " of the address that has most of them (of IPv6 a network of 64 bits counts as one), the"
-        " oldest one is closed. 0 is no limit. Apache Pulsar has no such limit.",
+        "Connections of the binary protocol whose client has not sent its CONNECT yet, or waits for"
+        " the answer to it; beyond it, of the address that has most of them (of IPv6 a network of"
+        " 64 bits counts as one), the oldest one is closed. 0 is no limit. Apache Pulsar has no"
+        " such limit.",
     )
     connectionHandshakeTimeoutSeconds: int = setting(
         10,
-        "Longest time from a connection to its CONNECT, and to the end of a TLS handshake on the"
-        " web port.",
+        "Longest time from a connection to its CONNECT, and on the web ports to the end of a TLS"
+        " handshake, and from there, or the beginning of a next request, to the end of its head.",
         unit="s",
         minimum=1,
         maximum=3600,
