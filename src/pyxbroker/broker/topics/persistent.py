@@ -385,6 +385,10 @@ class PersistentTopic(Topic):
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
+            if found.cursor.closed:
+                # It, or the topic, goes: who comes again finds what is then.
+                self.check_open()
+                raise ServiceNotReady("Subscription is fenced")
             if replicated:
                 await found.set_replicated()
             return found
@@ -436,8 +440,7 @@ class PersistentTopic(Topic):
         await subscription.cursor.created()
         if subscription.consumers and not force:
             raise SubscriptionBusy("Subscription has active connected consumers")
-        if subscription.closing:
-            raise ServiceNotReady("Subscription is fenced")
+        subscription.check_settled()
         subscription.closing = True
         subscription.disconnect()
         await self.unsubscribe(subscription)
@@ -446,7 +449,7 @@ class PersistentTopic(Topic):
         self.check_open()
         subscription = self.subscriptions[name]
         await subscription.cursor.created()
-        if subscription.move is not None:
+        while subscription.move is not None:
             # A client moves it first, and may want something of what is cleared then.
             await asyncio.wait([subscription.move])
         await subscription.seek(self.last_confirmed)
@@ -698,8 +701,7 @@ class PersistentTopic(Topic):
         await self._stop_compacting()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
-        for each in subscriptions:
-            await each.persist()
+        await expiry.persist(subscriptions)
         if self.deduplication is not None:
             await self.deduplication.snapshot()
         await self.managed_ledger.truncate()
