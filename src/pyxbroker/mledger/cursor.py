@@ -79,6 +79,7 @@ class Cursor:
         self.last_active_ms = int(time.time() * 1000)  # when somebody used it last
         self._ledger_since_s = time.time()  # when its state was put in another place
         self.version = MUST_NOT_EXIST
+        self.node_hash = 0  # of the bytes that the node has
         self.ledger_id = NO_LEDGER  # that the node names
         self._noted_active_ms = 0  # what the node says of that
         self.closed = False
@@ -438,12 +439,13 @@ class Cursor:
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
         self._check_alive()
+        path = paths.cursor(self.managed_ledger.name, self.name)
         last_active_ms, properties = self.last_active_ms, self.properties
         value = positions.encode_cursor(
             self.acks, ledger_id, self.position_properties, properties, last_active_ms
         )
-        path = paths.cursor(self.managed_ledger.name, self.name)
         try:
+            await self._check_node(path)
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
             if self._node_may_be_gone and self.version != MUST_NOT_EXIST:
@@ -455,11 +457,23 @@ class Cursor:
             self.managed_ledger.fence(changed)
             raise CursorError(changed) from error
         self.version = result.version
+        self.node_hash = hash(value)
         self.ledger_id = ledger_id
         self._node_may_be_gone = False
         self._noted_active_ms = last_active_ms
         if self.properties is properties:
             self._node_is_old = False
+
+    async def _check_node(self, path: str) -> None:
+        """Raises BadVersion when another broker deleted the node and made it anew, where one may:
+        its versions begin anew then. The bytes tell, which have times.
+        """
+        store = self.managed_ledger.store
+        if self.version == MUST_NOT_EXIST or not store.is_shared:
+            return
+        found = await store.get(path)
+        if found is None or hash(found.value) != self.node_hash:
+            raise BadVersion(f"{path} is not what was written to it last")
 
     async def create_node(self) -> None:
         """Makes a new durable cursor's node, with its state."""
@@ -596,6 +610,7 @@ async def recover_cursor(
     cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
     cursor.acks = record.acks
     cursor.version = version
+    cursor.node_hash = hash(value)
     cursor.ledger_id = record.cursors_ledger_id
     cursor.properties = record.cursor_properties
     cursor.last_active_ms = cursor._noted_active_ms = record.last_active_ms
