@@ -16,12 +16,13 @@ from one_bookie import NAME as LEDGER
 from one_bookie import run as run_node
 from one_broker import TOPIC, Client
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.broker.topics import subscription as subscriptions
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Unavailable
-from pyxbroker.mledger.cursor import Cursor, CursorClosed, CursorDeleted
+from pyxbroker.mledger.cursor import Cursor, CursorClosed, CursorDeleted, CursorError
 from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import DONE, P, Rest, run
@@ -219,6 +220,49 @@ def test_a_cursor_whose_deletion_failed_goes_on(tmp_path: Path, is_gone: bool) -
     run_node(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("how", ["persist", "close"])
+def test_a_node_that_another_broker_made_anew_is_left_alone(tmp_path: Path, how: str) -> None:
+    """Its version is that of the former one."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger, cursor = await made(node, 10)
+        node.store.is_shared = True
+        found = await node.store.get(PATH)
+        assert found is not None
+        await node.store.delete(PATH)
+        other = await node.store.put(PATH, b"somebody else's")
+        assert other.version == found.version
+        cursor.acknowledge_up_to(managed_ledger.last_confirmed)
+        with pytest.raises(CursorError, match="another broker"):
+            await getattr(cursor, how)()
+        found = await node.store.get(PATH)
+        assert found is not None
+        assert found.value == b"somebody else's"
+        assert managed_ledger.state is State.FENCED
+
+    run_node(tmp_path, scenario)
+
+
+def test_cursors_that_nobody_else_has_are_written_and_opened_again(tmp_path: Path) -> None:
+    """Also in a store that others share."""
+
+    async def scenario(node: Node) -> None:
+        node.store.is_shared = True
+        managed_ledger, cursor = await made(node, 3)
+        first, *_ = (Position(managed_ledger.last_confirmed.ledger_id, n) for n in range(3))
+        cursor.acknowledge_up_to(first)
+        await cursor.persist()
+        await managed_ledger.close()
+        cursor = await reopened(node)
+        assert cursor.backlog == 2
+        cursor.acknowledge_up_to(cursor.managed_ledger.last_confirmed)
+        await cursor.persist()
+        await cursor.managed_ledger.close()
+        assert (await reopened(node)).backlog == 0
+
+    run_node(tmp_path, scenario)
+
+
 def test_a_managed_ledger_that_failed_deletes_and_writes_no_cursor(tmp_path: Path) -> None:
     """Another broker may have it by then."""
 
@@ -391,6 +435,81 @@ def test_a_subscription_that_is_about_to_go_is_not_taken_for_one_that_is_there(
         gate.open()
         await deleting
         await topic.subscription_for("s", topic.first_position(), {}, True)
+
+    run(tmp_path, scenario)
+
+
+def test_a_subscription_is_not_deleted_of_a_topic_that_was_unloaded_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """Whoever opened it next has its node."""
+
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "s")
+        await topic.compaction_subscription()
+        stop = topic._stop_compacting
+        stopping, stopped = asyncio.Event(), asyncio.Event()
+
+        async def stop_slowly() -> None:
+            stopping.set()
+            await stopped.wait()
+
+        topic._stop_compacting = stop_slowly  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(topic.delete_subscription(COMPACTION, force=False))
+        await stopping.wait()
+        topic._stop_compacting = stop  # type: ignore[method-assign]
+        successor = await opened_anew(rest, topic)
+        stopped.set()
+        with pytest.raises(ServiceNotReady):
+            await deleting
+        subscription = successor.subscriptions[COMPACTION]
+        await subscription.skip_to(successor.last_confirmed)
+        await subscription.persist()
+        assert await serves(successor)
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_is_not_forgotten_while_it_comes(tmp_path: Path) -> None:
+    """Who unloads the topic has to find it, so that its client is told."""
+
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest)
+        former, client = await rest.broker.client(), await rest.broker.client()
+        reader = {"subscription": "r", "durable": False, "subType": pb.CommandSubscribe.Failover}
+        await former.subscribe(1, **reader)
+        read = topic._read_compacted
+        reading, go_on = asyncio.Event(), asyncio.Event()
+
+        async def read_slowly(*asked: Any) -> None:
+            reading.set()
+            await go_on.wait()
+            await read(*asked)
+
+        topic._read_compacted = read_slowly  # type: ignore[method-assign]
+        coming = asyncio.ensure_future(client.subscribe(2, read_compacted=True, **reader))
+        await reading.wait()
+        await former.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        go_on.set()
+        await coming
+        assert [len(each.consumers) for each in topic.all_subscriptions()] == [1]
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_that_could_not_come_is_forgotten(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest)
+        client = await rest.broker.client()
+
+        async def fail(*asked: Any) -> None:
+            raise ServiceNotReady("not now")
+
+        topic._read_compacted = fail  # type: ignore[method-assign]
+        fields = {"subscription": "r", "durable": False, "subType": pb.CommandSubscribe.Exclusive}
+        refused = await client.subscribe(1, read_compacted=True, **fields)
+        assert refused.message == "not now"
+        assert topic.all_subscriptions() == []
 
     run(tmp_path, scenario)
 

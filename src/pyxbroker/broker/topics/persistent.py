@@ -330,8 +330,19 @@ class PersistentTopic(Topic):
                 request.replicated,
             )
         if request.compacted and subscription.compacted is None:
-            await self._read_compacted(subscription, request)
+            await self._begin_compacted(subscription, request)
         return subscription
+
+    async def _begin_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
+        """That of a reader is not forgotten meanwhile, for another one of its name that goes."""
+        subscription.arriving += 1
+        try:
+            await self._read_compacted(subscription, request)
+        except BaseException:
+            subscription.arriving -= 1
+            self.drop_unused_reader(subscription)
+            raise
+        subscription.arriving -= 1
 
     async def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
         from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
