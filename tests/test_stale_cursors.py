@@ -486,7 +486,7 @@ def test_a_reader_is_not_forgotten_while_it_comes(tmp_path: Path) -> None:
             await go_on.wait()
             await read(*asked)
 
-        topic._read_compacted = read_slowly  # type: ignore[method-assign]
+        topic._read_compacted = read_slowly  # type: ignore[method-assign, assignment]
         coming = asyncio.ensure_future(client.subscribe(2, read_compacted=True, **reader))
         await reading.wait()
         await former.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
@@ -505,7 +505,7 @@ def test_a_reader_that_could_not_come_is_forgotten(tmp_path: Path) -> None:
         async def fail(*asked: Any) -> None:
             raise ServiceNotReady("not now")
 
-        topic._read_compacted = fail  # type: ignore[method-assign]
+        topic._read_compacted = fail  # type: ignore[method-assign, assignment]
         fields = {"subscription": "r", "durable": False, "subType": pb.CommandSubscribe.Exclusive}
         refused = await client.subscribe(1, read_compacted=True, **fields)
         assert refused.message == "not now"
