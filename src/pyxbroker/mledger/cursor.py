@@ -562,7 +562,7 @@ class Cursor:
         ledger fails meanwhile.
         """
         was_closed = self.closed  # with a managed ledger that is deleted
-        self._deletion = asyncio.get_running_loop().create_future()
+        over = self._deletion = asyncio.get_running_loop().create_future()
         self._is_deleted = True
         self.abandon()
         try:
@@ -578,8 +578,9 @@ class Cursor:
                 self._schedule_write()
             raise
         finally:
-            self._deletion.set_result(None)
-            self._deletion = None
+            over.set_result(None)
+            if self._deletion is over:
+                self._deletion = None
         if self.managed_ledger.cursors.get(self.name) is self:
             del self.managed_ledger.cursors[self.name]
         self.managed_ledger.trim()
