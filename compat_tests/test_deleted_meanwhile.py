@@ -1,7 +1,8 @@
 """Topics and namespaces that are deleted while clients are on them, and made again at once.
 
 Clients meet clean errors or nothing at all, and then a topic that works: what is published to it
-comes, in order, and nothing of the one before.
+comes, in order, and nothing of the one before. Subscriptions that are deleted while a request for
+all of them is under way cost nobody the topic.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
 from harness.brokers import Broker
+from harness.raw import RawConnection
 
 from compat_tests.conftest import ClientFactory
 
@@ -22,6 +26,8 @@ EARLIEST = pulsar.InitialPosition.Earliest
 NUMBERS = itertools.count(1)
 PATIENCE_S = 60
 STEPS = 50  # messages before it, and after it
+SUBSCRIPTIONS = 150
+ROUNDS = 6
 
 
 class Clients:
@@ -125,3 +131,29 @@ def test_what_is_deleted_under_its_clients_and_made_again_works(
     topics = [f"persistent://{namespace}/t-partition-{n}" for n in range(partitions)]
     found = broker.rest("GET", f"/admin/v2/persistent/{namespace}")
     assert found == (200, topics or [f"persistent://{namespace}/t"])
+
+
+@pytest.mark.pyxbroker  # of Apache Pulsar the truncation ends with 500
+def test_a_subscription_that_is_deleted_while_a_topic_is_truncated_costs_nobody_the_topic(
+    broker: Broker,
+) -> None:
+    name = f"truncated-{os.getpid()}-{next(NUMBERS)}"
+    path = f"/admin/v2/persistent/public/default/{name}"
+    names = [f"s{n:03}" for n in range(SUBSCRIPTIONS)]
+    with RawConnection(broker.port) as producer, ThreadPoolExecutor(1) as other:
+        producer.producer(f"persistent://public/default/{name}")
+        for each in names:
+            assert broker.rest("PUT", f"{path}/subscription/{each}", "earliest")[0] == 204
+        for number in range(ROUNDS):
+            # Nobody has acknowledged it, so the truncation has something to write for each.
+            producer.send(b"x", number)
+            assert producer.receive().type == wire.SEND_RECEIPT
+            truncating = other.submit(broker.rest, "DELETE", f"{path}/truncate")
+            time.sleep(0.01 * (number + 1))
+            assert broker.rest("DELETE", f"{path}/subscription/{names.pop()}")[0] == 204
+            assert truncating.result()[0] == 204
+        # Whoever was sent away got CLOSE_PRODUCER before this.
+        producer.send(b"x", ROUNDS)
+        assert producer.receive().type == wire.SEND_RECEIPT
+    found = broker.rest("GET", f"{path}/stats")[1]["subscriptions"]
+    assert {each: found[each]["msgBacklog"] for each in found} == dict.fromkeys(names, 1)

@@ -50,6 +50,7 @@ from pyxbroker.metadata.store import (
     NotEmpty,
     NotFound,
 )
+from pyxbroker.mledger.cursor import CursorDeleted
 from pyxbroker.policies.records import (
     DELETED,
     Change,
@@ -324,7 +325,8 @@ class Namespaces:
                 is_wanted = not is_system_cursor(each) and await may_use(each)
                 await slices.pause()
                 if is_wanted and each in topic.subscriptions:
-                    await topic.clear_backlog(each)
+                    with contextlib.suppress(CursorDeleted):
+                        await topic.clear_backlog(each)
 
         count = await self._each_persistent(name, subscription, clear, bundle, may_reach)
         if subscription is not None and not count:

@@ -14,13 +14,14 @@ from pyxbroker.base.errors import (
     PersistenceError,
     PulsarError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TopicTerminated,
     with_reference,
 )
 from pyxbroker.base.log import Log
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.store import MetadataError
-from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.cursor import CursorClosed, CursorDeleted, CursorError
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -47,6 +48,8 @@ TABLE = (
     ),
     Told(ManagedLedgerError, PersistenceError, None),
     Told(LedgerError, PersistenceError, None),
+    Told(CursorDeleted, SubscriptionNotFound, None),
+    Told(CursorClosed, ServiceNotReady, None),
     Told(CursorError, PersistenceError, None),
     Told(asyncio.TimeoutError, ServiceNotReady, "The broker did not answer in time."),
 )

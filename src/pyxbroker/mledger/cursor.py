@@ -48,6 +48,14 @@ class CursorError(Exception):
     """The state of a cursor could not be written."""
 
 
+class CursorClosed(CursorError):
+    """Whoever opens the managed ledger next has the cursor; this one changes nothing any more."""
+
+
+class CursorDeleted(CursorError):
+    """There is no such cursor any more, or will soon be none."""
+
+
 class Cursor:
     """One reader's acknowledgements. durable=False lives in memory only (readers)."""
 
@@ -55,6 +63,9 @@ class Cursor:
     # state that says what was before the mark is not durable yet.
     kept_after: Position | None = None
     _node_is_old = False  # it has other properties of the subscription
+    _node_may_be_gone = False  # it was deleted, and nobody knows whether that came to be
+    _is_deleted = False  # or is about to be
+    _deletion: asyncio.Future[None] | None = None  # resolves when one that is under way is over
 
     def __init__(
         self, managed_ledger: ManagedLedger, name: str, mark_delete: Position, durable: bool = True
@@ -68,6 +79,7 @@ class Cursor:
         self.last_active_ms = int(time.time() * 1000)  # when somebody used it last
         self._ledger_since_s = time.time()  # when its state was put in another place
         self.version = MUST_NOT_EXIST
+        self.node_hash = 0  # of the bytes that the node has
         self.ledger_id = NO_LEDGER  # that the node names
         self._noted_active_ms = 0  # what the node says of that
         self.closed = False
@@ -86,6 +98,8 @@ class Cursor:
         """Acknowledges single entries, and single messages of batches; unknown positions are
         ignored. Returns how many entries and batches it changed.
         """
+        if self.closed:
+            return 0
         before = self.acks.mark_ledger_id
         changed: int = self.acks.add_run(run, self.managed_ledger.last_entry)
         if changed:
@@ -104,7 +118,7 @@ class Cursor:
         it only those messages are acknowledged that the set leaves out.
         """
         mark = self.acks.mark_delete
-        if position <= mark or position > self.managed_ledger.last_confirmed:
+        if self.closed or position <= mark or position > self.managed_ledger.last_confirmed:
             return 0
         ledger_id, entry_id = position
         last = self.managed_ledger.last_entry(ledger_id)
@@ -170,7 +184,11 @@ class Cursor:
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """Moves the cursor (seek): everything after mark_delete is unacknowledged again, except
         the messages that an ack set leaves out of the batch that comes next.
+
+        Raises CursorClosed, CursorDeleted.
         """
+        if self.closed:
+            raise self._refusal()
         former, self.acks = self.acks, AckSet(*mark_delete, tracked=self.durable)
         self._drop_batches(former)
         if ack_set:
@@ -191,26 +209,31 @@ class Cursor:
         """All that the entries up to a mark say is in some numbers, which are kept with it."""
         self.position_properties = properties
         if not self.acknowledge_up_to(mark):
-            self._dirty = self.durable
+            self._note_change()
             self._schedule_write()
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
         """Keeps a number with the position; the future resolves when it is durable."""
         self.position_properties[key] = value
-        self._dirty = self.durable
+        self._note_change()
         return self.persist()
 
     def drop_property(self, key: str) -> asyncio.Future[None]:
         """Keeps a number no longer; the future resolves when that is durable."""
         self.position_properties.pop(key, None)
-        self._dirty = self.durable
+        self._note_change()
         return self.persist()
 
     def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
         """The subscription has other texts; the future resolves when they are durable."""
         self.properties = properties
-        self._node_is_old = self._dirty = self.durable
+        self._node_is_old = self.durable
+        self._note_change()
         return self.persist()
+
+    def _note_change(self) -> None:
+        if not self.closed:
+            self._dirty = self.durable
 
     # --- writing the state --------------------------------------------------------------------
 
@@ -225,7 +248,8 @@ class Cursor:
     def _schedule_write(self) -> None:
         if self.managed_ledger.write_failure is not None:
             self._check_writable()
-        if self._timer is None and self._writer is None and self.failure is None:
+        is_idle = self._timer is None and self._writer is None
+        if is_idle and self.failure is None and not self.closed:
             limits = self.managed_ledger.limits
             rate = limits.mark_delete_per_s
             delay = min(1.0 / rate, limits.position_held_s) if rate > 0 else 0.0
@@ -247,11 +271,16 @@ class Cursor:
         return self._dirty or (self._ledger is not None and self._ledger.wants_whole)
 
     def persist(self) -> asyncio.Future[None]:
-        """A future that resolves when everything acknowledged until now is durable."""
+        """A future that resolves when everything acknowledged until now is durable.
+
+        It fails once the cursor is closed or deleted: its node may be that of another one by then.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._check_writable()
         if self.failure is not None:
             future.set_exception(self.failure)
+        elif self.closed:
+            future.set_exception(self._refusal())
         elif not self.durable or (not self._dirty and self._writer is None):
             future.set_result(None)
         else:
@@ -259,6 +288,18 @@ class Cursor:
             self._waiters.append(future)
             self._start_writer()
         return future
+
+    def _refusal(self) -> CursorError:
+        """Why nothing of it is written any more."""
+        if self._is_deleted:
+            return CursorDeleted(f"Subscription {self.name} was deleted meanwhile.")
+        return self._closed_error()
+
+    def _closed_error(self) -> CursorClosed:
+        return CursorClosed(
+            f"The topic of subscription {self.name} was closed meanwhile, or is being closed; try"
+            " again."
+        )
 
     def _check_writable(self) -> None:
         """A cursor may be newer than the failure."""
@@ -287,6 +328,9 @@ class Cursor:
             # of them met it first.
             self.managed_ledger.fail_writes(error)
             self.fail_writes(error)
+        elif isinstance(error, CursorClosed):
+            # The managed ledger says why.
+            self.failure = error
         elif not isinstance(error, (CursorError, LedgerError, MetadataError, ManagedLedgerError)):
             # Who comes back finds the position that was written last.
             failed = self.managed_ledger.on_defect("a cursor cannot be written", error)
@@ -344,12 +388,18 @@ class Cursor:
                 return
 
     async def _write_once(self, urgent: bool) -> None:
+        self._check_alive()
         if self._ledger is None or self._ledger.is_full:
             await self._write_to_new_ledger()
             return
         await self._ledger.write(self.acks, self.position_properties, urgent)
         if self._node_is_old:
             await self._write_node(self.ledger_id)
+
+    def _check_alive(self) -> None:
+        """Raises CursorClosed when the managed ledger may have another owner by now."""
+        if self.managed_ledger.is_dead:
+            raise self._closed_error()
 
     async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
@@ -388,22 +438,42 @@ class Cursor:
 
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
+        self._check_alive()
+        path = paths.cursor(self.managed_ledger.name, self.name)
         last_active_ms, properties = self.last_active_ms, self.properties
         value = positions.encode_cursor(
             self.acks, ledger_id, self.position_properties, properties, last_active_ms
         )
-        path = paths.cursor(self.managed_ledger.name, self.name)
         try:
+            await self._check_node(path)
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
+            if self._node_may_be_gone and self.version != MUST_NOT_EXIST:
+                # By ourselves, whatever was answered: the subscription stays, so it gets another.
+                self.version = MUST_NOT_EXIST
+                await self._write_node(ledger_id)
+                return
             changed = f"cursor {self.name} was changed by another broker"
             self.managed_ledger.fence(changed)
             raise CursorError(changed) from error
         self.version = result.version
+        self.node_hash = hash(value)
         self.ledger_id = ledger_id
+        self._node_may_be_gone = False
         self._noted_active_ms = last_active_ms
         if self.properties is properties:
             self._node_is_old = False
+
+    async def _check_node(self, path: str) -> None:
+        """Raises BadVersion when another broker deleted the node and made it anew, where one may:
+        its versions begin anew then. The bytes tell, which have times.
+        """
+        store = self.managed_ledger.store
+        if self.version == MUST_NOT_EXIST or not store.is_shared:
+            return
+        found = await store.get(path)
+        if found is None or hash(found.value) != self.node_hash:
+            raise BadVersion(f"{path} is not what was written to it last")
 
     async def create_node(self) -> None:
         """Makes a new durable cursor's node, with its state."""
@@ -421,10 +491,11 @@ class Cursor:
         """Puts the state into the node and lets the cursor ledger go; nothing may be acked
         after.
         """
+        await self._finish_deletion()
         if self.closed:
             return
         self.abandon()
-        await self.finish_writing()
+        await self._finish_writing()
         if not self.durable or (self.failure is not None and not self._may_write_node):
             return
         if not positions.is_short(
@@ -466,8 +537,17 @@ class Cursor:
             self._timer.cancel()
             self._timer = None
 
-    async def finish_writing(self) -> None:
-        """Waits for a write that is under way."""
+    async def settle(self) -> None:
+        """Waits for a write or a deletion that is under way."""
+        await self._finish_deletion()
+        await self._finish_writing()
+
+    async def _finish_deletion(self) -> None:
+        # Whoever has the node next must not lose it.
+        while self._deletion is not None:
+            await asyncio.wait([self._deletion])
+
+    async def _finish_writing(self) -> None:
         # Beside the write of a new node, another would find a version that it does not know, and
         # take it for another broker's.
         if self._creating is not None and not self._creating.done():
@@ -476,17 +556,38 @@ class Cursor:
             await asyncio.wait([self._writer])
 
     async def delete(self) -> None:
-        """Removes the cursor for good. MetadataError: it may be tried again."""
+        """Removes the cursor for good. MetadataError: it is as it was, and it may be tried again.
+
+        Nothing is written once its node is being deleted. Raises CursorClosed when the managed
+        ledger fails meanwhile.
+        """
+        was_closed = self.closed  # with a managed ledger that is deleted
+        over = self._deletion = asyncio.get_running_loop().create_future()
+        self._is_deleted = True
         self.abandon()
-        await self.finish_writing()
-        if self.durable:
-            await self._delete_node()
+        try:
+            await self._finish_writing()
+            if self.durable:
+                if not was_closed:
+                    self._check_alive()
+                await self._delete_node()
+        except BaseException:
+            self._is_deleted = False
+            self.closed = was_closed or self.managed_ledger.is_dead
+            if self._has_to_write:
+                self._schedule_write()
+            raise
+        finally:
+            over.set_result(None)
+            if self._deletion is over:
+                self._deletion = None
         if self.managed_ledger.cursors.get(self.name) is self:
             del self.managed_ledger.cursors[self.name]
         self.managed_ledger.trim()
 
     async def _delete_node(self) -> None:
         path = paths.cursor(self.managed_ledger.name, self.name)
+        self._node_may_be_gone = True
         try:
             await self.managed_ledger.store.delete(path)
         except NotFound:
@@ -510,6 +611,7 @@ async def recover_cursor(
     cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
     cursor.acks = record.acks
     cursor.version = version
+    cursor.node_hash = hash(value)
     cursor.ledger_id = record.cursors_ledger_id
     cursor.properties = record.cursor_properties
     cursor.last_active_ms = cursor._noted_active_ms = record.last_active_ms

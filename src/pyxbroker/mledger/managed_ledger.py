@@ -812,7 +812,7 @@ class ManagedLedger:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""
         await self.finish_tasks()
         for cursor in list(self.cursors.values()):
-            await cursor.finish_writing()
+            await cursor.settle()
 
     async def finish_tasks(self) -> None:
         """Waits for what is under way, and for what that begins in its turn."""

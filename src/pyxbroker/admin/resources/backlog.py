@@ -4,7 +4,7 @@ truncated and unloaded, as in Pulsar's PersistentTopics and NonPersistentTopics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from pyxbroker.admin.endpoints import Content, Endpoint
 from pyxbroker.admin.errors import HttpError
@@ -188,7 +188,11 @@ async def expire(request: Request) -> Response:
     async def named(topic: PersistentTopic) -> list[Subscription]:
         return [moved_subscription_of(request, topic)]
 
-    return await _expire(request, EXPIRING, named)
+    async def persist(subscriptions: Sequence[Subscription]) -> None:
+        for each in subscriptions:
+            await each.persist()
+
+    return await _expire(request, EXPIRING, named, persist)
 
 
 async def expire_all(request: Request) -> Response:
@@ -202,11 +206,15 @@ async def expire_all(request: Request) -> Response:
             await slices.pause()
         return found
 
-    return await _expire(request, f"{EXPIRING} for all subscriptions", usable)
+    what = f"{EXPIRING} for all subscriptions"
+    return await _expire(request, what, usable, expiry.persist)
 
 
 async def _expire(
-    request: Request, what: str, of: Callable[[PersistentTopic], Awaitable[list[Subscription]]]
+    request: Request,
+    what: str,
+    of: Callable[[PersistentTopic], Awaitable[list[Subscription]]],
+    persist: Callable[[Sequence[Subscription]], Awaitable[None]],
 ) -> Response:
     name, seconds = topic_of(request), _not_negative(request, "seconds")
     await check_namespace(request, name.namespace)
@@ -217,8 +225,7 @@ async def _expire(
         subscriptions = await of(topic)
         if seconds > 0:
             await expiry.expire(topic, seconds, subscriptions)
-        for each in subscriptions:
-            await each.persist()
+        await persist(subscriptions)
 
     check_not_system(name, EXPIRING)
     await with_each(request, name, work)

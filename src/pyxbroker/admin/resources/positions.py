@@ -85,8 +85,11 @@ async def create(request: Request) -> Response:
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
             continue
-        is_new = True
         mark, ack_set = await _mark(request, topic, place)
+        if subscription in topic.subscriptions:
+            # Somebody else has made it meanwhile, and may have begun to use it.
+            continue
+        is_new = True
         made = await topic.subscription_for(
             subscription, mark, dict(place.properties), True, replicated
         )

@@ -15,7 +15,7 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.base import limits
-from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -81,8 +81,7 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
     name = request.parameters["subName"]
     for each in topic.all_subscriptions():
         if each.name == name and (each.is_durable or not topic.name.is_persistent):
-            if each.closing:
-                raise ServiceNotReady("Subscription is fenced")
+            each.check_settled()
             return each
     raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
 

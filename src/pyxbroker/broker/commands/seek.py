@@ -73,7 +73,12 @@ async def at_time(
 
 @contextlib.contextmanager
 def moving(subscription: Subscription) -> Iterator[None]:
-    """A subscription is being moved: its consumers are sent away, and who comes waits."""
+    """A subscription is being moved: its consumers are sent away, and who comes waits.
+
+    Raises ServiceNotReady when it is being moved or deleted already.
+    """
+    # Who deletes it relies on it that nobody comes any more.
+    subscription.check_settled()
     done: asyncio.Future[None] = subscription.topic.loop.create_future()
     consumers = [
         (each.connection.session.moves, each.consumer_id) for each in subscription.consumers

@@ -6,6 +6,7 @@ PersistentTopic.checkMessageExpiry, PersistentMessageExpiryMonitor.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.entry import Position
+from pyxbroker.mledger.cursor import CursorDeleted
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -85,6 +87,15 @@ async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     for each in subscriptions:
         skipped += await each.skip_to(mark)
     return skipped
+
+
+async def persist(subscriptions: Sequence[Subscription]) -> None:
+    """What they have acknowledged is durable when this returns. Those that were deleted meanwhile
+    are passed over. Raises CursorError.
+    """
+    for each in subscriptions:
+        with contextlib.suppress(CursorDeleted):
+            await each.persist()
 
 
 async def expire_subscriptions(topic: PersistentTopic) -> None:

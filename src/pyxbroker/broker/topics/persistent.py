@@ -330,8 +330,19 @@ class PersistentTopic(Topic):
                 request.replicated,
             )
         if request.compacted and subscription.compacted is None:
-            await self._read_compacted(subscription, request)
+            await self._begin_compacted(subscription, request)
         return subscription
+
+    async def _begin_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
+        """That of a reader is not forgotten meanwhile, for another one of its name that goes."""
+        subscription.arriving += 1
+        try:
+            await self._read_compacted(subscription, request)
+        except BaseException:
+            subscription.arriving -= 1
+            self.drop_unused_reader(subscription)
+            raise
+        subscription.arriving -= 1
 
     async def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
         from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
@@ -385,6 +396,10 @@ class PersistentTopic(Topic):
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
+            if found.cursor.closed:
+                # It, or the topic, goes: who comes again finds what is then.
+                self.check_open()
+                raise ServiceNotReady("Subscription is fenced")
             if replicated:
                 await found.set_replicated()
             return found
@@ -436,8 +451,7 @@ class PersistentTopic(Topic):
         await subscription.cursor.created()
         if subscription.consumers and not force:
             raise SubscriptionBusy("Subscription has active connected consumers")
-        if subscription.closing:
-            raise ServiceNotReady("Subscription is fenced")
+        subscription.check_settled()
         subscription.closing = True
         subscription.disconnect()
         await self.unsubscribe(subscription)
@@ -446,7 +460,7 @@ class PersistentTopic(Topic):
         self.check_open()
         subscription = self.subscriptions[name]
         await subscription.cursor.created()
-        if subscription.move is not None:
+        while subscription.move is not None:
             # A client moves it first, and may want something of what is cleared then.
             await asyncio.wait([subscription.move])
         await subscription.seek(self.last_confirmed)
@@ -698,8 +712,7 @@ class PersistentTopic(Topic):
         await self._stop_compacting()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
-        for each in subscriptions:
-            await each.persist()
+        await expiry.persist(subscriptions)
         if self.deduplication is not None:
             await self.deduplication.snapshot()
         await self.managed_ledger.truncate()

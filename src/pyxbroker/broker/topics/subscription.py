@@ -91,7 +91,10 @@ class SubscriptionCursor(Protocol):
         """
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
-        """Moves the cursor: everything after mark_delete is unacknowledged again."""
+        """Moves the cursor: everything after mark_delete is unacknowledged again.
+
+        Raises CursorClosed, CursorDeleted.
+        """
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
         """Keeps a number with the position; the future resolves when it is durable."""
@@ -103,13 +106,18 @@ class SubscriptionCursor(Protocol):
         """Keeps other texts of the subscription; the future resolves when they are durable."""
 
     def persist(self) -> asyncio.Future[None]:
-        """A future that resolves when everything acknowledged until now is durable."""
+        """A future that resolves when everything acknowledged until now is durable; it fails with
+        CursorClosed, CursorDeleted.
+        """
 
     async def created(self) -> None:
         """Waits until a new cursor is durable. Raises what kept it from that."""
 
     async def delete(self) -> None:
-        """Removes the cursor for good. MetadataError: it may be tried again."""
+        """Removes the cursor for good. MetadataError: it is as it was, and it may be tried again.
+
+        Raises CursorClosed.
+        """
 
 
 class Subscription:
@@ -195,10 +203,14 @@ class Subscription:
             return chooser.holder(key_shared.ranges)
         return None
 
-    def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
+    def check_settled(self) -> None:
+        """Raises ServiceNotReady while it is moved or deleted, and once it was deleted."""
         if self.closing:
             raise ServiceNotReady("Subscription is fenced")
+
+    def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
+        self.check_settled()
         self._note_use()
         self.was_used = True
         if self.consumers:
@@ -438,10 +450,11 @@ class Subscription:
         ack_set: the messages that are wanted of the batch which comes first. compacted_from: where
         those begin that want the compacted view, if before the log. An error (LedgerError,
         MetadataError) says that the move is not durable: it holds until the topic is opened anew.
+        Nothing happens once the cursor is closed or deleted. Raises CursorClosed, CursorDeleted.
         """
+        self.cursor.reset(mark_delete, ack_set)
         if self.compacted is not None:
             self.compacted.begin_at(compacted_from)
-        self.cursor.reset(mark_delete, ack_set)
         self.dispatcher.reset()
         try:
             await self.cursor.persist()
@@ -452,13 +465,14 @@ class Subscription:
         """Acknowledges everything up to a position, whoever has it; how many entries that were.
 
         Consumers keep what they have of it, and need not acknowledge it. Nothing happens while the
-        subscription is moved or deleted.
+        subscription is moved or deleted. When it is moved meanwhile, that holds.
         """
-        if self.closing or self.cursor.closed:
+        if self.closing or self.cursor.closed or mark_delete.entry_id < 0:
             return 0
-        before = self.cursor.backlog
-        if mark_delete.entry_id < 0 or not self.cursor.acknowledge_up_to(mark_delete):
+        acked = self.cursor.acknowledge_up_to(mark_delete)
+        if not acked:
             return 0
+        acks = self.acks
         run = self.topic.turn.run
         slices = Slices()
         for consumer in list(self.consumers):
@@ -467,8 +481,11 @@ class Subscription:
                 some = AckRun.of(pending[at : at + ACKNOWLEDGED_AT_ONCE])
                 run(self.dispatcher.on_acknowledged, consumer, some)
                 await slices.pause()
+                if self.acks is not acks:
+                    # What is before the mark may be wanted again.
+                    return acked
         run(self._go_on_after, mark_delete)
-        return before - self.cursor.backlog
+        return acked
 
     def _go_on_after(self, mark_delete: Position) -> None:
         self.dispatcher.skip_to(mark_delete)
@@ -476,13 +493,19 @@ class Subscription:
             self.tell_end()
 
     async def delete(self) -> None:
-        """Removes the subscription; it has no consumers any more."""
+        """Removes the subscription; it has no consumers any more.
+
+        Raises MetadataError; ServiceNotReady or CursorClosed when its topic is closed meanwhile.
+        """
+        if self.is_durable and self.cursor.closed:
+            # Its node is that of whoever opens the topic next.
+            self.topic.check_open()
+            raise ServiceNotReady("Subscription is fenced")
         self.closing = True
         try:
             await self.cursor.delete()
         except MetadataError:
             # Its node is still there, so it is: the client may try again.
-            self.cursor.closed = False
             self.closing = False
             raise
 

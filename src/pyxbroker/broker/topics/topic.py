@@ -457,7 +457,10 @@ class Topic:
         raise NotImplementedError
 
     async def clear_backlog(self, name: str) -> None:
-        """Acknowledges, for a durable subscription, everything that is stored now."""
+        """Acknowledges, for a durable subscription, everything that is stored now.
+
+        Raises CursorClosed, CursorDeleted.
+        """
         raise NotImplementedError
 
     # --- what is kept -------------------------------------------------------------------------
