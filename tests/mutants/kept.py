@@ -39,6 +39,34 @@ def kept_for(mutant: Mutant, kept: Iterable[Kept]) -> Kept | None:
 KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
+        "src/pyxbroker/compaction.pyx",
+        "LatestMessages.__cinit__",
+        """        memcpy(self.secret, start, 16)
+        self.keeps_keyless = keeps_keyless""",
+        """        self.keeps_keyless = keeps_keyless
+        memcpy(self.secret, start, 16)""",
+        "two attributes that do not know each other are set",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/compaction.pyx",
+        "LatestMessages.spill",
+        """                _write_all(file.fileno(), start[:sizeof(block.records)], self.file_size)
+                part.spilled[part.spilled_count] = <int64_t>self.file_size""",
+        """                part.spilled[part.spilled_count] = <int64_t>self.file_size
+                _write_all(file.fileno(), start[:sizeof(block.records)], self.file_size)""",
+        "the place counts from the next line on alone, which a write that fails does not reach",
+    ),
+    Kept(
+        OPEN,
+        "src/pyxbroker/connection.pyx",
+        "Connections.mark_dirty",
+        "            connection.is_dirty = True",
+        "            pass",
+        "a connection is looked at once more for each frame of a turn, and has nothing to send then",
+    ),
+    Kept(
+        EQUIVALENT,
         "src/pyxbroker/bitmap.pyx",
         "EntryBitmap._grow",
         """memset(moved + before + self.size, 0, <size_t>(grown - self.size - before) * 8)""",
@@ -70,8 +98,8 @@ KEPT: list[Kept] = [
         "src/pyxbroker/broker/commands/session.py",
         "Session.__init__",
         """        self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.stranger: Stranger | None = None  # until it is known what it wants""",
-        """        self.stranger: Stranger | None = None  # until it is known what it wants
+        self.stranger: Stranger | None = None  # until it is known who it is""",
+        """        self.stranger: Stranger | None = None  # until it is known who it is
         self.line = (pace or Pace()).line()  # of its commands; another once it is known""",
         "two attributes that do not know each other are set",
     ),
