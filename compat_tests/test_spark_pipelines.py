@@ -357,7 +357,13 @@ def test_a_page_of_analytics_has_all_it_needs(
         *("--topics-pattern", f"public/default/{pattern}", "--to", str(page), "--watch", "1"),
     )
     assert done.status == 0, done.err
-    assert f"2 topics, 3,005 messages: {page}" in done.out
+    told = done.out.splitlines()
+    assert f"2 topics, 3,005 messages: {page}" in told
+    hottest, skewed, backlog = told[-3:]
+    assert re.fullmatch(r"most comes to: \S+, [\d,.]+ messages/s", hottest)
+    assert re.fullmatch(r"most frequent key: key \d, 20\.0% of \S+-<cold>", skewed)
+    growing = "backlog that grows most: billing of .*-hot, 3,000"
+    assert re.fullmatch(rf"{growing}, [+-][\d,.]+/s", backlog)
     text = page.read_text()
     assert not re.search(r"https?://|<script|<link|src=", text.replace(broker.url, ""))
     assert "&lt;cold&gt;" in text and "<cold>" not in text
