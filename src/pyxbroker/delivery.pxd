@@ -36,6 +36,7 @@ cdef class HeldPage:
 # Which consumer of a subscription has an entry: found at the same cost however many there are.
 cdef class Holders:
     cdef list consumers                     # by slot; the first one, and free ones, are None
+    cdef list free                          # slots that nobody has any more
     cdef dict ledgers                       # ledger id -> {entry id >> HELD_PAGE_BITS: HeldPage}
     cdef HeldPage last_page                 # the one that was used last, or None
     cdef int64_t last_ledger_id

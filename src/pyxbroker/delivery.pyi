@@ -203,6 +203,16 @@ def free_some(dicts: list[FreedDict], items_max: int) -> bool:
     when it was the last of them. To free a million at once takes long.
     """
 
+def place_of(consumers: list[Any], consumer: ConsumerState) -> int:
+    """The index of a consumer, which is in the list; ValueError if it is not."""
+
+def worth_together(
+    consumers: list[Any], entries_max: int, bytes_max: int, blocked: list[Any]
+) -> tuple[int, int]:
+    """(entries, bytes) that consumers can take together, up to these. Adds to blocked those of whom
+    it had to ask and that have permits, and cannot take any all the same.
+    """
+
 def choose(consumers: Sequence[ConsumerState], turn_of: int) -> int:
     """The index of the consumer that gets the next entries; -1: nobody can take any.
 

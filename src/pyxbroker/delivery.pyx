@@ -82,12 +82,13 @@ cdef class Holders:
 
     def __init__(self):
         self.consumers = [None]
+        self.free = []
         self.ledgers = {}
 
     def add(self, ConsumerState consumer not None):
         """What is sent to a consumer from now on is noted; it must have nothing yet."""
-        if None in self.consumers[1:]:
-            consumer.holder_slot = self.consumers.index(None, 1)
+        if self.free:
+            consumer.holder_slot = self.free.pop()
             self.consumers[consumer.holder_slot] = consumer
         else:
             consumer.holder_slot = len(self.consumers)
@@ -96,7 +97,10 @@ cdef class Holders:
 
     def remove(self, ConsumerState consumer not None):
         """A consumer is gone; what it had is settled or taken back."""
+        if consumer.holders is not self:
+            return
         self.consumers[consumer.holder_slot] = None
+        self.free.append(consumer.holder_slot)
         consumer.holders = None
 
     def clear(self):
@@ -541,6 +545,37 @@ def free_some(list dicts not None, int64_t items_max):
         if isinstance(value, dict):
             dicts.append(value)
     return True
+
+
+def place_of(list consumers not None, ConsumerState consumer not None):
+    """The index of a consumer, which is in the list; looked for from its end, where those of a
+    client that hangs up are.
+    """
+    cdef Py_ssize_t at
+    for at in range(len(consumers) - 1, -1, -1):
+        if consumers[at] is consumer:
+            return at
+    raise ValueError("the consumer %d is not in the list" % consumer.consumer_id)
+
+
+def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
+                   list blocked not None):
+    """(entries, bytes) that consumers can take together, up to these. Adds to blocked those of whom
+    it had to ask and that have permits, and cannot take any all the same.
+    """
+    cdef ConsumerState consumer
+    cdef int64_t entries = 0
+    cdef int64_t size = 0
+    for consumer in consumers:
+        if consumer._can_take():
+            more, room = consumer.worth_reading(entries_max, bytes_max)
+            entries += more
+            size += room
+            if entries >= entries_max and size >= bytes_max:
+                break
+        elif consumer.permits > 0 and not consumer.closed:
+            blocked.append(consumer)
+    return min(entries, <int64_t>entries_max), min(size, bytes_max)
 
 
 def choose(list consumers not None, Py_ssize_t turn_of):

@@ -6,6 +6,7 @@ limits.py. Key_Shared's is in key_shared.py.
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerBusy
@@ -40,6 +41,9 @@ class Chooser:
 
     def forget(self, consumer: Consumer) -> None:
         """A consumer is not among the others any more, and what it had is taken back."""
+
+    def let_go(self, consumer: Consumer) -> None:
+        """All consumers are gone at once, and nothing is chosen any more."""
 
     def on_policies(self) -> None:
         """The topic's policies have changed."""
@@ -150,6 +154,10 @@ class OnlyOne(OneAtATime):
         return None
 
 
+def _rank(consumer: Consumer) -> tuple[int, str]:
+    return consumer.priority_level, consumer.name
+
+
 class SingleActive(OneAtATime):
     """Failover: one of the consumers gets everything; who it is and since when, failover.py
     says.
@@ -160,6 +168,10 @@ class SingleActive(OneAtATime):
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.active: Consumer | None = None
+
+    def add(self, consumer: Consumer) -> None:
+        # Pulsar's order, which equal names keep as they came.
+        insort(self.consumers, consumer, key=_rank)
 
     @property
     def wants_compacted(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.limits import Limits
-from pyxbroker.delivery import Holders
+from pyxbroker.delivery import Holders, place_of
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher within one turn
 STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
@@ -106,7 +107,7 @@ class Dispatcher:
         self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
+        del self.consumers[place_of(self.consumers, consumer)]
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
             # A client that reads nothing may come and go for ever.
@@ -212,6 +213,20 @@ class Dispatcher:
         if self.throttle is not None:
             self.throttle.retire()
             self.throttle = None
+
+    def let_go(self, consumer: Consumer) -> list[FreedDict]:
+        """It is abandoned, and leaves one of those that were its consumers. What that one had, for
+        free_some().
+        """
+        consumer.connection.not_when_writable(self.wake)
+        self.chooser.let_go(consumer)
+        taken = consumer.take_back()
+        self.holders.remove(consumer)
+        return taken.forget()
+
+    def forget_notes(self) -> list[FreedDict]:
+        """It is abandoned, and nobody asks what is out; for free_some()."""
+        return [self.redelivery.swap_counts(), self.holders.clear()]
 
     def _go_on_later(self) -> None:
         """Others have their turn first."""
@@ -486,11 +501,6 @@ class Dispatcher:
     def drop_read(self) -> None:
         """What is being read is not used."""
         self._round += 1
-
-    def forget_delivered(self) -> None:
-        """All of its consumers go: nothing that one of them has is for the others."""
-        self.redelivery.forget(self.consumers)
-        self.rewind()
 
     def reset(self) -> None:
         """The cursor was moved: forgets everything that was delivered."""

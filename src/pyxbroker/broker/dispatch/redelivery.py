@@ -49,6 +49,11 @@ class FromMark:
     def forget(self, consumers: list[Consumer]) -> None:
         """All that consumers have is going to be read again, and counts as never delivered."""
 
+    def swap_counts(self) -> FreedDict:
+        """Nothing counts as redelivered any more; what did, for free_some()."""
+        counts, self.counts = self.counts, {}
+        return counts
+
     def retire(self) -> None:
         """Its dispatcher does nothing any more, and nothing comes again by itself."""
         del self._dispatcher
@@ -95,7 +100,7 @@ class OneByOne(FromMark):
     def give_back(self, consumer: Consumer) -> None:
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
-            self._free(consumer, [self._swap_counts()])
+            self._free(consumer, [self.swap_counts()])
             self._returning = deque((taken, False, line) for taken, _, line in self._returning)
         if self._consumers or self._dispatcher.is_kept:
             # To read again what is set aside would be long: the next consumer finds it here.
@@ -105,10 +110,6 @@ class OneByOne(FromMark):
             self.forget([consumer])
             self._dispatcher.rewind()
         self._holders.remove(consumer)
-
-    def _swap_counts(self) -> FreedDict:
-        counts, self.counts = self.counts, {}
-        return counts
 
     def retire(self) -> None:
         super().retire()
@@ -162,7 +163,7 @@ class OneByOne(FromMark):
         for consumer in consumers:
             self._free(consumer, consumer.take_back().forget())
         if consumers:
-            self._free(consumers[0], [self._swap_counts(), self._holders.clear()])
+            self._free(consumers[0], [self.swap_counts(), self._holders.clear()])
 
     def _free(self, consumer: Consumer, dicts: list[FreedDict]) -> None:
         self._free_in(consumer.connection.session.line, dicts)
