@@ -4,7 +4,6 @@ bit.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,10 +13,13 @@ from typing import Any
 import pytest
 
 from dispatching import Desk, open_entries
-from one_broker import TOPIC, Broker, Client, run
+from one_broker import Broker, Client, run
 from pyxbroker import _native
 from pyxbroker.base import pacing
+from pyxbroker.broker.commands import seek
+from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
@@ -79,33 +81,35 @@ def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
 ) -> None:
     monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 7)
     told: list[tuple[int, bool]] = []
-    monkeypatch.setattr(
-        "pyxbroker.broker.commands.replies.active_consumer_change",
-        lambda consumer_id, is_active: told.append((consumer_id, is_active)) or b"x",
-    )
+
+    def note(consumer_id: int, is_active: bool) -> bytes:
+        told.append((consumer_id, is_active))
+        return b"x"
+
+    monkeypatch.setattr("pyxbroker.broker.commands.replies.active_consumer_change", note)
     desk = Desk(opened, lambda it: kinds.failover(it, KeySharedPolicy()), failover_delay_s=0)
     try:
         desk.connection.protocol_version = 12
         steps: list[Callable[[], None]] = []
         desk.connection.session.line.wait = steps.append
 
-        def tell(switches: int) -> Counter[int]:
+        def tell() -> None:
             told.clear()
             while steps:
                 before = len(told)
                 steps.pop(0)()
                 assert len(told) <= before + 7
-            return Counter(each for each, _ in told)
 
         joined = [desk.join(f"consumer-{number}", priority=1) for number in range(30)]
-        tell(1)
+        tell()
         # While they are told, another one is active, and then another.
         first = desk.join("a", priority=0)
         assert len(steps) == 1
         desk.leave(first)
         assert len(steps) == 1
-        tell(2)
-        last = {each: is_active for each, is_active in told}
+        tell()
+        last = dict(told)
+        assert isinstance(desk.dispatcher.chooser, SingleActive)
         chosen = desk.dispatcher.chooser.active
         assert {each.consumer_id: each is chosen for each in joined} == last
         assert max(Counter(each for each, _ in told).values()) == 1
@@ -121,7 +125,7 @@ async def subscribed(client: Client, kind: int, count: int) -> None:
         await client.subscribe(consumer_id, permits=0, subType=kind)
 
 
-def seek(client: Client, consumer_id: int, request_id: int) -> None:
+def send_seek(client: Client, consumer_id: int, request_id: int) -> None:
     client.send(
         pb.CommandSeek(consumer_id=consumer_id, request_id=request_id, message_publish_time=1)
     )
@@ -162,7 +166,7 @@ def test_a_seek_chooses_rebuilds_and_wakes_once_however_many_go(
             at_once.append(SOME + 1 - len(client.connection.consumers))
 
         monkeypatch.setattr(Subscription, "disconnect", watched)
-        seek(other, 1, 99)
+        send_seek(other, 1, 99)
         told = {(await client.receive("close_consumer")).consumer_id for _ in range(SOME)}
         assert told == set(range(1, SOME + 1))
         assert (await other.receive("success")).request_id == 99
@@ -174,5 +178,64 @@ def test_a_seek_chooses_rebuilds_and_wakes_once_however_many_go(
         # Who comes back is served.
         await client.subscribe(1, permits=10, subType=kind)
         assert [each.data for each in await client.messages(2)] == [b"1", b"2"]
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_closed_and_not_told_yet_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 1)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await broker.publish(*[b"%d" % number for number in range(20)])
+        used = client.connection.session.memory.used
+        await subscribed(client, pb.CommandSubscribe.Shared, 5)
+        for consumer_id in range(1, 6):
+            client.flow(4, consumer_id)
+        await client.messages(20)
+        subscription = (await broker.topic()).subscriptions["s"]
+        sent, connection = subscription.sent(), client.connection
+        with seek.moving(subscription):
+            # One is told; the others keep their ids, and nothing comes to them.
+            assert sorted(connection.consumers) == [2, 3, 4, 5]
+            assert (subscription.consumers, subscription.sent()) == ([], sent)
+            assert subscription.dispatcher.limits.unacked.messages == 0
+            for consumer_id in (1, 2):
+                assert seek.move_of(connection, consumer_id) is subscription.move
+            client.send(pb.CommandUnsubscribe(consumer_id=4, request_id=50))
+            client.send(pb.CommandSeek(consumer_id=5, request_id=51, message_publish_time=1))
+            client.flow(5, 3)
+            # Its client closes it, and is not told what it knows.
+            TopicCommands._close_consumer(connection, 2)
+        errors = {(await client.receive("error")).request_id for _ in range(2)}
+        assert errors == {50, 51}
+        told = {(await client.receive("close_consumer")).consumer_id for _ in range(4)}
+        assert told == {1, 3, 4, 5}
+        assert (subscription.sent(), subscription._going) == (sent, [])
+        assert (connection.consumers, connection.session.moves) == ({}, {})
+        assert connection.session.memory.used == used
+        assert (await client.quiet()) == []
+        await client.subscribe(1, subType=pb.CommandSubscribe.Shared)
+        assert {each.redelivery_count for each in await client.messages(20)} == {0}
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_that_hangs_up_before_it_is_told_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 1)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await subscribed(client, pb.CommandSubscribe.Key_Shared, 5)
+        subscription = (await broker.topic()).subscriptions["s"]
+        subscription.disconnect()
+        client.connection.close()
+        await (await broker.client()).subscribe(1, subType=pb.CommandSubscribe.Shared)
+        assert [each.connection is client.connection for each in subscription.consumers] == [False]
+        assert (subscription._going, client.connection.consumers) == ([], {})
 
     run(tmp_path, scenario)
