@@ -136,7 +136,9 @@ class ChunkedMessages:
 
     def _end(self, uuid: bytes) -> None:
         """Forgets a message; what waited is sent to anybody."""
-        self._freed |= self._messages.pop(uuid).waiting
+        message = self._messages.pop(uuid)
+        # The others are among what comes again already, or were sent again by now.
+        self._freed.update(each for each in message.new if each in message.waiting)
         self._unreleased.pop(uuid, None)
 
     def _hold(self, uuid: bytes, message: _Message, place: Place) -> None:
