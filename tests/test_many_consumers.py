@@ -4,27 +4,34 @@ bit.
 
 from __future__ import annotations
 
+import pkgutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from dispatching import Desk, open_entries
+from dispatching import ENTRIES, Desk, open_entries
 from one_broker import Broker, Client, run
 from pyxbroker import _native
 from pyxbroker.base import pacing
 from pyxbroker.broker.commands import seek
 from pyxbroker.broker.commands.topic_commands import TopicCommands
-from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
+from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.delivery import worth_together
+from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
+from stored import LEDGER
 
 FEW, MANY = 100, 3_000
 RATIO_MAX = 3  # of what it takes among many and among few; it grew with their number, or worse
@@ -113,6 +120,144 @@ def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
         chosen = desk.dispatcher.chooser.active
         assert {each.consumer_id: each is chosen for each in joined} == last
         assert max(Counter(each for each, _ in told).values()) == 1
+    finally:
+        desk.close()
+
+
+# --- who can take nothing -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks"),
+    [
+        (kinds.shared, "choosers.choose"),
+        (kinds.key_shared, "key_shared.worth_together"),
+        (kinds.failover, "choosers.SingleActive.next_consumer"),
+    ],
+)
+def test_what_is_published_asks_nobody_while_nobody_can_take_any(
+    opened: _native.Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[[Any, KeySharedPolicy], Dispatcher],
+    asks: str,
+) -> None:
+    desk = Desk(
+        opened,
+        lambda it: kind(it, KeySharedPolicy()),
+        unacked_per_consumer_max=1,
+        failover_delay_s=0,
+        delayed_delivery=False,
+    )
+    calls: Counter[str] = Counter()
+    name = f"pyxbroker.broker.dispatch.{asks}"
+    ask = pkgutil.resolve_name(name)
+
+    def counted(*args: Any) -> Any:
+        calls["asked"] += 1
+        return ask(*args)
+
+    monkeypatch.setattr(name, counted)
+    try:
+        joined = [desk.join(f"consumer-{number}") for number in range(10)]
+        for consumer in joined:
+            # They stop at their limits, or for want of permits.
+            consumer.on_flow(2 if kind is not kinds.failover else 30)
+        desk.publish(30)
+        desk.send()
+        out = sum(each.msg_out for each in joined)
+        assert out > 0
+        if kind is kinds.key_shared:
+            # Those that own no key could take some still, so what there is is read for them.
+            for consumer in joined:
+                consumer.permits = 0
+        calls.clear()
+        for _ in range(100):
+            desk.publish(1)
+        assert calls["asked"] <= 1
+        # Who can take some again gets it at once.
+        for consumer in joined:
+            held = [entry for _, entry in consumer.pending_positions()]
+            desk.acknowledge(consumer, held)
+            consumer.on_flow(10)
+        desk.send()
+        assert sum(each.msg_out for each in joined) > out
+    finally:
+        desk.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_consumers_can_take_together_is_the_sum_of_what_each_can(
+    opened: _native.Storage, seed: int
+) -> None:
+    random = Random(seed)
+    desk = Desk(opened, lambda it: kinds.key_shared(it, KeySharedPolicy()))
+    try:
+        joined = [desk.join(f"consumer-{number}") for number in range(20)]
+        for consumer in joined:
+            consumer.permits = random.choice([-1, 0, 1, 5])
+            consumer.set_unacked_max(random.choice([0, 0, 1]))
+            consumer.closed = random.random() < 0.1
+        for count_max, size_max in ((1000, 1 << 40), (12, 1 << 40), (3, 1)):
+            each = [it.worth_reading(count_max, size_max) for it in joined if it.can_deliver]
+            blocked: list[Consumer] = []
+            assert worth_together(joined, count_max, size_max, blocked) == (
+                min(sum(count for count, _ in each), count_max),
+                min(sum(size for _, size in each), size_max),
+            )
+            assert blocked == []
+    finally:
+        desk.close()
+
+
+# --- what is skipped ------------------------------------------------------------------------------
+
+
+def test_what_was_redelivered_and_is_skipped_is_forgotten_bit_by_bit(
+    opened: _native.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "COUNTS_AT_ONCE", 1)
+    desk = Desk(opened, lambda it: kinds.shared(it, KeySharedPolicy()), delayed_delivery=False)
+    try:
+        steps: list[Callable[[], None]] = []
+        desk.connection.session.line.wait = steps.append
+        consumer = desk.join("c")
+        consumer.on_flow(ENTRIES)
+        desk.publish(ENTRIES)
+        desk.dispatcher.redeliver_all(consumer)
+        counts = desk.dispatcher.redelivery.counts
+        assert len(counts) == ENTRIES
+        desk.dispatcher.skip_to(Position(LEDGER, ENTRIES - 11))
+        assert len(counts) >= ENTRIES - pacing.STEPS_AT_ONCE
+        before = len(counts)
+        while steps:
+            steps.pop(0)()
+            assert len(counts) >= before - pacing.STEPS_AT_ONCE
+            before = len(counts)
+        assert sorted(counts) == [(LEDGER, entry) for entry in range(ENTRIES - 10, ENTRIES)]
+    finally:
+        desk.close()
+
+
+def test_what_a_consumer_has_up_to_a_position_comes_in_parts(opened: _native.Storage) -> None:
+    desk = Desk(opened, lambda it: kinds.shared(it, KeySharedPolicy()), delayed_delivery=False)
+    try:
+        consumer = desk.join("c")
+        consumer.on_flow(50)
+        desk.publish(50)
+        desk.acknowledge(consumer, [3, 40])
+        parts = list(consumer.pending_up_to(LEDGER, 41, 16))
+        assert [len(each) for each in parts] == [16, 16, 8]
+        assert list(chain(*parts)) == [
+            each for each in consumer.pending_positions() if each[1] <= 41
+        ]
+        assert list(chain(*consumer.pending_up_to(LEDGER - 1, 99, 16))) == []
+        assert (
+            list(chain(*consumer.pending_up_to(LEDGER + 1, 0, 99))) == consumer.pending_positions()
+        )
+        # What is settled meanwhile changes nothing but what follows.
+        for part in consumer.pending_up_to(LEDGER, 41, 16):
+            desk.acknowledge(consumer, [entry for _, entry in part])
+        assert {entry for _, entry in consumer.pending_positions()} == set(range(42, 50))
     finally:
         desk.close()
 

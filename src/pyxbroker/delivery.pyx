@@ -450,6 +450,19 @@ cdef class ConsumerState:
         cdef dict ledger = self.pending.get(ledger_id)
         return 0 if ledger is None else ledger.get(entry_id, 0) >> 32
 
+    def pending_up_to(self, int64_t ledger_id, int64_t entry_id, Py_ssize_t count_max):
+        """Parts of what it has up to a position, of at most so many; what is settled meanwhile may
+        be among them.
+        """
+        for ledger in sorted(self.pending):
+            if ledger > ledger_id:
+                break
+            # To list the numbers of a million is a small part of what making positions of them is.
+            entries = list(self.pending.get(ledger, ()))
+            for at in range(0, len(entries), count_max):
+                yield [(ledger, entry) for entry in entries[at:at + count_max]
+                       if ledger < ledger_id or entry <= entry_id]
+
     def pending_positions(self):
         """Every delivered, unacknowledged position, in order."""
         return sorted((ledger_id, entry_id)
@@ -578,10 +591,11 @@ def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
     return min(entries, <int64_t>entries_max), min(size, bytes_max)
 
 
-def choose(list consumers not None, Py_ssize_t turn_of):
+def choose(list consumers not None, Py_ssize_t turn_of, int32_t best_level):
     """The index of the consumer that gets the next entries; -1: nobody can take any.
 
     Among those of the best priority level that can take some it is the first at or after turn_of.
+    best_level: nobody has a better one, so the first one of it that can take some is it.
     """
     cdef Py_ssize_t count = len(consumers)
     cdef Py_ssize_t best = -1
@@ -594,7 +608,32 @@ def choose(list consumers not None, Py_ssize_t turn_of):
         if (best < 0 or consumer.priority_level < level) and consumer._can_take():
             best = at
             level = consumer.priority_level
+            if level <= best_level:
+                break
     return best
+
+
+def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
+               list blocked not None):
+    """The index of the first consumer at or after turn_of for which something waits that it can
+    have now; -1: there is none. Adds to blocked those before it that have permits, and cannot take
+    any all the same.
+    """
+    cdef Py_ssize_t count = len(consumers)
+    cdef Py_ssize_t step, at
+    cdef ConsumerState consumer
+    for step in range(count):
+        at = (turn_of + step) % count
+        consumer = consumers[at]
+        if consumer.slot >= keys.slots or keys.queues[consumer.slot].count == 0:
+            continue
+        if not keys.has_ready(consumer.slot):
+            continue
+        if consumer._can_take():
+            return at
+        if consumer.permits > 0 and not consumer.closed:
+            blocked.append(consumer)
+    return -1
 
 
 cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:

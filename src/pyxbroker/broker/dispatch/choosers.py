@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyxbroker.entry import EntryBatch
 
 
+INT32_MAX = 2**31 - 1
+
+
 class Chooser:
     """The consumers of a subscription, and who of them is next."""
 
@@ -187,7 +190,7 @@ class RoundRobin(OneAtATime):
     their message.
     """
 
-    __slots__ = ("_chosen", "_turn_of")
+    __slots__ = ("_best_level", "_chosen", "_turn_of")
 
     handed_out_max = 1  # one after the other, as they would come one by one
 
@@ -196,10 +199,15 @@ class RoundRobin(OneAtATime):
         self.chunked = ChunkedMessages(dispatcher.acks)
         self._turn_of = 0
         self._chosen = -1
+        self._best_level = INT32_MAX  # nobody who ever came has a better one
+
+    def add(self, consumer: Consumer) -> None:
+        super().add(consumer)
+        self._best_level = min(self._best_level, consumer.priority_level)
 
     def next_consumer(self) -> Consumer | None:
         """The next one in turn among those of the best priority level that can take entries."""
-        self._chosen = choose(self.consumers, self._turn_of)
+        self._chosen = choose(self.consumers, self._turn_of, self._best_level)
         if self._chosen >= 0:
             return self.consumers[self._chosen]
         for consumer in self.consumers:

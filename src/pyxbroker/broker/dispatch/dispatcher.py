@@ -40,6 +40,7 @@ class Dispatcher:
     __slots__ = (
         "_abandoned",
         "_goes_on",
+        "_nobody_can",
         "_reading",
         "_round",
         "acks",
@@ -84,6 +85,7 @@ class Dispatcher:
         self._round = 0  # grows when a read that is under way has become useless
         self._goes_on = False  # a later turn does
         self._abandoned = False
+        self._nobody_can = False  # take what there is to be read; who can again wakes us
         self.trouble: ReadTrouble | None = None  # since a read went wrong
         self.waits_for_acks = False  # nothing new is read until some are acknowledged
         self.throttle: Throttle | None = None  # where rates limit what is sent
@@ -103,7 +105,7 @@ class Dispatcher:
         """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
         self.chooser.add(consumer)
         consumer.sent_total = None if self.throttle is None else self.throttle.sent
-        self.source.watch(self.wake)
+        self.source.watch(self.on_new)
         self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -113,7 +115,7 @@ class Dispatcher:
             # A client that reads nothing may come and go for ever.
             connection.not_when_writable(self.wake)
         if not self.consumers:
-            self.source.unwatch(self.wake)
+            self.source.unwatch(self.on_new)
         self.redelivery.give_back(consumer)
         self.chooser.forget(consumer)
         self.limits.let_others_go_on()
@@ -163,10 +165,32 @@ class Dispatcher:
         for consumer in self.consumers:
             consumer.sent_total = throttle.sent if is_limit else None
 
+    def let_go(self, consumer: Consumer) -> list[FreedDict]:
+        """It is abandoned, and leaves one of those that were its consumers. What that one had, for
+        free_some().
+        """
+        consumer.connection.not_when_writable(self.wake)
+        self.chooser.let_go(consumer)
+        taken = consumer.take_back()
+        self.holders.remove(consumer)
+        return taken.forget()
+
+    def forget_notes(self) -> list[FreedDict]:
+        """It is abandoned, and nobody asks what is out; for free_some()."""
+        return [self.redelivery.swap_counts(), self.holders.clear()]
+
     # --- the loop -----------------------------------------------------------------------------
+
+    def on_new(self) -> None:
+        """There are more entries. That is no news where nobody could take those before: to ask all
+        consumers once more would make each publish as long as they are many.
+        """
+        if not self._nobody_can:
+            self.wake()
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
+        self._nobody_can = False
         if self._abandoned or self.redelivery.is_returning:
             return
         try:
@@ -204,7 +228,7 @@ class Dispatcher:
         references keeps it until the collector comes.
         """
         self._abandoned = True
-        self.source.unwatch(self.wake)
+        self.source.unwatch(self.on_new)
         if self.trouble is not None:
             self.trouble.forget()
             self.trouble = None
@@ -213,20 +237,6 @@ class Dispatcher:
         if self.throttle is not None:
             self.throttle.retire()
             self.throttle = None
-
-    def let_go(self, consumer: Consumer) -> list[FreedDict]:
-        """It is abandoned, and leaves one of those that were its consumers. What that one had, for
-        free_some().
-        """
-        consumer.connection.not_when_writable(self.wake)
-        self.chooser.let_go(consumer)
-        taken = consumer.take_back()
-        self.holders.remove(consumer)
-        return taken.forget()
-
-    def forget_notes(self) -> list[FreedDict]:
-        """It is abandoned, and nobody asks what is out; for free_some()."""
-        return [self.redelivery.swap_counts(), self.holders.clear()]
 
     def _go_on_later(self) -> None:
         """Others have their turn first."""
@@ -254,6 +264,7 @@ class Dispatcher:
             if position is None:
                 return False
         worth = self.chooser.worth_reading()
+        self._nobody_can = worth is None
         if worth is not None and self.throttle is not None:
             worth = self.throttle.allowance(self, *worth)
         if worth is None:
@@ -523,9 +534,7 @@ class Dispatcher:
             self.key_queue.drop_up_to(mark)
         if self.trouble is not None:
             self.trouble.skipped(mark)
-        counts = self.redelivery.counts
-        for position in [each for each in counts if each <= mark]:
-            del counts[position]
+        self.redelivery.forget_counts_up_to(mark)
         self.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:

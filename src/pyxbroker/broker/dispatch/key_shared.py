@@ -20,7 +20,7 @@ from pyxbroker.broker.dispatch.selectors import (
     HashRangeExclusive,
     Selector,
 )
-from pyxbroker.delivery import deal, deal_now, deal_waiting, worth_together
+from pyxbroker.delivery import deal, deal_now, deal_waiting, next_ready, worth_together
 from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
@@ -206,14 +206,14 @@ class KeyQueue:
         keys = self.keys
         if keys.queued == 0:
             return None
-        count = len(self._consumers)
-        for step in range(count):
-            at = (self._turn_of + step) % count
-            consumer = self._consumers[at]
-            if keys.has_ready(consumer.slot) and self._limits.can_take(consumer):
-                self._turn_of = at + 1
-                return consumer
-        return None
+        blocked: list[Consumer] = []
+        at = next_ready(self._consumers, self._turn_of, keys, blocked)
+        for consumer in blocked:
+            self._limits.can_take(consumer)
+        if at < 0:
+            return None
+        self._turn_of = at + 1
+        return self._consumers[at]
 
     def plan(self, consumer: Consumer, count: int) -> list[tuple[int, int, int]]:
         """What to read for a consumer: (ledger id, first and last entry id)."""

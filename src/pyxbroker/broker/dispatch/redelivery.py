@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.broker.dispatch.replay import Replay
 from pyxbroker.delivery import TakenBack, free_some
 
@@ -14,10 +16,11 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.delivery import FreedDict
-    from pyxbroker.entry import AckRun
+    from pyxbroker.entry import AckRun, Position
 
 ENTRIES_AT_ONCE = 1024
 """How many deliveries are taken back, or freed, in one step: a fraction of a millisecond."""
+COUNTS_AT_ONCE = 128  # that are forgotten in a step of which many are made at once
 
 
 class FromMark:
@@ -53,6 +56,9 @@ class FromMark:
         """Nothing counts as redelivered any more; what did, for free_some()."""
         counts, self.counts = self.counts, {}
         return counts
+
+    def forget_counts_up_to(self, mark: Position) -> None:
+        """Everything up to a mark is acknowledged."""
 
     def retire(self) -> None:
         """Its dispatcher does nothing any more, and nothing comes again by itself."""
@@ -110,6 +116,13 @@ class OneByOne(FromMark):
             self.forget([consumer])
             self._dispatcher.rewind()
         self._holders.remove(consumer)
+
+    def forget_counts_up_to(self, mark: Position) -> None:
+        if self.counts:
+            # There are some as long as there are consumers.
+            line = self._consumers[0].connection.session.line
+            work = _forget_up_to(mark, list(self.counts), self.counts, line)
+            bit_by_bit(work, self._dispatcher.topic.turn.run)
 
     def retire(self) -> None:
         super().retire()
@@ -194,3 +207,17 @@ class OneByOne(FromMark):
     def _go_on(self) -> None:
         self._dispatcher.wake()
         self._limits.let_others_go_on()
+
+
+def _forget_up_to(
+    mark: Position,
+    positions: list[tuple[int, int]],
+    counts: dict[tuple[int, int], int],
+    line: Line,
+) -> Iterator[Line]:
+    """Nothing of it is sent again, so nobody asks how often it was while this goes on."""
+    for at in range(0, len(positions), COUNTS_AT_ONCE):
+        for position in positions[at : at + COUNTS_AT_ONCE]:
+            if position <= mark:
+                counts.pop(position, None)
+        yield line

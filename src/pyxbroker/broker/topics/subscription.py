@@ -518,10 +518,9 @@ class Subscription:
         run = self.topic.turn.run
         slices = Slices()
         for consumer in list(self.consumers):
-            pending = [each for each in consumer.pending_positions() if each <= mark_delete]
-            for at in range(0, len(pending), ACKNOWLEDGED_AT_ONCE):
-                some = AckRun.of(pending[at : at + ACKNOWLEDGED_AT_ONCE])
-                run(self.dispatcher.on_acknowledged, consumer, some)
+            await slices.pause()
+            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_AT_ONCE):
+                run(self.dispatcher.on_acknowledged, consumer, AckRun.of(part))
                 await slices.pause()
         run(self._go_on_after, mark_delete)
         return before - self.cursor.backlog
