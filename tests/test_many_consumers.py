@@ -26,9 +26,8 @@ from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
-from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.subscription import Subscription
-from pyxbroker.delivery import worth_together
+from pyxbroker.delivery import Blocked, worth_together
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 from stored import LEDGER
@@ -199,12 +198,12 @@ def test_what_consumers_can_take_together_is_the_sum_of_what_each_can(
             consumer.closed = random.random() < 0.1
         for count_max, size_max in ((1000, 1 << 40), (12, 1 << 40), (3, 1)):
             each = [it.worth_reading(count_max, size_max) for it in joined if it.can_deliver]
-            blocked: list[Consumer] = []
+            blocked = Blocked()
             assert worth_together(joined, count_max, size_max, blocked) == (
                 min(sum(count for count, _ in each), count_max),
                 min(sum(size for _, size in each), size_max),
             )
-            assert blocked == []
+            assert blocked.consumers == []
     finally:
         desk.close()
 

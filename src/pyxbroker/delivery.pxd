@@ -86,6 +86,14 @@ cdef class ConsumerState:
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
 
+# Of those that can take nothing although they have permits, some that can say why.
+cdef class Blocked:
+    cdef readonly list consumers            # one at a limit, and one of each connection
+    cdef bint limited                       # there is one at a limit
+    cdef Connection last                    # that a consumer was added for, or was there already
+    cdef set connections                    # all of those; None: there are none
+    cdef int add(self, ConsumerState consumer) except -1
+
 # What a consumer had delivered when that was taken back, with who is to be told of each entry.
 cdef class TakenBack:
     cdef dict pending                       # as the consumer had it

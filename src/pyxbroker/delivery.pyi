@@ -210,15 +210,18 @@ def free_some(dicts: list[FreedDict], items_max: int) -> bool:
     when it was the last of them. To free a million at once takes long.
     """
 
+class Blocked:
+    """Of consumers that have permits and cannot take any all the same, one for each cause."""
+
+    consumers: list[Any]
+
 def place_of(consumers: list[Any], consumer: ConsumerState) -> int:
     """The index of a consumer, which is in the list; ValueError if it is not."""
 
 def worth_together(
-    consumers: list[Any], entries_max: int, bytes_max: int, blocked: list[Any]
+    consumers: list[Any], entries_max: int, bytes_max: int, blocked: Blocked
 ) -> tuple[int, int]:
-    """(entries, bytes) that consumers can take together, up to these. Adds to blocked those of whom
-    it had to ask and that have permits, and cannot take any all the same.
-    """
+    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
 
 def choose(consumers: list[Any], turn_of: int, best_level: int) -> int:
     """The index of the consumer that gets the next entries; -1: nobody can take any.
@@ -226,11 +229,13 @@ def choose(consumers: list[Any], turn_of: int, best_level: int) -> int:
     best_level: nobody has a better one.
     """
 
-def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: list[Any]) -> int:
+def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: Blocked) -> int:
     """The index of the first consumer at or after turn_of for which something waits that it can
-    have now; -1: there is none. Adds to blocked those before it that have permits, and cannot take
-    any all the same.
+    have now; -1: there is none.
     """
+
+def find_blocked(consumers: list[Any]) -> Blocked:
+    """Blocked, of consumers of whom none can take any."""
 
 def deal(
     batch: EntryBatch,

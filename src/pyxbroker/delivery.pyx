@@ -571,11 +571,35 @@ def place_of(list consumers not None, ConsumerState consumer not None):
     raise ValueError("the consumer %d is not in the list" % consumer.consumer_id)
 
 
-def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
-                   list blocked not None):
-    """(entries, bytes) that consumers can take together, up to these. Adds to blocked those of whom
-    it had to ask and that have permits, and cannot take any all the same.
+cdef class Blocked:
+    """Of consumers that have permits and cannot take any all the same, one for each cause: they
+    are asked why, so that it is known when they can again.
     """
+
+    def __init__(self):
+        self.consumers = []
+
+    cdef int add(self, ConsumerState consumer) except -1:
+        if consumer.permits <= 0 or consumer.closed:
+            return 0
+        if consumer.is_blocked:
+            if not self.limited:
+                self.limited = True
+                self.consumers.append(consumer)
+        elif consumer.connection is not self.last:
+            # Others of that connection mostly come right after it.
+            self.last = consumer.connection
+            if self.connections is None:
+                self.connections = set()
+            if self.last not in self.connections:
+                self.connections.add(self.last)
+                self.consumers.append(consumer)
+        return 0
+
+
+def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
+                   Blocked blocked not None):
+    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
     cdef ConsumerState consumer
     cdef int64_t entries = 0
     cdef int64_t size = 0
@@ -586,8 +610,8 @@ def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
             size += room
             if entries >= entries_max and size >= bytes_max:
                 break
-        elif consumer.permits > 0 and not consumer.closed:
-            blocked.append(consumer)
+        else:
+            blocked.add(consumer)
     return min(entries, <int64_t>entries_max), min(size, bytes_max)
 
 
@@ -613,11 +637,20 @@ def choose(list consumers not None, Py_ssize_t turn_of, int32_t best_level):
     return best
 
 
+def find_blocked(list consumers not None):
+    """Blocked, of consumers of whom none can take any."""
+    cdef Blocked blocked = Blocked()
+    cdef ConsumerState consumer
+    for consumer in consumers:
+        if consumer.permits > 0:
+            blocked.add(consumer)
+    return blocked
+
+
 def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
-               list blocked not None):
+               Blocked blocked not None):
     """The index of the first consumer at or after turn_of for which something waits that it can
-    have now; -1: there is none. Adds to blocked those before it that have permits, and cannot take
-    any all the same.
+    have now; -1: there is none.
     """
     cdef Py_ssize_t count = len(consumers)
     cdef Py_ssize_t step, at
@@ -631,8 +664,7 @@ def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not N
             continue
         if consumer._can_take():
             return at
-        if consumer.permits > 0 and not consumer.closed:
-            blocked.append(consumer)
+        blocked.add(consumer)
     return -1
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerBusy
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
-from pyxbroker.delivery import choose, count_messages
+from pyxbroker.delivery import choose, count_messages, find_blocked
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
@@ -210,7 +210,7 @@ class RoundRobin(OneAtATime):
         self._chosen = choose(self.consumers, self._turn_of, self._best_level)
         if self._chosen >= 0:
             return self.consumers[self._chosen]
-        for consumer in self.consumers:
+        for consumer in find_blocked(self.consumers).consumers:
             # One whose socket is full, or who has too much unacknowledged, wakes us later.
             self._limits.can_take(consumer)
         return None

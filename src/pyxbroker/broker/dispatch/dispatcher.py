@@ -105,17 +105,20 @@ class Dispatcher:
         """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
         self.chooser.add(consumer)
         consumer.sent_total = None if self.throttle is None else self.throttle.sent
-        self.source.watch(self.on_new)
+        self.source.watch(self.on_more)
         self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         del self.consumers[place_of(self.consumers, consumer)]
+        if consumer.unacked_messages or self.key_queue is not None or not self.consumers:
+            # Others may have waited for what it had, or have its keys.
+            self._nobody_can = False
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
             # A client that reads nothing may come and go for ever.
             connection.not_when_writable(self.wake)
         if not self.consumers:
-            self.source.unwatch(self.on_new)
+            self.source.unwatch(self.on_more)
         self.redelivery.give_back(consumer)
         self.chooser.forget(consumer)
         self.limits.let_others_go_on()
@@ -181,9 +184,9 @@ class Dispatcher:
 
     # --- the loop -----------------------------------------------------------------------------
 
-    def on_new(self) -> None:
-        """There are more entries. That is no news where nobody could take those before: to ask all
-        consumers once more would make each publish as long as they are many.
+    def on_more(self) -> None:
+        """There are more entries, or one consumer fewer. That is no news where nobody could take
+        those before: to ask all consumers each time would take as long as they are many.
         """
         if not self._nobody_can:
             self.wake()
@@ -228,7 +231,7 @@ class Dispatcher:
         references keeps it until the collector comes.
         """
         self._abandoned = True
-        self.source.unwatch(self.on_new)
+        self.source.unwatch(self.on_more)
         if self.trouble is not None:
             self.trouble.forget()
             self.trouble = None

@@ -20,7 +20,7 @@ from pyxbroker.broker.dispatch.selectors import (
     HashRangeExclusive,
     Selector,
 )
-from pyxbroker.delivery import deal, deal_now, deal_waiting, next_ready, worth_together
+from pyxbroker.delivery import Blocked, deal, deal_now, deal_waiting, next_ready, worth_together
 from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
@@ -160,9 +160,9 @@ class KeySlots(Chooser):
             return None
         policies = self._topic.policies
         count_max, size_max = policies.read_batch_max, policies.read_bytes_max
-        blocked: list[Consumer] = []
+        blocked = Blocked()
         count, size = worth_together(self.consumers, count_max, size_max, blocked)
-        for consumer in blocked:
+        for consumer in blocked.consumers:
             self._limits.can_take(consumer)
         return (count, size) if count else None
 
@@ -206,9 +206,9 @@ class KeyQueue:
         keys = self.keys
         if keys.queued == 0:
             return None
-        blocked: list[Consumer] = []
+        blocked = Blocked()
         at = next_ready(self._consumers, self._turn_of, keys, blocked)
-        for consumer in blocked:
+        for consumer in blocked.consumers:
             self._limits.can_take(consumer)
         if at < 0:
             return None

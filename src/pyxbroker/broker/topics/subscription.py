@@ -269,7 +269,7 @@ class Subscription:
             consumer.release()
             self._count_past(consumer)
             self.dispatcher.remove_consumer(consumer)
-            self.dispatcher.wake()
+            self.dispatcher.on_more()
             self._note_use()
             self.topic.on_used()
         self.topic.drop_unused_reader(self)
