@@ -300,8 +300,9 @@ class Subscription:
             each.closed = True
         self.kind = kind
         self.dispatcher = DISPATCHERS[kind](self, policy)
-        self._going.append(going)
-        bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
+        if going:
+            self._going.append(going)
+            bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
         self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)
@@ -370,13 +371,7 @@ class Subscription:
         self.topic.turn.at_end(self._begin_anew)
 
     def _begin_anew(self) -> None:
-        if self.consumers:
-            self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
-            return
-        self.dispatcher.abandon()
-        self.kind = SubscriptionType.EXCLUSIVE
-        self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
-        self.topic.drop_unused_reader(self)
+        self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
     def tell_end(self) -> None:
         """The topic is terminated: tells consumers, once each, when nothing is left for them."""
