@@ -40,9 +40,9 @@ class Dispatcher:
     __slots__ = (
         "_abandoned",
         "_goes_on",
-        "_nobody_can",
         "_reading",
         "_round",
+        "_stuck",
         "acks",
         "chooser",
         "consumers",
@@ -85,7 +85,7 @@ class Dispatcher:
         self._round = 0  # grows when a read that is under way has become useless
         self._goes_on = False  # a later turn does
         self._abandoned = False
-        self._nobody_can = False  # take what there is to be read; who can again wakes us
+        self._stuck = False  # nobody can take what there is to be read; who can again wakes us
         self.trouble: ReadTrouble | None = None  # since a read went wrong
         self.waits_for_acks = False  # nothing new is read until some are acknowledged
         self.throttle: Throttle | None = None  # where rates limit what is sent
@@ -112,7 +112,7 @@ class Dispatcher:
         del self.consumers[place_of(self.consumers, consumer)]
         if consumer.unacked_messages or self.key_queue is not None or not self.consumers:
             # Others may have waited for what it had, or have its keys.
-            self._nobody_can = False
+            self._stuck = False
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
             # A client that reads nothing may come and go for ever.
@@ -188,12 +188,12 @@ class Dispatcher:
         """There are more entries, or one consumer fewer. That is no news where nobody could take
         those before: to ask all consumers each time would take as long as they are many.
         """
-        if not self._nobody_can:
+        if not self._stuck:
             self.wake()
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        self._nobody_can = False
+        self._stuck = False
         if self._abandoned or self.redelivery.is_returning:
             return
         try:
@@ -267,7 +267,7 @@ class Dispatcher:
             if position is None:
                 return False
         worth = self.chooser.worth_reading()
-        self._nobody_can = worth is None
+        self._stuck = worth is None
         if worth is not None and self.throttle is not None:
             worth = self.throttle.allowance(self, *worth)
         if worth is None:
