@@ -254,7 +254,7 @@ class Desk:
     def leave(self, consumer: Consumer) -> None:
         consumer.closed = True
         self.dispatcher.remove_consumer(consumer)
-        self.dispatcher.wake()
+        self.dispatcher.on_more()
 
     def acknowledge(self, consumer: Consumer, entries: list[int]) -> None:
         positions = [(LEDGER, entry) for entry in entries]

@@ -6,7 +6,7 @@ import asyncio
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.broker.dispatch import chunks
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 from pyxbroker.broker.topics import statistics
+from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.proto import PulsarApi as pb
 
 Chunk = tuple[str, int, int]  # uuid, chunk id, number of chunks
@@ -251,3 +252,40 @@ def test_a_long_uuid_is_kept_as_its_hash() -> None:
     assert max(map(len, known._messages)) == 32
     known.taker(b"a" * 1_000, (0, 2), True, one)
     assert len(known) == 1
+
+
+class CountedAcks:
+    """Nothing is acknowledged; counts how often that is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
+        self.asked += 1
+        return False
+
+
+@pytest.mark.parametrize(("messages", "each"), [(990, 20), (20, 990)])
+def test_each_chunk_that_comes_again_costs_the_same_however_many_wait(
+    messages: int, each: int
+) -> None:
+    acks, count = CountedAcks(), messages * each
+    chunked = ChunkedMessages(cast(AckSet, acks))
+    first, second = (cast(Consumer, SimpleNamespace(can_deliver=True)) for _ in range(2))
+    for entry in range(count):
+        assert chunked.taker(b"%d" % (entry // each), (1, entry), False, first) is first
+    chunked.forget(first)
+    acks.asked = 0
+    replay, taken, at_once = PositionSet(), list[int](), 0
+    while chunked.waits or len(replay):
+        before = len(replay)
+        chunked.release(replay)
+        at_once = max(at_once, len(replay) - before)
+        _, first_entry, last = replay.first_range(100)
+        for entry in range(first_entry, last + 1):
+            assert chunked.taker(b"%d" % (entry // each), (1, entry), False, second) is second
+            taken.append(entry)
+        replay.discard_range(1, first_entry, last)
+    assert sorted(taken) == list(range(count))
+    assert at_once <= chunks.RELEASED_AT_ONCE + each
+    assert acks.asked <= 4 * count

@@ -10,21 +10,31 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.selectors import SlowAutoSplit, active_by_ring
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.broker.dispatch import selectors
 from pyxbroker.broker.dispatch.key_shared import NO_RANGES
 from pyxbroker.broker.dispatch.selectors import (
+    FAILOVER_POINTS,
     ConsistentHashing,
+    FailoverRing,
     HashRangeAutoSplit,
     HashRangeExclusive,
     Selector,
-    choose_active,
 )
 from pyxbroker.hash_ranges import HashRanges
+from pyxbroker.keys import murmur3_of
 from pyxbroker.proto import PulsarApi as pb
 
-ABCD = [(0, name) for name in "abcd"]
-
 # --- Failover -------------------------------------------------------------------------------------
+
+
+def active(candidates: list[tuple[int, str]], topic: str) -> int:
+    """The index of the one that is active."""
+    ring = FailoverRing[int](topic)
+    for index, (level, name) in enumerate(candidates):
+        ring.add(index, level, name)
+    return ring.first()
 
 
 @pytest.mark.parametrize(
@@ -37,25 +47,51 @@ ABCD = [(0, name) for name in "abcd"]
     ],
 )
 def test_the_active_consumer_is_the_one_that_pulsar_chooses(topic: str, expected: str) -> None:
-    chosen = choose_active(ABCD, f"persistent://public/default/{topic}", -1, False)
-    assert ABCD[chosen][1] == expected
-
-
-def test_partitions_go_round() -> None:
-    assert [choose_active(ABCD, "t", n, False) for n in range(6)] == [0, 1, 2, 3, 0, 1]
-    by_hash = [choose_active(ABCD, f"t-partition-{n}", n, True) for n in range(20)]
-    assert len(set(by_hash)) > 1
-    assert by_hash != [n % 4 for n in range(20)]
+    assert "abcd"[
+        active([(0, name) for name in "abcd"], f"persistent://public/default/{topic}")
+    ] == (expected)
 
 
 def test_only_the_best_priority_level_counts() -> None:
-    candidates = [(0, "c"), (0, "d"), (1, "a"), (1, "b")]
-    assert [choose_active(candidates, "t", n, False) for n in range(4)] == [0, 1, 0, 1]
-    assert {choose_active(candidates, f"t{n}", -1, False) for n in range(30)} == {0, 1}
+    candidates = [(1, "a"), (0, "c"), (1, "b"), (0, "d")]
+    assert {active(candidates, f"t{n}") for n in range(30)} == {1, 3}
 
 
 def test_of_equal_names_the_last_one_is_active() -> None:
-    assert choose_active([(0, "")] * 3, "persistent://public/default/t", -1, False) == 2
+    assert active([(0, "")] * 3, "persistent://public/default/t") == 2
+
+
+@given(
+    st.text("ab", max_size=3),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 2)), max_size=30),
+)
+def test_the_active_one_is_that_of_all_points_on_a_ring(
+    topic: str, changes: list[tuple[bool, int, int]]
+) -> None:
+    ring, here = FailoverRing[int](topic), list[tuple[int, str, int]]()
+    for number, (comes, which, level) in enumerate(changes):
+        if comes:
+            here.append((level, f"name-{which % 4}", number))
+            ring.add(number, level, f"name-{which % 4}")
+        elif here:
+            ring.remove(here.pop(which % len(here))[2])
+        if here:
+            in_order = sorted(here)
+            candidates = [(level, name) for level, name, _ in in_order]
+            assert ring.first() == in_order[active_by_ring(candidates, topic)][2]
+
+
+def test_who_comes_next_costs_what_its_own_points_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+    monkeypatch.setattr(selectors, "murmur3_of", lambda data: hashed.append(1) or murmur3_of(data))
+    ring = FailoverRing[int]("t")
+    hash_ring = ConsistentHashing(FAILOVER_POINTS)
+    for number in range(1, 2_000):
+        hashed.clear()
+        ring.add(number, 0, f"name-{number}")
+        ring.first()
+        hash_ring.add(number, f"name-{number}", NO_RANGES)
+        assert len(hashed) <= 2 * FAILOVER_POINTS
 
 
 # --- owners of hashes -----------------------------------------------------------------------------
@@ -275,3 +311,35 @@ def test_consumers_that_come_and_go(kind: str, changes: list[tuple[bool, int]]) 
             moved = [(a, b) for a, b in zip(before, after, strict=False) if a != b]
             assert all(b == slot if comes else a == slot for a, b in moved if a and b)
         before = after
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_ranges_that_are_split_are_those_that_looking_at_all_finds(seed: int) -> None:
+    random = Random(seed)
+    split, slow = HashRangeAutoSplit(), SlowAutoSplit()
+    here: list[int] = []
+    most = 10 ** random.randint(0, 2)
+    for _ in range(400):
+        if here and random.random() < len(here) / most / 2:
+            slot = here.pop(random.randrange(len(here)))
+            split.remove(slot)
+            slow.remove(slot)
+        else:
+            slot = next(each for each in range(1, 500) if each not in here)
+            split.add(slot, "", NO_RANGES)
+            assert slow.add(slot)
+            here.append(slot)
+        assert owned(split) == slow.owners()
+
+
+def test_ranges_are_split_until_each_is_one_hash() -> None:
+    split = HashRangeAutoSplit()
+    for slot in range(1, 65537):
+        split.add(slot, "", NO_RANGES)
+    with pytest.raises(ConsumerAssignError, match="assigned consumers 65536"):
+        split.add(65537, "", NO_RANGES)
+    ends = [last for last, _ in owned(split)]
+    assert ends == [*range(1, 65536), 65535]
+    for slot in range(1, 65536):
+        split.remove(slot)
+    assert owned(split) == [(65535, 65536)]

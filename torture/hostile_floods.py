@@ -197,6 +197,39 @@ def slow_readers(port: int, web_port: int, most: int) -> int:
     return 20 * (50 + 50)
 
 
+def consumers_sent_away(port: int, web_port: int, most: int) -> int:
+    """A thousand consumers of a Failover subscription, and as many of a Key_Shared one, which a
+    seek sends away and which come back, and then leave one by one.
+    """
+    count = min(most, 1_000)
+    for kind in (wire.FAILOVER, wire.KEY_SHARED):
+        scene = Scene(port, f"sent-away-{kind}")
+        with scene.raw:
+            for n in range(2):
+                scene.raw.write(
+                    b"".join(
+                        wire.command(
+                            wire.SUBSCRIBE,
+                            {1: scene.topic, 2: "sub", 3: kind, 4: each, 5: each, 6: f"c{each}"},
+                        )
+                        for each in range(1, count + 1)
+                    )
+                )
+                for _ in range(count):
+                    scene.raw.wait_for(wire.SUCCESS)
+                if n == 0:
+                    scene.raw.write(wire.command(wire.SEEK, {1: 1, 2: count + 1, 4: 1}))
+                    for _ in range(count):
+                        scene.raw.wait_for(wire.CLOSE_CONSUMER)
+            leave = range(1, count + 1)
+            scene.raw.write(
+                b"".join(wire.command(wire.CLOSE_CONSUMER, {1: n, 2: n + 5_000}) for n in leave)
+            )
+            for _ in leave:
+                scene.raw.wait_for(wire.SUCCESS)
+    return 2 * 3 * count
+
+
 PEERS: dict[str, Callable[[int, int, int], int]] = {
     "connections": connections,
     "reconnecting clients": reconnects,
@@ -205,4 +238,5 @@ PEERS: dict[str, Callable[[int, int, int], int]] = {
     "half-open connections": half_open,
     "slow writers": slow_writers,
     "slow readers": slow_readers,
+    "consumers that are sent away": consumers_sent_away,
 }

@@ -36,6 +36,7 @@ cdef class HeldPage:
 # Which consumer of a subscription has an entry: found at the same cost however many there are.
 cdef class Holders:
     cdef list consumers                     # by slot; the first one, and free ones, are None
+    cdef list free                          # slots that nobody has any more
     cdef dict ledgers                       # ledger id -> {entry id >> HELD_PAGE_BITS: HeldPage}
     cdef HeldPage last_page                 # the one that was used last, or None
     cdef int64_t last_ledger_id
@@ -84,6 +85,14 @@ cdef class ConsumerState:
     cdef int _less_unacked(self, int64_t messages) noexcept
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
+
+# Of those that can take nothing although they have permits, some that can say why.
+cdef class Blocked:
+    cdef readonly list consumers            # one at a limit, and one of each connection
+    cdef bint limited                       # there is one at a limit
+    cdef Connection last                    # that a consumer was added for, or was there already
+    cdef set connections                    # all of those; None: there are none
+    cdef int add(self, ConsumerState consumer) except -1
 
 # What a consumer had delivered when that was taken back, with who is to be told of each entry.
 cdef class TakenBack:

@@ -1,6 +1,6 @@
 """What Python sees of delivery.pyx: one consumer's deliveries, and a look into an entry."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet, PositionSet
@@ -172,6 +172,13 @@ class ConsumerState:
         """Whether an entry is delivered and not acknowledged here."""
     def key_hash_of(self, ledger_id: int, entry_id: int) -> int:
         """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
+    def pending_up_to(
+        self, ledger_id: int, entry_id: int, count_max: int
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Parts of what it has up to a position, of at most so many; what is settled meanwhile may
+        be among them.
+        """
+
     def pending_positions(self) -> list[tuple[int, int]]:
         """Every delivered, unacknowledged position, in order."""
     def take_back(self) -> TakenBack:
@@ -203,11 +210,32 @@ def free_some(dicts: list[FreedDict], items_max: int) -> bool:
     when it was the last of them. To free a million at once takes long.
     """
 
-def choose(consumers: Sequence[ConsumerState], turn_of: int) -> int:
+class Blocked:
+    """Of consumers that have permits and cannot take any all the same, one for each cause."""
+
+    consumers: list[Any]
+
+def place_of(consumers: list[Any], consumer: ConsumerState) -> int:
+    """The index of a consumer, which is in the list; ValueError if it is not."""
+
+def worth_together(
+    consumers: list[Any], entries_max: int, bytes_max: int, blocked: Blocked
+) -> tuple[int, int]:
+    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
+
+def choose(consumers: list[Any], turn_of: int, best_level: int) -> int:
     """The index of the consumer that gets the next entries; -1: nobody can take any.
 
-    Among those of the best priority level that can take some it is the first at or after turn_of.
+    best_level: nobody has a better one.
     """
+
+def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: Blocked) -> int:
+    """The index of the first consumer at or after turn_of for which something waits that it can
+    have now; -1: there is none.
+    """
+
+def find_blocked(consumers: list[Any]) -> Blocked:
+    """Blocked, of consumers of whom none can take any."""
 
 def deal(
     batch: EntryBatch,

@@ -82,12 +82,13 @@ cdef class Holders:
 
     def __init__(self):
         self.consumers = [None]
+        self.free = []
         self.ledgers = {}
 
     def add(self, ConsumerState consumer not None):
         """What is sent to a consumer from now on is noted; it must have nothing yet."""
-        if None in self.consumers[1:]:
-            consumer.holder_slot = self.consumers.index(None, 1)
+        if self.free:
+            consumer.holder_slot = self.free.pop()
             self.consumers[consumer.holder_slot] = consumer
         else:
             consumer.holder_slot = len(self.consumers)
@@ -96,7 +97,10 @@ cdef class Holders:
 
     def remove(self, ConsumerState consumer not None):
         """A consumer is gone; what it had is settled or taken back."""
+        if consumer.holders is not self:
+            return
         self.consumers[consumer.holder_slot] = None
+        self.free.append(consumer.holder_slot)
         consumer.holders = None
 
     def clear(self):
@@ -446,6 +450,19 @@ cdef class ConsumerState:
         cdef dict ledger = self.pending.get(ledger_id)
         return 0 if ledger is None else ledger.get(entry_id, 0) >> 32
 
+    def pending_up_to(self, int64_t ledger_id, int64_t entry_id, Py_ssize_t count_max):
+        """Parts of what it has up to a position, of at most so many; what is settled meanwhile may
+        be among them.
+        """
+        for ledger in sorted(self.pending):
+            if ledger > ledger_id:
+                break
+            # To list the numbers of a million is a small part of what making positions of them is.
+            entries = list(self.pending.get(ledger, ()))
+            for at in range(0, len(entries), count_max):
+                yield [(ledger, entry) for entry in entries[at:at + count_max]
+                       if ledger < ledger_id or entry <= entry_id]
+
     def pending_positions(self):
         """Every delivered, unacknowledged position, in order."""
         return sorted((ledger_id, entry_id)
@@ -543,10 +560,66 @@ def free_some(list dicts not None, int64_t items_max):
     return True
 
 
-def choose(list consumers not None, Py_ssize_t turn_of):
+def place_of(list consumers not None, ConsumerState consumer not None):
+    """The index of a consumer, which is in the list; looked for from its end, where those of a
+    client that hangs up are.
+    """
+    cdef Py_ssize_t at
+    for at in range(len(consumers) - 1, -1, -1):
+        if consumers[at] is consumer:
+            return at
+    raise ValueError("the consumer %d is not in the list" % consumer.consumer_id)
+
+
+cdef class Blocked:
+    """Of consumers that have permits and cannot take any all the same, one for each cause: they
+    are asked why, so that it is known when they can again.
+    """
+
+    def __init__(self):
+        self.consumers = []
+
+    cdef int add(self, ConsumerState consumer) except -1:
+        if consumer.permits <= 0 or consumer.closed:
+            return 0
+        if consumer.is_blocked:
+            if not self.limited:
+                self.limited = True
+                self.consumers.append(consumer)
+        elif consumer.connection is not self.last:
+            # Others of that connection mostly come right after it.
+            self.last = consumer.connection
+            if self.connections is None:
+                self.connections = set()
+            if self.last not in self.connections:
+                self.connections.add(self.last)
+                self.consumers.append(consumer)
+        return 0
+
+
+def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
+                   Blocked blocked not None):
+    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
+    cdef ConsumerState consumer
+    cdef int64_t entries = 0
+    cdef int64_t size = 0
+    for consumer in consumers:
+        if consumer._can_take():
+            more, room = consumer.worth_reading(entries_max, bytes_max)
+            entries += more
+            size += room
+            if entries >= entries_max and size >= bytes_max:
+                break
+        else:
+            blocked.add(consumer)
+    return min(entries, <int64_t>entries_max), min(size, bytes_max)
+
+
+def choose(list consumers not None, Py_ssize_t turn_of, int32_t best_level):
     """The index of the consumer that gets the next entries; -1: nobody can take any.
 
     Among those of the best priority level that can take some it is the first at or after turn_of.
+    best_level: nobody has a better one, so the first one of it that can take some is it.
     """
     cdef Py_ssize_t count = len(consumers)
     cdef Py_ssize_t best = -1
@@ -559,7 +632,40 @@ def choose(list consumers not None, Py_ssize_t turn_of):
         if (best < 0 or consumer.priority_level < level) and consumer._can_take():
             best = at
             level = consumer.priority_level
+            if level <= best_level:
+                break
     return best
+
+
+def find_blocked(list consumers not None):
+    """Blocked, of consumers of whom none can take any."""
+    cdef Blocked blocked = Blocked()
+    cdef ConsumerState consumer
+    for consumer in consumers:
+        if consumer.permits > 0:
+            blocked.add(consumer)
+    return blocked
+
+
+def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
+               Blocked blocked not None):
+    """The index of the first consumer at or after turn_of for which something waits that it can
+    have now; -1: there is none.
+    """
+    cdef Py_ssize_t count = len(consumers)
+    cdef Py_ssize_t step, at
+    cdef ConsumerState consumer
+    for step in range(count):
+        at = (turn_of + step) % count
+        consumer = consumers[at]
+        if consumer.slot >= keys.slots or keys.queues[consumer.slot].count == 0:
+            continue
+        if not keys.has_ready(consumer.slot):
+            continue
+        if consumer._can_take():
+            return at
+        blocked.add(consumer)
+    return -1
 
 
 cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
+from pyxbroker.base.pacing import Line, bit_by_bit
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import wait_for
 from pyxbroker.broker.topics.consumer import Consumer
@@ -80,24 +81,38 @@ def moving(subscription: Subscription) -> Iterator[None]:
     # Who deletes it relies on it that nobody comes any more.
     subscription.check_settled()
     done: asyncio.Future[None] = subscription.topic.loop.create_future()
-    consumers = [
-        (each.connection.session.moves, each.consumer_id) for each in subscription.consumers
-    ]
+    consumers = list(subscription.consumers)
     subscription.closing = True
     subscription.move = done
-    for moves, consumer_id in consumers:
-        moves[consumer_id] = done
     try:
         subscription.disconnect()
         yield
     finally:
         subscription.closing = False
         subscription.move = None
-        for moves, consumer_id in consumers:
-            # The consumer may have come back on another topic, and been sent away there.
-            if moves.get(consumer_id) is done:
-                del moves[consumer_id]
         done.set_result(None)
+        bit_by_bit(_forget_move(consumers, done), subscription.topic.turn.run)
+
+
+def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Iterator[Line]:
+    while consumers:
+        consumer = consumers.pop()
+        session = consumer.connection.session
+        # The consumer may have come back on another topic, and been sent away there.
+        if session.moves.get(consumer.consumer_id) is move:
+            del session.moves[consumer.consumer_id]
+        yield session.line
+
+
+def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | None:
+    """The seek, if there is one, that has sent a consumer away, whether its client is told yet or
+    not.
+    """
+    consumer: Consumer | None = connection.consumers.get(consumer_id)
+    if consumer is not None and consumer.closed:
+        return consumer.subscription.move
+    move: asyncio.Future[None] | None = connection.session.moves.get(consumer_id)
+    return move
 
 
 async def over(connection: Connection, move: asyncio.Future[None] | None) -> None:
@@ -154,7 +169,7 @@ def position_of(message_id: Any) -> Position:
 
 def _consumer(connection: Connection, consumer_id: int) -> Consumer:
     consumer: Consumer | None = connection.consumers.get(consumer_id)
-    if consumer is None:
+    if consumer is None or consumer.closed:
         raise MetadataStoreError("Consumer not found")
     return consumer
 

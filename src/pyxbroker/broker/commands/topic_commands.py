@@ -261,7 +261,7 @@ class TopicCommands:
         """
         consumer_id = message.consumer_id
         session = connection.session
-        move = session.moves.get(consumer_id)
+        move = seek.move_of(connection, consumer_id)
         consumer = connection.consumers.get(consumer_id)
         opening = session.opening.get(("consumer", consumer_id))
         if opening is not None:
@@ -282,8 +282,8 @@ class TopicCommands:
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
         await opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.get(message.consumer_id)
-        if consumer is None:
-            await seek.over(connection, connection.session.moves.get(message.consumer_id))
+        if consumer is None or consumer.closed:
+            await seek.over(connection, seek.move_of(connection, message.consumer_id))
             raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)
@@ -294,7 +294,7 @@ class TopicCommands:
 
     def handle_consumer_stats(self, connection: Connection, message: Any) -> None:
         consumer = connection.consumers.get(message.consumer_id)
-        if consumer is None:
+        if consumer is None or consumer.closed:
             connection.send_frame(
                 replies.consumer_stats_failed(
                     message.request_id,

@@ -6,11 +6,12 @@ limits.py. Key_Shared's is in key_shared.py.
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerBusy
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
-from pyxbroker.delivery import choose, count_messages
+from pyxbroker.delivery import choose, count_messages, find_blocked
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch
+
+
+INT32_MAX = 2**31 - 1
 
 
 class Chooser:
@@ -40,6 +44,9 @@ class Chooser:
 
     def forget(self, consumer: Consumer) -> None:
         """A consumer is not among the others any more, and what it had is taken back."""
+
+    def let_go(self, consumer: Consumer) -> None:
+        """All consumers are gone at once, and nothing is chosen any more."""
 
     def on_policies(self) -> None:
         """The topic's policies have changed."""
@@ -150,6 +157,10 @@ class OnlyOne(OneAtATime):
         return None
 
 
+def _rank(consumer: Consumer) -> tuple[int, str]:
+    return consumer.priority_level, consumer.name
+
+
 class SingleActive(OneAtATime):
     """Failover: one of the consumers gets everything; who it is and since when, failover.py
     says.
@@ -160,6 +171,10 @@ class SingleActive(OneAtATime):
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.active: Consumer | None = None
+
+    def add(self, consumer: Consumer) -> None:
+        # Pulsar's order, which equal names keep as they came.
+        insort(self.consumers, consumer, key=_rank)
 
     @property
     def wants_compacted(self) -> bool:
@@ -175,7 +190,7 @@ class RoundRobin(OneAtATime):
     their message.
     """
 
-    __slots__ = ("_chosen", "_turn_of")
+    __slots__ = ("_best_level", "_chosen", "_turn_of")
 
     handed_out_max = 1  # one after the other, as they would come one by one
 
@@ -184,13 +199,18 @@ class RoundRobin(OneAtATime):
         self.chunked = ChunkedMessages(dispatcher.acks)
         self._turn_of = 0
         self._chosen = -1
+        self._best_level = INT32_MAX  # nobody who ever came has a better one
+
+    def add(self, consumer: Consumer) -> None:
+        super().add(consumer)
+        self._best_level = min(self._best_level, consumer.priority_level)
 
     def next_consumer(self) -> Consumer | None:
         """The next one in turn among those of the best priority level that can take entries."""
-        self._chosen = choose(self.consumers, self._turn_of)
+        self._chosen = choose(self.consumers, self._turn_of, self._best_level)
         if self._chosen >= 0:
             return self.consumers[self._chosen]
-        for consumer in self.consumers:
+        for consumer in find_blocked(self.consumers).consumers:
             # One whose socket is full, or who has too much unacknowledged, wakes us later.
             self._limits.can_take(consumer)
         return None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.limits import Limits
-from pyxbroker.delivery import Holders
+from pyxbroker.delivery import Holders, place_of
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher within one turn
 STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
@@ -41,6 +42,7 @@ class Dispatcher:
         "_goes_on",
         "_reading",
         "_round",
+        "_stuck",
         "acks",
         "chooser",
         "consumers",
@@ -83,6 +85,7 @@ class Dispatcher:
         self._round = 0  # grows when a read that is under way has become useless
         self._goes_on = False  # a later turn does
         self._abandoned = False
+        self._stuck = False  # nobody can take what there is to be read; who can again wakes us
         self.trouble: ReadTrouble | None = None  # since a read went wrong
         self.waits_for_acks = False  # nothing new is read until some are acknowledged
         self.throttle: Throttle | None = None  # where rates limit what is sent
@@ -102,17 +105,20 @@ class Dispatcher:
         """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
         self.chooser.add(consumer)
         consumer.sent_total = None if self.throttle is None else self.throttle.sent
-        self.source.watch(self.wake)
+        self.source.watch(self.on_more)
         self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
+        del self.consumers[place_of(self.consumers, consumer)]
+        if consumer.unacked_messages or self.key_queue is not None or not self.consumers:
+            # Others may have waited for what it had, or have its keys.
+            self._stuck = False
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
             # A client that reads nothing may come and go for ever.
             connection.not_when_writable(self.wake)
         if not self.consumers:
-            self.source.unwatch(self.wake)
+            self.source.unwatch(self.on_more)
         self.redelivery.give_back(consumer)
         self.chooser.forget(consumer)
         self.limits.let_others_go_on()
@@ -162,10 +168,32 @@ class Dispatcher:
         for consumer in self.consumers:
             consumer.sent_total = throttle.sent if is_limit else None
 
+    def let_go(self, consumer: Consumer) -> list[FreedDict]:
+        """It is abandoned, and leaves one of those that were its consumers. What that one had, for
+        free_some().
+        """
+        consumer.connection.not_when_writable(self.wake)
+        self.chooser.let_go(consumer)
+        taken = consumer.take_back()
+        self.holders.remove(consumer)
+        return taken.forget()
+
+    def forget_notes(self) -> list[FreedDict]:
+        """It is abandoned, and nobody asks what is out; for free_some()."""
+        return [self.redelivery.swap_counts(), self.holders.clear()]
+
     # --- the loop -----------------------------------------------------------------------------
+
+    def on_more(self) -> None:
+        """There are more entries, or one consumer fewer. That is no news where nobody could take
+        those before: to ask all consumers each time would take as long as they are many.
+        """
+        if not self._stuck:
+            self.wake()
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
+        self._stuck = False
         if self._abandoned or self.redelivery.is_returning:
             return
         try:
@@ -203,7 +231,7 @@ class Dispatcher:
         references keeps it until the collector comes.
         """
         self._abandoned = True
-        self.source.unwatch(self.wake)
+        self.source.unwatch(self.on_more)
         if self.trouble is not None:
             self.trouble.forget()
             self.trouble = None
@@ -239,6 +267,7 @@ class Dispatcher:
             if position is None:
                 return False
         worth = self.chooser.worth_reading()
+        self._stuck = worth is None
         if worth is not None and self.throttle is not None:
             worth = self.throttle.allowance(self, *worth)
         if worth is None:
@@ -487,11 +516,6 @@ class Dispatcher:
         """What is being read is not used."""
         self._round += 1
 
-    def forget_delivered(self) -> None:
-        """All of its consumers go: nothing that one of them has is for the others."""
-        self.redelivery.forget(self.consumers)
-        self.rewind()
-
     def reset(self) -> None:
         """The cursor was moved: forgets everything that was delivered."""
         self.acks = self.subscription.acks
@@ -513,9 +537,7 @@ class Dispatcher:
             self.key_queue.drop_up_to(mark)
         if self.trouble is not None:
             self.trouble.skipped(mark)
-        counts = self.redelivery.counts
-        for position in [each for each in counts if each <= mark]:
-            del counts[position]
+        self.redelivery.forget_counts_up_to(mark)
         self.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:

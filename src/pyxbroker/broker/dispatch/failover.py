@@ -6,18 +6,26 @@ Mirrors PersistentDispatcherSingleActiveConsumer.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.redelivery import FromMark
-from pyxbroker.broker.dispatch.selectors import choose_active
+from pyxbroker.broker.dispatch.selectors import FailoverRing
 
 if TYPE_CHECKING:
+    from pyxbroker.base.pacing import Line
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
 
 ACTIVE_CONSUMER_CHANGE_VERSION = 12  # of the protocol
+
+
+def _level(consumer: Consumer) -> int:
+    return consumer.priority_level
 
 
 class Failover(FromMark):
@@ -36,29 +44,35 @@ class Failover(FromMark):
         self._topic = dispatcher.topic
         self._chosen: Consumer | None = None  # active, or it will be when the delay is over
         self._switching: asyncio.TimerHandle | None = None
+        self._telling: Iterator[Line] | None = None  # who is active, to all of them
+        topic = dispatcher.topic
+        self._ring: FailoverRing[Consumer] | None = None
+        if topic.partition < 0 or topic.policies.failover_by_hash:
+            self._ring = FailoverRing(str(topic.name))
 
     def on_added(self, consumer: Consumer) -> None:
+        if self._ring is not None:
+            self._ring.add(consumer, consumer.priority_level, consumer.name)
         if not self._choose():
             self._tell(consumer)
 
     def give_back(self, consumer: Consumer) -> None:
+        if self._ring is not None:
+            self._ring.remove(consumer)
         self._choose()
 
     def _choose(self) -> bool:
         """Chooses the active consumer; True when it is another one than before."""
         consumers = self._chooser.consumers
         chosen = None
-        if consumers:
-            # Pulsar's order, which equal names keep as they came.
-            consumers.sort(key=lambda each: (each.priority_level, each.name))
-            chosen = consumers[
-                choose_active(
-                    [(each.priority_level, each.name) for each in consumers],
-                    str(self._topic.name),
-                    self._topic.partition,
-                    self._topic.policies.failover_by_hash,
-                )
-            ]
+        if not consumers:
+            pass
+        elif self._ring is not None:
+            chosen = self._ring.first()
+        else:
+            # Partitions go round among those of the best level.
+            best = bisect_right(consumers, consumers[0].priority_level, key=_level)
+            chosen = consumers[self._topic.partition % best]
         if chosen is self._chosen:
             return False
         # The next one gets again what the former one has not acknowledged.
@@ -81,6 +95,7 @@ class Failover(FromMark):
 
     def retire(self) -> None:
         super().retire()
+        self._telling = None
         self._stop()
 
     def _stop(self) -> None:
@@ -92,9 +107,27 @@ class Failover(FromMark):
         self._switching = None
         self._chooser.active = self._chosen
         self._dispatcher.rewind()
-        for consumer in self._chooser.consumers:
-            self._tell(consumer)
+        is_telling = self._telling is not None
+        self._telling = self._tell_each(list(self._chooser.consumers))
+        if not is_telling:
+            bit_by_bit(self._tell_all(), self._topic.turn.run)
         self._dispatcher.wake()
+
+    def _tell_all(self) -> Iterator[Line]:
+        """There may be a hundred thousand. A switch meanwhile makes it begin anew."""
+        while self._telling is not None:
+            telling = self._telling
+            line = next(telling, None)
+            if line is not None:
+                yield line
+            elif telling is self._telling:
+                self._telling = None
+
+    def _tell_each(self, consumers: list[Consumer]) -> Iterator[Line]:
+        for consumer in consumers:
+            if not consumer.closed:
+                self._tell(consumer)
+            yield consumer.connection.session.line
 
     def _tell(self, consumer: Consumer) -> None:
         """ACTIVE_CONSUMER_CHANGE: whether this consumer is the active one."""

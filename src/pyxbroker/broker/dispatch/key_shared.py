@@ -15,11 +15,12 @@ from pyxbroker.broker.dispatch.choosers import Chooser
 from pyxbroker.broker.dispatch.selectors import (
     RANGE_HASHES,
     ConsistentHashing,
+    FreeNumbers,
     HashRangeAutoSplit,
     HashRangeExclusive,
     Selector,
 )
-from pyxbroker.delivery import deal, deal_now, deal_waiting
+from pyxbroker.delivery import Blocked, deal, deal_now, deal_waiting, next_ready, worth_together
 from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
@@ -78,6 +79,7 @@ class KeySlots(Chooser):
         self.selector: Selector = self._make_selector()
         self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
         self.slots: list[Consumer | None] = [None]
+        self._free_slots = FreeNumbers(1)
         self.key_queue = KeyQueue(self, self._limits)
         self._look_ahead = 0
 
@@ -92,14 +94,18 @@ class KeySlots(Chooser):
     # --- consumers ----------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
-        slot = self.slots.index(None, 1) if None in self.slots[1:] else len(self.slots)
         ranges = consumer.key_shared.ranges
         if isinstance(self.selector, HashRangeExclusive):
             self.selector.check(ranges)
             other = self.holder(ranges)
             if other is not None:
                 raise ConsumerAssignError(f"Range conflict with consumer {other}")
-        self.selector.add(slot, consumer.name, ranges)
+        slot = self._free_slots.take()
+        try:
+            self.selector.add(slot, consumer.name, ranges)
+        except ConsumerAssignError:
+            self._free_slots.give_back(slot)
+            raise
         super().add(consumer)
         if slot == len(self.slots):
             self.slots.append(None)
@@ -118,8 +124,13 @@ class KeySlots(Chooser):
     def forget(self, consumer: Consumer) -> None:
         consumer.keys = None
         self.slots[consumer.slot] = None
+        self._free_slots.give_back(consumer.slot)
         self.selector.remove(consumer.slot)
         self._owners_changed()
+
+    def let_go(self, consumer: Consumer) -> None:
+        consumer.keys = None
+        self.slots[consumer.slot] = None
 
     def ranges_by_slot(self) -> dict[int, list[list[int]]]:
         """The hashes of each slot as [first, last], ascending."""
@@ -149,13 +160,11 @@ class KeySlots(Chooser):
             return None
         policies = self._topic.policies
         count_max, size_max = policies.read_batch_max, policies.read_bytes_max
-        count = size = 0
-        for consumer in self.consumers:
-            if self._limits.can_take(consumer):
-                entries, room = consumer.worth_reading(count_max, size_max)
-                count += entries
-                size += room
-        return (min(count, count_max), min(size, size_max)) if count else None
+        blocked = Blocked()
+        count, size = worth_together(self.consumers, count_max, size_max, blocked)
+        for consumer in blocked.consumers:
+            self._limits.can_take(consumer)
+        return (count, size) if count else None
 
     def send(
         self,
@@ -197,14 +206,14 @@ class KeyQueue:
         keys = self.keys
         if keys.queued == 0:
             return None
-        count = len(self._consumers)
-        for step in range(count):
-            at = (self._turn_of + step) % count
-            consumer = self._consumers[at]
-            if keys.has_ready(consumer.slot) and self._limits.can_take(consumer):
-                self._turn_of = at + 1
-                return consumer
-        return None
+        blocked = Blocked()
+        at = next_ready(self._consumers, self._turn_of, keys, blocked)
+        for consumer in blocked.consumers:
+            self._limits.can_take(consumer)
+        if at < 0:
+            return None
+        self._turn_of = at + 1
+        return self._consumers[at]
 
     def plan(self, consumer: Consumer, count: int) -> list[tuple[int, int, int]]:
         """What to read for a consumer: (ledger id, first and last entry id)."""

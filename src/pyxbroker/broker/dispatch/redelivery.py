@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.broker.dispatch.replay import Replay
 from pyxbroker.delivery import TakenBack, free_some
 
@@ -14,10 +16,11 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.delivery import FreedDict
-    from pyxbroker.entry import AckRun
+    from pyxbroker.entry import AckRun, Position
 
 ENTRIES_AT_ONCE = 1024
 """How many deliveries are taken back, or freed, in one step: a fraction of a millisecond."""
+COUNTS_AT_ONCE = 128  # that are forgotten in a step of which many are made at once
 
 
 class FromMark:
@@ -48,6 +51,14 @@ class FromMark:
 
     def forget(self, consumers: list[Consumer]) -> None:
         """All that consumers have is going to be read again, and counts as never delivered."""
+
+    def swap_counts(self) -> FreedDict:
+        """Nothing counts as redelivered any more; what did, for free_some()."""
+        counts, self.counts = self.counts, {}
+        return counts
+
+    def forget_counts_up_to(self, mark: Position) -> None:
+        """Everything up to a mark is acknowledged."""
 
     def retire(self) -> None:
         """Its dispatcher does nothing any more, and nothing comes again by itself."""
@@ -95,7 +106,7 @@ class OneByOne(FromMark):
     def give_back(self, consumer: Consumer) -> None:
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
-            self._free(consumer, [self._swap_counts()])
+            self._free(consumer, [self.swap_counts()])
             self._returning = deque((taken, False, line) for taken, _, line in self._returning)
         if self._consumers or self._dispatcher.is_kept:
             # To read again what is set aside would be long: the next consumer finds it here.
@@ -106,9 +117,12 @@ class OneByOne(FromMark):
             self._dispatcher.rewind()
         self._holders.remove(consumer)
 
-    def _swap_counts(self) -> FreedDict:
-        counts, self.counts = self.counts, {}
-        return counts
+    def forget_counts_up_to(self, mark: Position) -> None:
+        if self.counts:
+            # There are some as long as there are consumers.
+            line = self._consumers[0].connection.session.line
+            work = _forget_up_to(mark, list(self.counts), self.counts, line)
+            bit_by_bit(work, self._dispatcher.topic.turn.run)
 
     def retire(self) -> None:
         super().retire()
@@ -162,7 +176,7 @@ class OneByOne(FromMark):
         for consumer in consumers:
             self._free(consumer, consumer.take_back().forget())
         if consumers:
-            self._free(consumers[0], [self._swap_counts(), self._holders.clear()])
+            self._free(consumers[0], [self.swap_counts(), self._holders.clear()])
 
     def _free(self, consumer: Consumer, dicts: list[FreedDict]) -> None:
         self._free_in(consumer.connection.session.line, dicts)
@@ -193,3 +207,17 @@ class OneByOne(FromMark):
     def _go_on(self) -> None:
         self._dispatcher.wake()
         self._limits.let_others_go_on()
+
+
+def _forget_up_to(
+    mark: Position,
+    positions: list[tuple[int, int]],
+    counts: dict[tuple[int, int], int],
+    line: Line,
+) -> Iterator[Line]:
+    """Nothing of it is sent again, so nobody asks how often it was while this goes on."""
+    for at in range(0, len(positions), COUNTS_AT_ONCE):
+        for position in positions[at : at + COUNTS_AT_ONCE]:
+            if position <= mark:
+                counts.pop(position, None)
+        yield line

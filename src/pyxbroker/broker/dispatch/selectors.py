@@ -7,41 +7,75 @@ the same after a move from one to the other, and tools show the same ranges.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
-from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from bisect import bisect_left, bisect_right, insort
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
 from pyxbroker.keys import murmur3_of
 
 FAILOVER_POINTS = 100  # of each consumer on the ring
+HASH_MASK = 2**31 - 1  # of what murmur3_of() returns
 HASH_MAX = 65535
 RING_HASHES = 65535  # a ring leaves out 0
 RANGE_HASHES = 65536
+LARGEST_SPARE = 64
+
+T = TypeVar("T")
 
 Owners: TypeAlias = "tuple[array[int], array[int]]"
 """The last hashes of ranges, ascending, and who has each: a slot, or 0 for nobody."""
 
 
-def choose_active(
-    candidates: Sequence[tuple[int, str]], topic: str, partition: int, by_hash: bool
-) -> int:
-    """The index of the active consumer among candidates: (priority level, name), in that order.
+class FailoverRing(Generic[T]):
+    """Who of the candidates of the best priority level is active: that of the first point at or
+    after the topic's on a ring of points of their names. Of those whose points meet, it is the last
+    one by name, and of equal names the one that came last.
 
-    Partitions (index 0 or more) go round among those of the best level; for other topics, or when
-    by_hash says so (activeConsumerFailoverConsistentHashing), their names are put on a ring.
+    The topic stays where it is, so of each candidate only the point counts that is next to it.
     """
-    best = [each for each in candidates if each[0] == candidates[0][0]]
-    if partition >= 0 and not by_hash:
-        return partition % len(best)
-    ring: dict[int, int] = {}
-    for index, (_, name) in enumerate(best):
-        for point in range(FAILOVER_POINTS):
-            ring[murmur3_of(f"{name}{point}".encode())] = index
-    hashes = sorted(ring)
-    at = bisect_left(hashes, murmur3_of(topic.encode()))
-    return ring[hashes[at if at < len(hashes) else 0]]
+
+    def __init__(self, topic: str) -> None:
+        self._from = murmur3_of(topic.encode())
+        self._came = 0
+        self._places: dict[T, _Place] = {}
+        self._sorted: list[tuple[_Place, T]] = []
+
+    def add(self, candidate: T, level: int, name: str) -> None:
+        self._came += 1
+        place = (level, self._distance(name), name, self._came)
+        self._places[candidate] = place
+        # No two places are equal, so candidates are not compared.
+        insort(self._sorted, (place, candidate))
+
+    def remove(self, candidate: T) -> None:
+        place = self._places.pop(candidate)
+        del self._sorted[bisect_left(self._sorted, place, key=_place_of)]
+
+    def first(self) -> T:
+        """The active one; there must be some."""
+        best = self._sorted[0][0][:2]
+        at = bisect_right(self._sorted, best, key=_level_and_distance)
+        return self._sorted[at - 1][1]
+
+    def _distance(self, name: str) -> int:
+        return min(
+            (murmur3_of(f"{name}{point}".encode()) - self._from) & HASH_MASK
+            for point in range(FAILOVER_POINTS)
+        )
+
+
+_Place: TypeAlias = "tuple[int, int, str, int]"
+"""Of a candidate: its priority level, how far its next point is, its name, and when it came."""
+
+
+def _place_of(candidate: tuple[_Place, object]) -> _Place:
+    return candidate[0]
+
+
+def _level_and_distance(candidate: tuple[_Place, object]) -> tuple[int, int]:
+    return candidate[0][:2]
 
 
 class Selector(Protocol):
@@ -72,34 +106,42 @@ class ConsistentHashing:
 
     def __init__(self, points: int) -> None:
         self._points = points
-        self._sorted: list[int] = []
-        self._at: dict[int, int] = {}  # point -> slot
+        # The points that there are, ascending, and the slot that has each.
+        self._ends = array("H")
+        self._slots = array("i")
         self._behind: dict[int, list[int]] = {}  # point -> slots that came later
         self._names: dict[int, tuple[str, int]] = {}  # slot -> name and its number
+        self._numbers: dict[str, FreeNumbers] = {}  # of a name
 
     def add(self, slot: int, name: str, ranges: HashRanges) -> None:
-        taken = {number for other, number in self._names.values() if other == name}
-        number = next(n for n in range(len(taken) + 1) if n not in taken)
-        self._names[slot] = (name, number)
+        numbers = self._numbers.setdefault(name, FreeNumbers(0))
+        self._names[slot] = (name, numbers.take())
+        ends, slots = self._ends, self._slots
         for point in self._points_of(slot):
-            if point not in self._at:
-                self._at[point] = slot
-                insort(self._sorted, point)
-            else:
+            at = bisect_left(ends, point)
+            if at < len(ends) and ends[at] == point:
                 self._behind.setdefault(point, []).append(slot)
+            else:
+                ends.insert(at, point)
+                slots.insert(at, slot)
 
     def remove(self, slot: int) -> None:
         points = self._points_of(slot)
-        del self._names[slot]
+        name, number = self._names.pop(slot)
+        numbers = self._numbers[name]
+        numbers.give_back(number)
+        if numbers.used == 0:
+            del self._numbers[name]
+        ends, slots = self._ends, self._slots
         for point in points:
             behind = self._behind.get(point)
-            if self._at[point] != slot:
+            at = bisect_left(ends, point)
+            if slots[at] != slot:
                 self._behind[point].remove(slot)
             elif behind:
-                self._at[point] = behind.pop(0)
+                slots[at] = behind.pop(0)
             else:
-                del self._at[point]
-                del self._sorted[bisect_left(self._sorted, point)]
+                del ends[at], slots[at]
             if behind is not None and not behind:
                 del self._behind[point]
 
@@ -113,12 +155,31 @@ class ConsistentHashing:
         }
 
     def owners(self) -> Owners:
-        ends = array("H", self._sorted)
-        slots = array("i", map(self._at.__getitem__, self._sorted))
+        ends, slots = self._ends[:], self._slots[:]
         if ends and ends[-1] < HASH_MAX:
             ends.append(HASH_MAX)
             slots.append(slots[0])
         return ends, slots
+
+
+class FreeNumbers:
+    """Numbers from `first` on, of which the lowest that is free is taken."""
+
+    def __init__(self, first: int) -> None:
+        self.used = 0
+        self._next = first  # was never taken
+        self._back: list[int] = []  # a heap
+
+    def take(self) -> int:
+        self.used += 1
+        if self._back:
+            return heappop(self._back)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        self.used -= 1
+        heappush(self._back, number)
 
 
 class HashRangeAutoSplit:
@@ -127,43 +188,73 @@ class HashRangeAutoSplit:
     hashes = RANGE_HASHES
 
     def __init__(self) -> None:
-        self._ends: list[int] = []  # ascending; the last one is RANGE_HASHES
-        self._owners: dict[int, int] = {}
+        # The last hashes of the ranges, ascending, and who has each. The last range ends behind all
+        # hashes, at RANGE_HASHES, and has HASH_MAX here.
+        self._ends = array("H")
+        self._slots = array("i")
+        self._end_of: dict[int, int] = {}  # slot -> end of its range
+        self._largest: list[tuple[int, int, int]] = []  # a heap: minus the size, start, end
 
     def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         if not self._ends:
-            self._ends = [RANGE_HASHES]
-            self._owners[RANGE_HASHES] = slot
+            self._insert(0, RANGE_HASHES, slot)
             return
-        start = 0
-        best, best_size = 0, 0
-        for end in self._ends:
-            if end - start > best_size:
-                best, best_size = end, end - start
-            start = end
-        if best_size <= 1:
+        size, end = self._find_largest()
+        if size <= 1:
             raise ConsumerAssignError(
                 f"No more range can assigned to new consumer, assigned consumers {len(self._ends)}"
             )
-        middle = best - (best_size >> 1)
-        insort(self._ends, middle)
-        self._owners[middle] = slot
+        self._insert(self._index_of(end), end - (size >> 1), slot)
 
     def remove(self, slot: int) -> None:
-        at = next(i for i, end in enumerate(self._ends) if self._owners[end] == slot)
-        end = self._ends[at]
+        end = self._end_of.pop(slot)
+        at = self._index_of(end)
         if end == RANGE_HASHES and at > 0:
             # The one before it takes the end of the whole.
-            before = self._ends[at - 1]
-            self._owners[end] = self._owners.pop(before)
-            del self._ends[at - 1]
-        else:
-            del self._ends[at]
-            del self._owners[end]
+            before = self._slots[at - 1]
+            self._slots[at] = before
+            self._end_of[before] = end
+            at -= 1
+        del self._ends[at], self._slots[at]
+        self._note(at)
+
+    def _insert(self, at: int, end: int, slot: int) -> None:
+        self._ends.insert(at, min(end, HASH_MAX))
+        self._slots.insert(at, slot)
+        self._end_of[slot] = end
+        self._note(at)
+        self._note(at + 1)
+
+    def _index_of(self, end: int) -> int:
+        """The range with that end, or the first one behind it."""
+        last = len(self._ends) - 1
+        return last if end == RANGE_HASHES else bisect_left(self._ends, end, hi=last)
+
+    def _range(self, at: int) -> tuple[int, int, int]:
+        """As it stands in the heap."""
+        start = self._ends[at - 1] if at else 0
+        end = RANGE_HASHES if at == len(self._ends) - 1 else self._ends[at]
+        return start - end, start, end
+
+    def _note(self, at: int) -> None:
+        """A range has another start or end than before, if it is there."""
+        count = len(self._ends)
+        if len(self._largest) > 2 * count + LARGEST_SPARE:
+            # Most of them are ranges that are no more.
+            self._largest = [self._range(each) for each in range(count)]
+            heapify(self._largest)
+        elif at < count:
+            heappush(self._largest, self._range(at))
+
+    def _find_largest(self) -> tuple[int, int]:
+        """(size, end) of the largest range, of equal ones the first."""
+        while self._range(self._index_of(self._largest[0][2])) != self._largest[0]:
+            heappop(self._largest)
+        minus_size, _, end = self._largest[0]
+        return -minus_size, end
 
     def owners(self) -> Owners:
-        ends = array("H", (min(end, HASH_MAX) for end in self._ends))
-        return ends, array("i", map(self._owners.__getitem__, self._ends))
+        return self._ends[:], self._slots[:]
 
 
 class HashRangeExclusive:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import (
@@ -15,17 +16,20 @@ from pyxbroker.base.errors import (
     SubscriptionBusy,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
+from pyxbroker.delivery import free_some
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
+    from pyxbroker.base.pacing import Line
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.topics.compacted import CompactedSource
     from pyxbroker.broker.topics.consumer import Consumer
@@ -41,6 +45,7 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
+FREED_AT_ONCE = 32  # of what is known of entries, in a step of which many are made at once
 
 
 class SubscriptionType(enum.IntEnum):
@@ -147,6 +152,7 @@ class Subscription:
         self.closing = False  # it is being deleted or moved: no consumer may come
         self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
         self.arriving = 0  # consumers that are on their way to it
+        self._going: list[list[Consumer]] = []  # detached, and their clients are being told
         self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
         self._past_msg_out = 0  # to consumers that are gone
         self._past_bytes_out = 0
@@ -270,31 +276,90 @@ class Subscription:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
-        if consumer in self.consumers:
+        if not consumer.closed:
             consumer.closed = True
             consumer.release()
-            self._past_msg_out += consumer.msg_out
-            self._past_bytes_out += consumer.bytes_out
-            self._past_sent_ms = max(self._past_sent_ms, consumer.last_sent_ms)
+            self._count_past(consumer)
             self.dispatcher.remove_consumer(consumer)
-            self.dispatcher.wake()
+            self.dispatcher.on_more()
             self._note_use()
             self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
     def disconnect(self, but: Consumer | None = None) -> None:
-        """Detaches every consumer, and tells the clients of all but one, which knows."""
-        going = list(self.consumers)
+        """Detaches every consumer, and tells the clients of all but one, which knows.
+
+        They are gone at once: who comes next gets what they had not acknowledged, and nothing is
+        for those that go right after another. There may be a hundred thousand, so the clients are
+        told bit by bit; until then the consumer is closed, and still has its id.
+        """
+        if not self.consumers:
+            self.dispatcher.rewind()
+            return
+        chooser = self.dispatcher.chooser
+        policy = chooser.policy if isinstance(chooser, KeySlots) else KeySharedPolicy()
+        self._detach_all(self.kind, policy, but)
+
+    def _detach_all(
+        self, kind: SubscriptionType, policy: KeySharedPolicy, but: Consumer | None = None
+    ) -> None:
+        """Goes on with a new dispatcher, which has no consumers."""
+        former = self.dispatcher
+        former.abandon()
+        going = former.consumers[::-1]
+        former.consumers.clear()
         for each in going:
-            # What the first one has not acknowledged is not for those that go right after it.
             each.closed = True
-        self.dispatcher.forget_delivered()
-        for each in going:
-            connection = each.connection
-            connection.consumers.pop(each.consumer_id, None)
-            if each is not but:
-                connection.send_frame(replies.close_consumer(each.consumer_id))
-            self.remove_consumer(each)
+        self.kind = kind
+        self.dispatcher = DISPATCHERS[kind](self, policy)
+        if going:
+            self._going.append(going)
+            bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
+        self._note_use()
+        self.topic.on_used()
+        self.topic.drop_unused_reader(self)
+
+    def _let_go(
+        self, former: Dispatcher, going: list[Consumer], but: Consumer | None
+    ) -> Iterator[Line]:
+        """Tells clients that their consumers are gone, from the end of the list on, and frees what
+        those had.
+        """
+        move = self.move
+        line = going[-1].connection.session.line
+        while going:
+            consumer = going[-1]
+            line = consumer.connection.session.line
+            self._let_one_go(consumer, consumer is not but, move)
+            going.pop()
+            unused = former.let_go(consumer)
+            yield line
+            while not free_some(unused, FREED_AT_ONCE):
+                yield line
+        self._going.remove(going)
+        self.dispatcher.limits.let_others_go_on()
+        unused = former.forget_notes()
+        while not free_some(unused, FREED_AT_ONCE):
+            yield line
+
+    def _let_one_go(
+        self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
+    ) -> None:
+        connection, consumer_id = consumer.connection, consumer.consumer_id
+        self._count_past(consumer)
+        consumer.release()
+        if connection.consumers.get(consumer_id) is not consumer:
+            return  # its client has closed it meanwhile, and may have another one of that id
+        del connection.consumers[consumer_id]
+        if is_told:
+            connection.send_frame(replies.close_consumer(consumer_id))
+        if move is not None and not move.done():
+            connection.session.moves[consumer_id] = move
+
+    def _count_past(self, consumer: Consumer) -> None:
+        self._past_msg_out += consumer.msg_out
+        self._past_bytes_out += consumer.bytes_out
+        self._past_sent_ms = max(self._past_sent_ms, consumer.last_sent_ms)
 
     def send_away(self, consumer: Consumer) -> None:
         """Detaches one consumer; its client is told, and may come back."""
@@ -318,22 +383,7 @@ class Subscription:
         self.topic.turn.at_end(self._begin_anew)
 
     def _begin_anew(self) -> None:
-        former = self.dispatcher
-        going = list(former.consumers)
-        former.abandon()
-        self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
-        self.kind = SubscriptionType.EXCLUSIVE
-        for each in going:
-            each.closed = True
-            self._past_msg_out += each.msg_out
-            self._past_bytes_out += each.bytes_out
-            each.take_back()
-            each.release()
-            each.connection.consumers.pop(each.consumer_id, None)
-            each.connection.send_frame(replies.close_consumer(each.consumer_id))
-        self._note_use()
-        self.topic.on_used()
-        self.topic.drop_unused_reader(self)
+        self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
     def tell_end(self) -> None:
         """The topic is terminated: tells consumers, once each, when nothing is left for them."""
@@ -351,7 +401,7 @@ class Subscription:
     def sent(self) -> tuple[int, int]:
         """Messages and bytes sent to consumers since the topic was opened."""
         messages, size = self._past_msg_out, self._past_bytes_out
-        for each in self.consumers:
+        for each in chain(self.consumers, *self._going):
             messages += each.msg_out
             size += each.bytes_out
         return messages, size
@@ -373,7 +423,8 @@ class Subscription:
     @property
     def last_sent_ms(self) -> int:
         """When a consumer was sent something last, in ms since 1970; 0: never."""
-        return max((each.last_sent_ms for each in self.consumers), default=0) or self._past_sent_ms
+        consumers = chain(self.consumers, *self._going)
+        return max((each.last_sent_ms for each in consumers), default=0) or self._past_sent_ms
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
@@ -476,10 +527,9 @@ class Subscription:
         run = self.topic.turn.run
         slices = Slices()
         for consumer in list(self.consumers):
-            pending = [each for each in consumer.pending_positions() if each <= mark_delete]
-            for at in range(0, len(pending), ACKNOWLEDGED_AT_ONCE):
-                some = AckRun.of(pending[at : at + ACKNOWLEDGED_AT_ONCE])
-                run(self.dispatcher.on_acknowledged, consumer, some)
+            await slices.pause()
+            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_AT_ONCE):
+                run(self.dispatcher.on_acknowledged, consumer, AckRun.of(part))
                 await slices.pause()
                 if self.acks is not acks:
                     # What is before the mark may be wanted again.
