@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -100,7 +101,7 @@ def test_many_that_wait_for_the_limit_of_a_broker_are_called_a_few_in_a_turn(des
     whole = BrokerUnacked(10, desk.connection.group.turn.more)
     called: list[int] = []
     for number in range(100):
-        whole.on_unblocked(lambda number=number: called.append(number))  # type: ignore[misc]
+        whole.on_unblocked(partial(called.append, number))
     whole.go_on()
     assert called == [0]
     for left in range(2, 101):
@@ -111,7 +112,7 @@ def test_many_that_wait_for_the_limit_of_a_broker_are_called_a_few_in_a_turn(des
 def test_many_that_wait_for_room_in_one_socket_are_called_a_few_in_a_turn(desk: Desk) -> None:
     called: list[int] = []
     for number in range(100):
-        desk.connection.when_writable(lambda number=number: called.append(number))  # type: ignore[misc]
+        desk.connection.when_writable(partial(called.append, number))
     cast(Any, desk.connection)._resume_delivery()
     assert called == [0]
     for left in range(2, 101):

@@ -206,6 +206,7 @@ class NonPersistentTopic(Topic):
         """Sends the clients away; there is nothing else to delete."""
         assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
         self.disconnect()
+        await self.left()
         self._ledger.is_closed = True
 
 
