@@ -15,10 +15,11 @@ from one_bookie import run as run_node
 from one_broker import Broker, run
 from pyxbroker.base import slices
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.topics import expiry, quotas
+from pyxbroker.broker.topics import expiry, persistent, quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.entry import Position
+from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
 
@@ -312,6 +313,49 @@ def test_many_cursors_are_closed_some_at_the_same_time(
         assert turns.most <= CLOSED_AT_ONCE
 
     run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_many_cursors_are_opened_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        start = managed_ledger.first_position()
+        names = {f"c{number}" for number in range(opening.READ_AT_ONCE + 20)}
+        for name in names:
+            await cursor_at(managed_ledger, name, start)
+        await managed_ledger.close()
+        turns, reads = Turns(), Turns()
+        turns.count(monkeypatch, opening, "recover_cursor")
+        reads.count(monkeypatch, node.store, "get")
+        opened = await node.open(SHORT)
+        turns.stop()
+        reads.stop()
+        assert set(opened.cursors) == names
+        assert turns.most == 1
+        assert reads.most <= opening.READ_AT_ONCE
+
+    run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_the_subscriptions_of_a_topic_are_made_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        names = set(topic.subscriptions)
+        await broker.topics.unload(topic.name)
+        turns = Turns()
+        turns.count(monkeypatch, persistent, "Subscription")
+        opened = await broker.topic()
+        turns.stop()
+        assert set(opened.subscriptions) == names
+        assert {each.backlog for each in opened.subscriptions.values()} == {5}
+        assert turns.most == 1
+
+    run(tmp_path, scenario)
 
 
 def test_acknowledgements_that_pass_a_ledger_do_not_look_at_all_cursors_each(

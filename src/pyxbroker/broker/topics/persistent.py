@@ -90,9 +90,6 @@ class PersistentTopic(Topic):
         managed_ledger.listener = self
         if EPOCH_PROPERTY in managed_ledger.properties:
             self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
-        for cursor in managed_ledger.cursors.values():
-            if cursor.name != DEDUPLICATION_CURSOR:
-                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
@@ -179,7 +176,14 @@ class PersistentTopic(Topic):
             self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
 
     async def prepare(self) -> None:
-        """Reads what it has to know before it serves anybody. Raises LedgerError, MetadataError."""
+        """Makes its subscriptions, and reads what it has to know before it serves anybody. Raises
+        LedgerError, MetadataError.
+        """
+        slices = Slices()
+        for cursor in list(self.managed_ledger.cursors.values()):
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            await slices.pause()
         if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
             from pyxbroker.broker.topics.entry_metadata import EntryMetadata
 
