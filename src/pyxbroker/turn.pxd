@@ -11,7 +11,7 @@ from pyxbroker.turn_watch cimport TurnWatch
 
 cdef enum:
     SHARE_NS = 2 * 1000 * 1000      # of a turn of the loop, for all calls of one Share
-    SHARE_CALL_NS = 1000 * 1000     # a call that has lasted so long asks for another turn
+    STEPS_NS = 1000 * 1000          # of one dispatcher in one go
 
 
 # What many may want in one moment, each a small thing: of a turn of the loop it takes SHARE_NS, and
@@ -19,7 +19,7 @@ cdef enum:
 cdef class Share:
     cdef Turn turn
     cdef public int64_t turn_ns     # SHARE_NS, but in tests
-    cdef public int64_t call_ns     # SHARE_CALL_NS
+    cdef public int64_t call_ns     # a call that has lasted so long asks for another turn
     cdef object waiting             # OrderedDict of calls
     cdef int64_t spent_ns           # since the turn that was asked for last
     cdef bint scheduled

@@ -9,10 +9,10 @@ from pyxbroker.turn_watch cimport turn_mark, turn_now_ns
 cdef class Share:
     """Calls that together take no more than a share of a turn of the loop; see turn.pxd."""
 
-    def __cinit__(self, Turn turn):
+    def __cinit__(self, Turn turn, int64_t call_ns):
         self.turn = turn
         self.turn_ns = SHARE_NS
-        self.call_ns = SHARE_CALL_NS
+        self.call_ns = call_ns
         self.waiting = OrderedDict()  # whose first one is found at once
         self.run_call = self._run
 
@@ -82,8 +82,9 @@ cdef class Turn:
 
     def __cinit__(self, loop):
         self.loop = loop
-        self.news = Share(self)
-        self.more = Share(self)
+        # Of a hundred subscriptions all are told in one go, and each socket is written once.
+        self.news = Share(self, SHARE_NS)
+        self.more = Share(self, STEPS_NS)
         self.calls = []
         self.last_calls = []
 
