@@ -134,6 +134,9 @@ class Permits:
         self._served_in.append(self._turn[0])
         self._call()
 
+    def on_ack(self, run: Any, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+        self.on_flow(0)
+
 
 async def served_at_once(
     side: Served, count: int, call: Callable[[], object] = lambda: None
@@ -177,6 +180,24 @@ def test_a_turn_serves_no_further_socket_when_its_time_is_over() -> None:
     async def scenario(side: Served) -> None:
         served_in, _ = await served_at_once(side, 5, lambda: time.sleep(0.006))
         assert Counter(Counter(served_in).values()) == {1: 5}
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("command", [flow(1), ack()], ids=["flow", "ack"])
+def test_what_a_command_makes_others_do_counts_in_a_turn(command: bytes) -> None:
+    """A connection's turn is over when its time is, and not after so many commands."""
+
+    async def scenario(side: Served) -> None:
+        turn, served_in = [0], list[int]()
+        side.connection.consumers[2] = Permits(served_in, turn, lambda: time.sleep(0.003))
+        side.far.send(command * 12)
+        while len(served_in) < 12 and turn[0] < 100:
+            turn[0] += 1
+            await asyncio.sleep(0)
+        # 5 ms, and the command that they are over with; those of the first turn begin with it.
+        assert len(served_in) == 12
+        assert max(Counter(served_in).values()) <= 3
 
     served(scenario)
 

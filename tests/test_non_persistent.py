@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_broker import Broker, Client, run, section
+from one_bookie import until
+from one_broker import Broker, Client, data_of, run, section
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import non_persistent
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.metadata import paths
@@ -17,6 +20,7 @@ from pyxbroker.proto import PulsarApi as pb
 
 NAME = "non-persistent://public/default/t"
 SUB = pb.CommandSubscribe
+MANY = 2 * non_persistent.FEW
 TYPES = (SUB.Exclusive, SUB.Shared, SUB.Failover, SUB.Key_Shared)
 
 
@@ -381,5 +385,104 @@ def test_asking_for_the_last_message_is_refused_and_is_no_fault_of_the_broker(
         assert answer.error == pb.UnknownError
         assert "non-persistent" in answer.message
         assert "a command failed" not in caplog.text
+
+    run(tmp_path, scenario)
+
+
+async def many_subscribe(client: Client) -> None:
+    for number in range(MANY):
+        await client.subscribe(number, topic=NAME, subscription=f"s{number}", durable=False)
+
+
+def test_many_subscriptions_get_everything_in_order_a_few_in_a_turn(tmp_path: Path) -> None:
+    """Its producer has its receipts when all had their chance."""
+
+    async def scenario(broker: Broker) -> None:
+        client, sender = await broker.client(), await broker.client()
+        await many_subscribe(client)
+        await sender.produce(topic=NAME)
+        news = broker.node.turn.news
+        news.turn_ns, news.call_ns = 1, 0
+        topic = await topic_of(broker)
+        data = data_of(3)
+        for sequence_id, each in enumerate(data):
+            sender.publish(sequence_id, each)
+            await asyncio.sleep(0)
+        for sequence_id in range(3):
+            assert (await sender.receive("send_receipt")).sequence_id == sequence_id
+        got: dict[int, list[bytes]] = {number: [] for number in range(MANY)}
+        for message in await client.messages(3 * MANY):
+            got[message.consumer_id].append(message.data)
+        assert got == dict.fromkeys(range(MANY), data)
+        assert not topic._rounds
+
+    run(tmp_path, scenario)
+
+
+def test_a_round_takes_a_turn_no_longer_than_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, sender = await broker.client(), await broker.client()
+        await many_subscribe(client)
+        await sender.produce(topic=NAME)
+        given: list[int] = []
+        turn = 0
+
+        def tick() -> None:
+            nonlocal turn, handle
+            turn += 1
+            handle = broker.loop.call_soon(tick)
+
+        give = non_persistent._give
+
+        def counted(batch: Any, subscription: Any) -> None:
+            given.append(turn)
+            give(batch, subscription)
+
+        monkeypatch.setattr(non_persistent, "_give", counted)
+        news = broker.node.turn.news
+        news.turn_ns, news.call_ns = 1, 0
+        handle = broker.loop.call_soon(tick)
+        sender.publish(0, b"x")
+        await sender.receive("send_receipt")
+        handle.cancel()
+        assert len(given) == MANY
+        assert len(set(given)) == MANY
+
+    run(tmp_path, scenario)
+
+
+def test_who_leaves_during_a_round_keeps_nobody_else_from_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, leaving, sender = [await broker.client() for _ in range(3)]
+        await many_subscribe(client)
+        await leaving.subscribe(7, topic=NAME, subscription="leaves", durable=False)
+        await sender.produce(topic=NAME)
+        news = broker.node.turn.news
+        news.turn_ns, news.call_ns = 1, 0
+        sender.publish(0, b"x")
+        await asyncio.sleep(0)
+        leaving.connection.close()
+        await sender.receive("send_receipt")
+        assert len(await client.messages(MANY)) == MANY
+        sender.publish(1, b"y")
+        await sender.receive("send_receipt")
+        assert {each.data for each in await client.messages(MANY)} == {b"y"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_is_closed_during_a_round_answers_its_producers(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, sender = await broker.client(), await broker.client()
+        await many_subscribe(client)
+        await sender.produce(topic=NAME)
+        news = broker.node.turn.news
+        news.turn_ns, news.call_ns = 1, 0
+        sender.publish(0, b"x")
+        await asyncio.sleep(0)
+        await broker.topics.unload(TopicName.get(NAME))
+        await until(lambda: sender.connection.pending_sends == 0)
 
     run(tmp_path, scenario)

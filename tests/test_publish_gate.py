@@ -232,7 +232,7 @@ class Idle(PersistentTopic):
         self.name = TopicName.get(TOPIC)
         self.call = call
 
-    def close_producers(self, only_waiting: bool = False) -> int:
+    def close_waiting_producers(self) -> int:
         if self.call is not None:
             self.call()
         return 0

@@ -249,7 +249,7 @@ def test_what_the_log_refuses_is_told_beside_what_steps_decided(tmp_path: Path) 
         topic.set_publish_steps([answering()])
         client = await broker.client()
         await client.produce()
-        topic.close_producers = lambda only_waiting=False: 0  # type: ignore[method-assign]
+        topic.close_producers = lambda: None  # type: ignore[method-assign]
         await topic.terminate()
         client.publish(0, b"answer")
         client.publish(1, b"too late")

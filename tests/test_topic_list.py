@@ -571,13 +571,13 @@ def test_a_watcher_that_cannot_be_told_keeps_nobody_else_from_it(
             await watch(client, watcher_id=watcher_id)
         attempts = 0
 
-        def fail(watcher_id: int, *change: Any) -> bytes:
+        async def fail(watcher_id: int, *change: Any) -> bytes:
             nonlocal attempts
             if watcher_id == 2:
                 attempts += 1
                 if attempts < 3:
                     raise ValueError("nobody has thought of this")
-            return update_of(watcher_id, *change)
+            return await update_of(watcher_id, *change)
 
         monkeypatch.setattr(topic_list.replies, "topic_update", fail)
         await broker.topic(PREFIX + "a1")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manual_loop import ManualLoop
 from one_bookie import append
 from one_broker import Broker, Client, data_of, run, section
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.delivery import UnackedCount
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.turn import Turn
 
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
 KEY_SHARED = {"subType": pb.CommandSubscribe.Key_Shared}
@@ -174,7 +177,7 @@ def test_a_limit_that_changes() -> None:
 
 
 def test_who_waits_for_the_broker_is_called_once() -> None:
-    whole = BrokerUnacked(10)
+    whole = BrokerUnacked(10, Turn(cast(asyncio.AbstractEventLoop, ManualLoop())).more)
     calls: list[str] = []
     call = lambda: calls.append("called")  # noqa: E731
     whole.on_unblocked(call)

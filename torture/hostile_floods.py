@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from harness import wire
 from harness.raw import RawConnection
 
+from torture.hostile_fanout import flows_of_many_subscriptions, sends_to_many_subscriptions
 from torture.hostile_inputs import (
     BASE,
     TOPIC,
@@ -235,6 +236,8 @@ PEERS: dict[str, Callable[[int, int, int], int]] = {
     "reconnecting clients": reconnects,
     "consumers that leave at once": consumers_that_leave,
     "lookups and requests of 200 connections each": lookups_of_many,
+    "SENDs for many subscriptions": sends_to_many_subscriptions,
+    "FLOWs of many subscriptions": flows_of_many_subscriptions,
     "half-open connections": half_open,
     "slow writers": slow_writers,
     "slow readers": slow_readers,

@@ -137,6 +137,7 @@ cdef class Connection:
     cdef AckCommand ack             # and what it says besides its ids
     cdef RedeliverCommand redeliver
     cdef int paused
+    cdef bint has_worked                    # since the last look at the clock: not only SENDs came
     cdef bint is_granted                    # its turn has come: the next command need not wait
     cdef bint has_ended                     # the peer has hung up
     cdef bint reading

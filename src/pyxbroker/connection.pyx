@@ -429,15 +429,9 @@ cdef class Connection:
         cdef uint32_t looked_at = 0
         cdef int64_t began_ns = 0
         cdef bint was_granted = self.is_granted
+        if was_granted:
+            began_ns = turn_now_ns()
         while not self.closed and not self.paused & PAUSED_FRAMES:
-            if looked_at == FRAMES_PER_LOOK:
-                looked_at = 0
-                if began_ns == 0:
-                    began_ns = turn_now_ns() if was_granted else self.group.turn.began_ns()
-                if turn_now_ns() - began_ns > READ_NS_MAX:
-                    self._wait_turn()
-                    break
-            looked_at += 1
             frame_bytes_max = self.group.frame_bytes_max
             if not self.established and HANDSHAKE_FRAME_BYTES_MAX < frame_bytes_max:
                 frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
@@ -453,6 +447,16 @@ cdef class Connection:
                     if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
                 self.close()
                 return 0
+            # What a FLOW, an ACK or a redelivery brings may take as long as a thousand SENDs.
+            if self.has_worked or looked_at == FRAMES_PER_LOOK:
+                self.has_worked = False
+                looked_at = 0
+                if began_ns == 0:
+                    began_ns = self.group.turn.began_ns()
+                if turn_now_ns() - began_ns > READ_NS_MAX:
+                    self._wait_turn()
+                    break
+            looked_at += 1
             if not self._on_frame(&frame):
                 break
             if self.part_at and not self.closed:
@@ -508,6 +512,7 @@ cdef class Connection:
                 if kind == CMD_SEND:
                     self._on_send(frame, message, size)
                     return True
+                self.has_worked = True
                 if kind == CMD_ACK:
                     self._on_ack(message, size)
                     return True
@@ -887,7 +892,7 @@ cdef class Connection:
         calls = self.waiting_output
         self.waiting_output = {}
         for call in calls:
-            call()
+            self.group.turn.more.run(call)
 
     def when_writable(self, call):
         """Calls call() once when the peer has read enough for delivery to go on."""

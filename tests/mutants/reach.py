@@ -56,7 +56,7 @@ CYTHON = {
     "reads": "entry embedded_bookie ledger read_trouble dispatch",
     "sequence_ids": "deduplication entry confirmed_runs publish_gate",
     "tls": "tls tls_connection connection",
-    "turn": "turn connection",
+    "turn": "turn connection watchers flow_costs",
     "turn_watch": "stalls metrics",
 }
 C = (

@@ -150,7 +150,7 @@ class PublishGate:
         if not isinstance(topic, PersistentTopic):
             return
         try:
-            self._sends += topic.close_producers(only_waiting=True)
+            self._sends += topic.close_waiting_producers()
             topic.take_back_waiting()
         except Exception as error:
             # A defect of one topic is not one of the others, whose clients wait as well.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import Pace
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.entry import CRC32C, Digest
 from pyxbroker.ledger.handle import (
@@ -98,6 +99,7 @@ class LedgerClient:
         publish_latency: PublishLatency | None = None,
     ) -> None:
         self.turn = turn
+        self.cursor_pace = Pace()  # of cursors that write what nobody waits for
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
         self._store = store

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import paced
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.handle import JournalFailed, LedgerError
 from pyxbroker.ledger.patience import Patience
@@ -35,6 +36,7 @@ from pyxbroker.mledger.cursor_ledger import CursorLedger, recover_position
 from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
+    from pyxbroker.base.pacing import Line
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.mledger")
@@ -264,7 +266,8 @@ class Cursor:
     def _on_timer(self) -> None:
         self._timer = None
         if self._has_to_write and not self.closed:
-            self._start_writer()
+            # Thousands may have the same time, and go on together after each write.
+            self._start_writer(self.managed_ledger.cursor_line)
 
     @property
     def _has_to_write(self) -> bool:
@@ -306,9 +309,13 @@ class Cursor:
         if self.durable and self.managed_ledger.write_failure is not None:
             self.fail_writes(self.managed_ledger.write_failure)
 
-    def _start_writer(self) -> None:
+    def _start_writer(self, line: Line | None = None) -> None:
+        """line: what it waits in for its turn at each step."""
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+            writing = self._write_all()
+            self._writer = asyncio.get_running_loop().create_task(
+                writing if line is None else paced(writing, line)
+            )
             self._writer.add_done_callback(self._on_writer_done)
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:

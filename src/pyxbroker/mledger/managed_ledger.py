@@ -53,12 +53,15 @@ from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.state import State
 
 if TYPE_CHECKING:
+    from pyxbroker.base.pacing import Line
     from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.mledger")
 
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
+
+CLOSED_AT_ONCE = 64  # cursors
 
 
 class ManagedLedger:
@@ -80,6 +83,8 @@ class ManagedLedger:
     write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
     _failure: ManagedLedgerError | None = None
     _trim_failure: Exception | None = None  # why the last trim deleted nothing
+    holder: Cursor | None = None  # one of those that needed the oldest ledger, when last looked at
+    _cursor_line: Line | None = None
 
     def __init__(
         self,
@@ -775,6 +780,13 @@ class ManagedLedger:
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
+    @property
+    def cursor_line(self) -> Line:
+        """Its cursors wait in it for their turn, where nobody waits for them."""
+        if self._cursor_line is None:
+            self._cursor_line = self.client.cursor_pace.line()
+        return self._cursor_line
+
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -796,8 +808,7 @@ class ManagedLedger:
         self._closing = self.is_closing = True
         try:
             await self.finish_tasks()
-            cursors = [cursor.close() for cursor in self.cursors.values()]
-            outcomes = await asyncio.gather(*cursors, return_exceptions=True)
+            outcomes = await self._close_cursors()
             await self.finish_tasks()
             outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
             errors = [outcome for outcome in outcomes if outcome is not None]
@@ -807,6 +818,17 @@ class ManagedLedger:
                 raise errors[0]
         finally:
             self.is_closing = False
+
+    async def _close_cursors(self) -> list[BaseException | None]:
+        """What became of each. There may be thousands, and what is written for many at once comes
+        back in one turn of the loop.
+        """
+        outcomes: list[BaseException | None] = []
+        cursors = list(self.cursors.values())
+        for at in range(0, len(cursors), CLOSED_AT_ONCE):
+            some = (cursor.close() for cursor in cursors[at : at + CLOSED_AT_ONCE])
+            outcomes += await asyncio.gather(*some, return_exceptions=True)
+        return outcomes
 
     async def settle(self) -> None:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""

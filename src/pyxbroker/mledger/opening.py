@@ -10,6 +10,7 @@ from functools import partial
 from types import MappingProxyType
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
@@ -28,6 +29,8 @@ from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")
+
+READ_AT_ONCE = 64  # cursors
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -174,12 +177,18 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
     names = await patience.ask(partial(store.children, path))
-    found = await asyncio.gather(
-        *(patience.ask(partial(store.get, f"{path}/{name}")) for name in names),
-        return_exceptions=True,
-    )
+    slices = Slices()
+    found: list[GetResult | BaseException | None] = []
+    for at in range(0, len(names), READ_AT_ONCE):
+        some = names[at : at + READ_AT_ONCE]
+        found += await asyncio.gather(
+            *(patience.ask(partial(store.get, f"{path}/{name}")) for name in some),
+            return_exceptions=True,
+        )
+        await slices.pause()
     cursors = []
     for encoded, node in zip(names, found, strict=True):
+        await slices.pause()
         if node is None:
             continue
         name = decode(encoded)

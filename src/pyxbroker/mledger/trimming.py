@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
     """Ids of the closed ledgers, which are in order, that can be deleted."""
+    if not closed or _is_held(managed_ledger, closed[0]):
+        return []
     slowest = _slowest(managed_ledger)
     found: list[int] = []
     kept_bytes = managed_ledger.size
@@ -28,6 +31,27 @@ def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
             break
         found.append(ledger_id)
     return found
+
+
+def _is_held(managed_ledger: ManagedLedger, oldest: int) -> bool:
+    """Whether some durable cursor needs the oldest ledger.
+
+    Each acknowledgement that passes a ledger asks this. The one that was found last mostly answers
+    it. Of many one is taken by chance: the first to go on, each time, would make all be looked at
+    by each.
+    """
+    end = (oldest, managed_ledger.ledgers[oldest].entries - 1)
+    holder = managed_ledger.holder
+    if (
+        holder is not None
+        and managed_ledger.cursors.get(holder.name) is holder
+        and holder.needs_after < end
+    ):
+        return True
+    cursors = managed_ledger.cursors.values()
+    holding = [each for each in cursors if each.durable and each.needs_after < end]
+    managed_ledger.holder = random.choice(holding) if holding else None
+    return bool(holding)
 
 
 def is_consumed(managed_ledger: ManagedLedger) -> bool:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.commands.topics_pattern import Pause
     from pyxbroker.broker.listeners import Addresses
     from pyxbroker.broker.topics.consumer import Consumer
 
 _SIZES = struct.Struct(">II")
+
+TEXTS_AT_ONCE = 1000  # of a list in an answer
+LENGTH_DELIMITED = 2  # the wire type of a message within another one
 
 UNKNOWN_ERROR = 0
 PERSISTENCE_ERROR = 2
@@ -239,41 +243,67 @@ def _lookup_answer(kind: LookupKind, request_id: int) -> tuple[Any, Any]:
     return command, answer
 
 
-def topics_of_namespace(
-    request_id: int, topics: list[str], filtered: bool, topics_hash: str, changed: bool
+async def topics_of_namespace(
+    request_id: int,
+    topics: list[str],
+    filtered: bool,
+    topics_hash: str,
+    changed: bool,
+    pause: Pause,
 ) -> bytes:
     """filtered: by the pattern; changed: since the list with the hash that the client has."""
-    command = _command(pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    answer = command.getTopicsOfNamespaceResponse
-    answer.request_id = request_id
-    answer.topics.extend(topics)
-    answer.filtered = filtered
-    answer.topics_hash = topics_hash
-    answer.changed = changed
-    return frame(command)
+    answer = pb.CommandGetTopicsOfNamespaceResponse(
+        request_id=request_id, filtered=filtered, topics_hash=topics_hash, changed=changed
+    )
+    kind = pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
+    return await _long(kind, "getTopicsOfNamespaceResponse", answer, pause, topics=topics)
 
 
-def watch_topic_list_success(
-    request_id: int, watcher_id: int, topics: list[str], topics_hash: str
+async def watch_topic_list_success(
+    request_id: int, watcher_id: int, topics: list[str], topics_hash: str, pause: Pause
 ) -> bytes:
-    command = _command(pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
-    answer = command.watchTopicListSuccess
-    answer.request_id = request_id
-    answer.watcher_id = watcher_id
-    answer.topic.extend(topics)
-    answer.topics_hash = topics_hash
-    return frame(command)
+    answer = pb.CommandWatchTopicListSuccess(
+        request_id=request_id, watcher_id=watcher_id, topics_hash=topics_hash
+    )
+    kind = pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS
+    return await _long(kind, "watchTopicListSuccess", answer, pause, topic=topics)
 
 
-def topic_update(watcher_id: int, new: list[str], deleted: list[str], topics_hash: str) -> bytes:
+async def topic_update(
+    watcher_id: int, new: list[str], deleted: list[str], topics_hash: str, pause: Pause
+) -> bytes:
     """What came and went; the hash is that of the whole list after it."""
-    command = _command(pb.BaseCommand.WATCH_TOPIC_UPDATE)
-    update = command.watchTopicUpdate
-    update.watcher_id = watcher_id
-    update.new_topics.extend(new)
-    update.deleted_topics.extend(deleted)
-    update.topics_hash = topics_hash
-    return frame(command)
+    update = pb.CommandWatchTopicUpdate(watcher_id=watcher_id, topics_hash=topics_hash)
+    kind = pb.BaseCommand.WATCH_TOPIC_UPDATE
+    lists = {"new_topics": new, "deleted_topics": deleted}
+    return await _long(kind, "watchTopicUpdate", update, pause, **lists)
+
+
+async def _long(kind: int, field: str, message: Any, pause: Pause, **lists: list[str]) -> bytes:
+    """The frame of a command whose message, which is that field of it, has long lists of texts.
+
+    Pieces of an encoded message make the whole one when they are put one after the other.
+    """
+    pieces = [message.SerializeToString()]
+    for name, texts in lists.items():
+        for at in range(0, len(texts), TEXTS_AT_ONCE):
+            some = type(message)(**{name: texts[at : at + TEXTS_AT_ONCE]})
+            pieces.append(some.SerializePartialToString())
+            await pause()
+    command = pb.BaseCommand(type=kind).SerializeToString()
+    number = pb.BaseCommand.DESCRIPTOR.fields_by_name[field].number
+    command += _varint(number << 3 | LENGTH_DELIMITED) + _varint(sum(map(len, pieces)))
+    body_bytes = len(command) + sum(map(len, pieces))
+    return b"".join([_SIZES.pack(body_bytes + 4, body_bytes), command, *pieces])
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def last_message_id(

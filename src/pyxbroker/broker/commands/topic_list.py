@@ -71,14 +71,20 @@ class MatchingTopics:
         self._payer: ConnectionMemory | None = None  # who pays for the names: one of the watchers
         self._paid = 0
 
-    def note(
-        self, matching: Iterable[TopicName], deleted: Iterable[TopicName]
+    async def note(
+        self, matching: Iterable[TopicName], deleted: Iterable[TopicName], pause: Pause
     ) -> tuple[list[str], list[str]]:
-        """Notes a change; returns what of it is new and gone."""
-        new = [str(each) for each in matching]
+        """Notes a change; returns what of it is new and gone. There is one at a time."""
         # When telling a change has failed, it is noted already.
-        new = [name for name in new if name not in self.names]
-        gone = [str(each) for each in deleted if str(each) in self.names]
+        new, gone = [], []
+        for each in matching:
+            if (name := str(each)) not in self.names:
+                new.append(name)
+            await pause()
+        for each in deleted:
+            if (name := str(each)) in self.names:
+                gone.append(name)
+            await pause()
         self.names.update(dict.fromkeys(new))
         for name in gone:
             self.names.pop(name, None)
@@ -143,7 +149,8 @@ class TopicListWatcher:
         self._owed = (new, gone)
         if not new and not gone:
             return None
-        frame = replies.topic_update(self.watcher_id, new, gone, await self.topics.hash(pause))
+        found = await self.topics.hash(pause)
+        frame = await replies.topic_update(self.watcher_id, new, gone, found, pause)
         self._owed = ([], [])
         return frame
 
@@ -267,7 +274,7 @@ class WatchedNamespace:
         failure: Exception | None = None
         for topics in list(self._matching.values()):
             matching = await _matching(topics.pattern, added)
-            new, gone = topics.note(matching, deleted)
+            new, gone = await topics.note(matching, deleted, slices.pause)
             # Who comes from now on gets the names as they are now.
             for watcher in list(topics.watchers):
                 if watcher in topics.watchers:
@@ -309,9 +316,10 @@ class TopicLists:
             await pause()
         found = await topics_hash(names, pause)
         changed = not message.HasField("topics_hash") or message.topics_hash != found
+        told = names if changed else []
         connection.send_frame(
-            replies.topics_of_namespace(
-                message.request_id, names if changed else [], pattern is not None, found, changed
+            await replies.topics_of_namespace(
+                message.request_id, told, pattern is not None, found, changed, pause
             )
         )
 
@@ -359,11 +367,12 @@ class TopicLists:
                 seen = topics.changes
                 parts = await sorted_parts(list(topics.names), pause)
                 found = await hash_of_parts(parts, pause)
-            is_known = message.HasField("topics_hash") and message.topics_hash == found
-            names = [] if is_known else list(chain.from_iterable(parts))
-            connection.send_frame(
-                replies.watch_topic_list_success(message.request_id, watcher_id, names, found)
-            )
+                is_known = message.HasField("topics_hash") and message.topics_hash == found
+                names = [] if is_known else list(chain.from_iterable(parts))
+                frame = await replies.watch_topic_list_success(
+                    message.request_id, watcher_id, names, found, pause
+                )
+            connection.send_frame(frame)
 
     async def _watch(self, connection: Connection, message: Any) -> TopicListWatcher:
         namespace = str(NamespaceName.get(message.namespace))

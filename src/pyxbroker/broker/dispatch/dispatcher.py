@@ -39,7 +39,6 @@ class Dispatcher:
 
     __slots__ = (
         "_abandoned",
-        "_goes_on",
         "_reading",
         "_round",
         "_stuck",
@@ -83,7 +82,6 @@ class Dispatcher:
         self.read_position = self._after_mark()
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
-        self._goes_on = False  # a later turn does
         self._abandoned = False
         self._stuck = False  # nobody can take what there is to be read; who can again wakes us
         self.trouble: ReadTrouble | None = None  # since a read went wrong
@@ -205,11 +203,16 @@ class Dispatcher:
                     steps_max = STEPS_ASIDE_MAX
             if self.key_queue is not None:
                 self.key_queue.keys.news = False
+            more = self.topic.turn.more
+            began_ns = more.now_ns()
             for _ in range(steps_max):
                 if self._reading or not self._step():
                     break
+                if more.lasts_long(began_ns):
+                    more.later(self.wake)
+                    break
             else:
-                self._go_on_later()
+                more.later(self.wake)
             if self.throttle is not None:
                 self.throttle.settle(self)
             if delayed is not None:
@@ -240,16 +243,6 @@ class Dispatcher:
         if self.throttle is not None:
             self.throttle.retire()
             self.throttle = None
-
-    def _go_on_later(self) -> None:
-        """Others have their turn first."""
-        if not self._goes_on:
-            self._goes_on = True
-            self.topic.loop.call_soon(self.topic.turn.run, self._go_on_now)
-
-    def _go_on_now(self) -> None:
-        self._goes_on = False
-        self.wake()
 
     def _step(self) -> bool:
         """Reads and sends once: what waits for its key, what comes again, or what is new; False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyxbroker.delivery import UnackedCount
+from pyxbroker.turn import Share
 
 
 class BrokerUnacked(UnackedCount):
@@ -14,8 +15,9 @@ class BrokerUnacked(UnackedCount):
     the limit is left, or less than their share.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, more: Share) -> None:
         super().__init__(limit)
+        self._more = more
         self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turn
 
     def on_unblocked(self, call: Callable[[], None]) -> None:
@@ -31,4 +33,4 @@ class BrokerUnacked(UnackedCount):
         if self._waiting and not self.blocked:
             waiting, self._waiting = self._waiting, {}
             for call in waiting:
-                call()
+                self._more.run(call)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import CursorDeleted
@@ -22,15 +23,35 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
+LOOKED_AT_ONCE = 256  # subscriptions, for where they are
+
 
 def held_back(topic: PersistentTopic) -> list[Subscription]:
     """The subscriptions whose messages expire and are evicted."""
     return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
 
 
-def slowest_of(subscriptions: Sequence[Subscription]) -> Position | None:
-    """Up to here all of them have acknowledged everything."""
-    return min((each.acks.mark_delete for each in subscriptions), default=None)
+class Slowest(NamedTuple):
+    """Who is last, and up to where all have acknowledged everything when that was looked for."""
+
+    mark: Position
+    subscription: Subscription
+
+
+async def slowest_of(subscriptions: Sequence[Subscription]) -> Slowest | None:
+    """The slowest one, but for those that go back meanwhile; None: there is none at all."""
+    slices = Slices()
+    slowest: Slowest | None = None
+    for at in range(0, len(subscriptions), LOOKED_AT_ONCE):
+        last = min(subscriptions[at : at + LOOKED_AT_ONCE], key=_mark_of)
+        if slowest is None or _mark_of(last) < slowest.mark:
+            slowest = Slowest(_mark_of(last), last)
+        await slices.pause()
+    return slowest
+
+
+def _mark_of(subscription: Subscription) -> Position:
+    return subscription.acks.mark_delete
 
 
 async def expire(
@@ -41,17 +62,21 @@ async def expire(
     Raises LedgerError when entries cannot be read now.
     """
     some = held_back(topic) if subscriptions is None else subscriptions
-    slowest = slowest_of(some)
-    if slowest is None or slowest >= topic.last_confirmed:
+    slowest = await slowest_of(some)
+    if slowest is None or slowest.mark >= topic.last_confirmed:
         return 0
     before_ms = int((topic.wall_clock() - age_s) * 1000)
-    mark = topic.closed_before(slowest, before_ms)
+    mark = topic.closed_before(slowest.mark, before_ms)
     oldest_ms = await topic.time_after(mark)
     if oldest_ms is None or oldest_ms < before_ms:
         mark = await topic.position_before_time(before_ms, mark)
-    skipped = 0
+    if mark <= slowest.mark:
+        # What is up to there is not too old, and one of them may have gone back to it.
+        return 0
+    skipped, slices = 0, Slices()
     for each in some:
         skipped += await _expire(each, mark)
+        await slices.pause()
     return skipped
 
 
@@ -83,9 +108,10 @@ async def expire_to(
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
-    skipped = 0
+    skipped, slices = 0, Slices()
     for each in subscriptions:
         skipped += await each.skip_to(mark)
+        await slices.pause()
     return skipped
 
 
@@ -107,9 +133,13 @@ async def expire_subscriptions(topic: PersistentTopic) -> None:
     if limit_s <= 0 or "subscription_expiry_s" in topic.policies.refused:
         return
     before_ms = int((topic.wall_clock() - limit_s) * 1000)
+    slices = Slices()
     for each in list(topic.subscriptions.values()):
+        await slices.pause()
         is_used = each.consumers or each.arriving or each.closing
         is_kept = each.replicated or is_system_cursor(each.name)
+        if topic.subscriptions.get(each.name) is not each:
+            continue
         if not (is_used or is_kept) and each.last_active_ms < before_ms:
             await topic.delete_subscription(each.name, force=False)
             log.info(

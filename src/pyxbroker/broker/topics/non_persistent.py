@@ -1,6 +1,7 @@
 """Non-persistent topics: what is published is handed to who is there to take it, and forgotten.
 
-An entry goes to each subscription within the turn that brings it. Who has no permits, or does not
+An entry goes to each subscription within the turn that brings it, and where there are many within
+several; its producer has its receipt when all had it. Who has no permits, or does not
 read its socket, does not get it; it is dropped and counted. There are no positions: every message
 has the id 0:0, nothing is acknowledged, redelivered or moved, and a subscription lives as long as
 it has consumers. Mirrors Pulsar's NonPersistentTopic and its dispatchers, of which there are four
@@ -10,10 +11,13 @@ as for persistent topics: who is chosen is the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import NotAllowed, SubscriptionNotFound
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.topics.subscription import Subscription
@@ -24,7 +28,10 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.policies.values import DispatchRate, Policies
 from pyxbroker.turn import Turn
 
+log = get_logger("pyxbroker.topic")
+
 NOWHERE = Position(0, -1)  # before the only id there is
+FEW = 16  # subscriptions that get entries in one go
 
 
 class NoLedger(Log):
@@ -33,18 +40,19 @@ class NoLedger(Log):
     To dispatchers it is a log that is always empty.
     """
 
-    def __init__(self, hand_out: Callable[[EntryBatch], None]) -> None:
+    def __init__(self, hand_out: Callable[[EntryRun], None]) -> None:
         self.is_closed = False
         self._hand_out = hand_out
 
     def append(self, run: EntryRun) -> None:
-        """Hands a run out; its owner is told at once. Raises ManagedLedgerError when closed."""
+        """Hands a run out; its owner is told when that is done. Raises ManagedLedgerError when
+        closed.
+        """
         if self.is_closed:
             raise ManagedLedgerError("The topic is closed.")
         run.keep()
         run.ledger_id, run.first_entry_id = 0, 0
-        self._hand_out(EntryBatch.of_run(run))
-        run.owner.on_run_added(run)
+        self._hand_out(run)
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Nobody waits: entries are handed out when they come, or never."""
@@ -130,6 +138,14 @@ class NoCursor:
         self.closed = True
 
 
+class _Round(NamedTuple):
+    """Entries on their way to many subscriptions."""
+
+    run: EntryRun
+    batch: EntryBatch
+    left: Iterator[Subscription]
+
+
 class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
@@ -143,6 +159,7 @@ class NonPersistentTopic(Topic):
         ledger = NoLedger(self.hand_out)
         super().__init__(name, ledger, turn, policies, broker_limits=broker_limits)
         self._ledger = ledger
+        self._rounds: deque[_Round] = deque()  # of entries that not all have had their chance at
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
@@ -181,11 +198,41 @@ class NonPersistentTopic(Topic):
         self.check_open()
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
 
-    def hand_out(self, batch: EntryBatch) -> None:
-        """Gives entries to every subscription."""
+    def hand_out(self, run: EntryRun) -> None:
+        """Gives entries to every subscription, then tells their owner; to many in several turns."""
+        batch = EntryBatch.of_run(run)
+        if len(self._readers) > FEW or self._rounds:
+            self._rounds.append(_Round(run, batch, iter(tuple(self._readers.values()))))
+            if len(self._rounds) == 1:
+                self.turn.news.run(self._go_on)
+            return
         for subscription in self._readers.values():
-            chooser = subscription.dispatcher.chooser
-            subscription.msg_drop += chooser.hand_out(batch, subscription.acks)
+            _give(batch, subscription)
+        run.owner.on_run_added(run)
+
+    def _go_on(self) -> None:
+        """A part of the rounds that are under way, in the order in which entries came."""
+        news = self.turn.news
+        began_ns = news.now_ns()
+        while self._rounds:
+            run, batch, subscriptions = self._rounds[0]
+            for subscription in subscriptions:
+                # Some may have gone since the round began.
+                if self._readers.get(subscription.name) is subscription:
+                    try:
+                        _give(batch, subscription)
+                    except Exception as error:
+                        # A defect of one must keep the entries from nobody else.
+                        log.failure("entries were not handed out", error, topic=self.name)
+                if news.lasts_long(began_ns):
+                    news.later(self._go_on)
+                    return
+            self._rounds.popleft()
+            try:
+                run.owner.on_run_added(run)
+            except Exception as error:
+                # Of one producer: others wait for the rounds behind.
+                log.failure("what was handed out was not taken in", error, topic=self.name)
 
     def first_position(self) -> Position:
         return NOWHERE
@@ -206,7 +253,13 @@ class NonPersistentTopic(Topic):
         """Sends the clients away; there is nothing else to delete."""
         assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
         self.disconnect()
+        await self.left()
         self._ledger.is_closed = True
+
+
+def _give(batch: EntryBatch, subscription: Subscription) -> None:
+    chooser = subscription.dispatcher.chooser
+    subscription.msg_drop += chooser.hand_out(batch, subscription.acks)
 
 
 def _of_its_own(policies: Policies) -> Policies:

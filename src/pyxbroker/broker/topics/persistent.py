@@ -21,6 +21,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
@@ -89,9 +90,6 @@ class PersistentTopic(Topic):
         managed_ledger.listener = self
         if EPOCH_PROPERTY in managed_ledger.properties:
             self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
-        for cursor in managed_ledger.cursors.values():
-            if cursor.name != DEDUPLICATION_CURSOR:
-                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
@@ -178,7 +176,14 @@ class PersistentTopic(Topic):
             self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
 
     async def prepare(self) -> None:
-        """Reads what it has to know before it serves anybody. Raises LedgerError, MetadataError."""
+        """Makes its subscriptions, and reads what it has to know before it serves anybody. Raises
+        LedgerError, MetadataError.
+        """
+        slices = Slices()
+        for cursor in list(self.managed_ledger.cursors.values()):
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            await slices.pause()
         if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
             from pyxbroker.broker.topics.entry_metadata import EntryMetadata
 
@@ -678,6 +683,7 @@ class PersistentTopic(Topic):
         return self.managed_ledger.is_dead and not self.managed_ledger.is_closing
 
     async def settle(self) -> None:
+        await self.left()
         await self.managed_ledger.settle()
 
     def take_back_waiting(self) -> None:
@@ -720,6 +726,7 @@ class PersistentTopic(Topic):
     async def close(self) -> None:
         self.fenced = True
         self.disconnect()
+        await self.left()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -731,17 +738,22 @@ class PersistentTopic(Topic):
 
     async def terminate(self) -> Position:
         position = await terminate(self.managed_ledger)
-        self.turn.run(self._on_terminated)
+        # Who asked for it may be gone before all are told.
+        await asyncio.shield(self._tell_end())
         return position
 
-    def _on_terminated(self) -> None:
-        self.close_producers()
+    async def _tell_end(self) -> None:
+        """It is terminated. Who has not acknowledged everything yet is told when that is so."""
+        self.turn.run(self.close_producers)
+        slices = Slices()
         for subscription in self.all_subscriptions():
-            subscription.tell_end()
+            self.turn.run(subscription.tell_end)
+            await slices.pause()
 
     async def delete(self) -> None:
         assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
         self.disconnect()
+        await self.left()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()

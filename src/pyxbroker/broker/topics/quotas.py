@@ -39,7 +39,7 @@ REFUSED = "Cannot create producer on topic with backlog quota exceeded"
 async def check_producer(topic: PersistentTopic) -> None:
     """Raises what a producer is told that comes while a quota is exceeded."""
     size, age = topic.policies.backlog_size, topic.policies.backlog_age
-    if size.policy in REFUSALS and is_size_exceeded(topic):
+    if size.policy in REFUSALS and await is_size_exceeded(topic):
         raise REFUSALS[size.policy](REFUSED)
     if age.policy in REFUSALS and await is_age_exceeded(topic):
         raise REFUSALS[age.policy](REFUSED)
@@ -47,7 +47,7 @@ async def check_producer(topic: PersistentTopic) -> None:
 
 async def check(topic: PersistentTopic) -> None:
     """Does what the policy of a quota that is exceeded says. Raises LedgerError."""
-    if is_size_exceeded(topic):
+    if await is_size_exceeded(topic):
         await _enforce(topic, "backlog_size", _evict_by_size)
     elif await is_age_exceeded(topic):
         await _enforce(topic, "backlog_age", _evict_by_age)
@@ -64,15 +64,16 @@ async def _enforce(
         await evict(topic)
 
 
-def is_size_exceeded(topic: PersistentTopic) -> bool:
+async def is_size_exceeded(topic: PersistentTopic) -> bool:
     """Whether what the slowest subscription has left is as much as the limit."""
     limit = topic.policies.backlog_size.limit
     if limit < 0 or topic.name.is_system:
         return False
-    slowest = slowest_of(held_back(topic))
     size = 0
-    if slowest is not None and topic.storage_size >= limit:
-        size = topic.bytes_after(slowest)
+    if topic.storage_size >= limit:
+        slowest = await slowest_of(held_back(topic))
+        if slowest is not None:
+            size = topic.bytes_after(slowest.mark)
     return size >= limit
 
 
@@ -83,13 +84,15 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     closed: what is in the open one has none.
     """
     limit_s = topic.policies.backlog_age.limit
-    slowest = slowest_of(held_back(topic))
-    if limit_s <= 0 or slowest is None or topic.name.is_system:
+    if limit_s <= 0 or topic.name.is_system:
+        return False
+    slowest = await slowest_of(held_back(topic))
+    if slowest is None:
         return False
     if topic.policies.precise_backlog_age:
-        since_ms = await topic.time_after(slowest) or 0
+        since_ms = await topic.time_after(slowest.mark) or 0
     else:
-        since_ms = topic.first_closed_ms(slowest)
+        since_ms = topic.first_closed_ms(slowest.mark)
     return since_ms > 0 and topic.wall_clock() - since_ms / 1000 > limit_s
 
 
@@ -111,10 +114,10 @@ async def _evict_by_age(topic: PersistentTopic) -> None:
         _tell_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
         return
     some = held_back(topic)
-    slowest = slowest_of(some)
+    slowest = await slowest_of(some)
     if slowest is not None:
         before_ms = int((topic.wall_clock() - limit_s) * 1000)
-        mark = topic.closed_before(slowest, before_ms)
+        mark = topic.closed_before(slowest.mark, before_ms)
         _tell_evicted(topic, await skip_to(some, mark))
 
 

@@ -8,6 +8,7 @@ count entries of one ledger as equally long.
 
 from __future__ import annotations
 
+import heapq
 import time
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ THROTTLED = {
     f"dispatchThrottled{what}EventsBy{limit}": 0 for limit in LIMITS for what in ("Msg", "Bytes")
 }
 
+SORTED_AT_ONCE = 1024  # names of producers
+
 Json = dict[str, Any]
 
 
@@ -57,9 +60,16 @@ async def topic_statistics(
     slices = Slices()
     now = time.monotonic()
     publishers = []
-    for producer in sorted(topic.producers.values(), key=lambda each: each.name):
-        if asked.publishers:
-            publishers.append(publisher_statistics(producer, now))
+    if asked.publishers:
+        names = list(topic.producers)
+        parts = []
+        for at in range(0, len(names), SORTED_AT_ONCE):
+            parts.append(sorted(names[at : at + SORTED_AT_ONCE]))
+            await slices.pause()
+        for name in heapq.merge(*parts):
+            producer = topic.producers.get(name)
+            if producer is not None:
+                publishers.append(publisher_statistics(producer, now))
             await slices.pause()
     subscriptions: dict[str, Json] = {}
     for subscription in topic.all_subscriptions():
@@ -132,16 +142,14 @@ async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -
         found["backlogQuotaLimitTime"] = topic.policies.backlog_age.limit or -1
         found["oldestBacklogMessageAgeSeconds"] = -1
         durable = list(topic.subscriptions.values())
-        slowest = slowest_of(durable)
+        slowest = await slowest_of(durable)
         if slowest is not None:
-            found["backlogSize"] = topic.bytes_after(slowest)
-            oldest_ms = await topic.time_after(slowest)
+            found["backlogSize"] = topic.bytes_after(slowest.mark)
+            oldest_ms = await topic.time_after(slowest.mark)
             if oldest_ms is not None:
                 age = int(topic.wall_clock()) - oldest_ms // 1000
                 found["oldestBacklogMessageAgeSeconds"] = max(age, 0)
-                found["oldestBacklogMessageSubscriptionName"] = next(
-                    each.name for each in durable if each.acks.mark_delete == slowest
-                )
+                found["oldestBacklogMessageSubscriptionName"] = slowest.subscription.name
         if asked.earliest_times:
             times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
             earliest = min((each for each in times if each > 0), default=-1)

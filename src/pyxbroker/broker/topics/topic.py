@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ from pyxbroker.broker.topics.subscription import (
     SubscriptionType,
 )
 from pyxbroker.entry import EntryRun, Position
+from pyxbroker.metadata.store import resolve
 from pyxbroker.policies.values import (
     DELETE_WHEN_NO_SUBSCRIPTIONS,
     DispatchRate,
@@ -97,6 +99,7 @@ class Topic:
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
+    _leaving: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that send clients away
     _publish_rate: PublishRate | None = None  # once there was one
     _subscribe_limiter: SubscribeLimiter | None = None
 
@@ -504,30 +507,70 @@ class Topic:
             raise ServiceNotReady(f"Topic {self.name} is being closed; look it up again.")
 
     def disconnect(self) -> None:
-        """Tells every client that the topic is not served here any more."""
-        self.close_producers()
-        for subscription in [*self.subscriptions.values(), *self._readers.values()]:
-            subscription.disconnect()
-
-    def close_producers(self, only_waiting: bool = False) -> int:
-        """Sends producers away (or only those that wait for answers); how many SENDs they had
-        pending. Their clients may open them again, and are told then why they cannot.
+        """Tells every client that the topic is not served here any more; of many some in each turn,
+        and who goes on with what is left of the topic waits for left().
         """
-        pending = 0
-        if self.access is not None and not only_waiting:
+        self.close_producers()
+        self._send_away(subscription.disconnect for subscription in self.all_subscriptions())
+
+    def close_producers(self) -> None:
+        """Sends producers away, of many some in each turn. Their clients may open them again, and
+        are told then why they cannot.
+        """
+        if self.access is not None:
             self.access.turn_away(
                 ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
             )
+        producers = list(self.producers.values())
+        self._send_away(partial(self._close_if_open, each) for each in producers)
+
+    def _send_away(self, calls: Iterator[Callable[[], None]]) -> None:
+        """Makes calls, each of which sends somebody away."""
+        self._leaving = (*self._leaving, calls)
+        if len(self._leaving) == 1:
+            self.turn.more.run(self._send_some_away)
+
+    def _send_some_away(self) -> None:
+        more = self.turn.more
+        began_ns = more.now_ns()
+        while self._leaving:
+            for call in self._leaving[0]:
+                try:
+                    call()
+                except Exception as error:
+                    # A defect of one is not one of the others, whose clients wait as well.
+                    log.failure("a client could not be sent away", error, topic=self.name)
+                if more.lasts_long(began_ns):
+                    more.later(self._send_some_away)
+                    return
+            self._leaving = self._leaving[1:]
+
+    async def left(self) -> None:
+        """Waits until everybody is gone that was sent away."""
+        if self._leaving:
+            told: asyncio.Future[None] = self.loop.create_future()
+            self._send_away(iter((partial(resolve, told, None),)))
+            await told
+
+    def close_waiting_producers(self) -> int:
+        """Sends those producers away that wait for answers, at once; how many SENDs they had
+        pending.
+        """
+        pending = 0
         for producer in list(self.producers.values()):
-            if only_waiting and not producer.pending_sends:
-                continue
-            pending += producer.pending_sends
-            try:
-                self.close_producer(producer)
-            except Exception as error:
-                # A defect of one is not one of the others, whose clients wait as well.
-                log.failure("a producer could not be closed", error, topic=self.name)
+            if producer.pending_sends:
+                pending += producer.pending_sends
+                try:
+                    self.close_producer(producer)
+                except Exception as error:
+                    # A defect of one is not one of the others, whose clients wait as well.
+                    log.failure("a producer could not be closed", error, topic=self.name)
         return pending
+
+    def _close_if_open(self, producer: Producer) -> None:
+        # Its client may have closed it meanwhile, and use its id for another one.
+        if self.producers.get(producer.name) is producer:
+            self.close_producer(producer)
 
     def close_producer(self, producer: Producer) -> None:
         """Sends one producer away; its client may open it again."""

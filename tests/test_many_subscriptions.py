@@ -1,0 +1,389 @@
+"""A topic with many subscriptions, or producers, takes others no more than a step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import SHORT, Node, append, cursor_at, filled, settled, until
+from one_bookie import run as run_node
+from one_broker import Broker, run
+from pyxbroker.base import slices
+from pyxbroker.base.pacing import Pace
+from pyxbroker.broker.topics import expiry, persistent, quotas
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.entry import Position
+from pyxbroker.mledger import opening
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
+
+MANY = 40
+
+
+class Turns:
+    """Counts the turns of the loop, and how often something was done in each."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.done: Counter[int] = Counter()
+        self._loop = asyncio.get_running_loop()
+        self._tick()
+
+    def _tick(self) -> None:
+        self.number += 1
+        self._handle = self._loop.call_soon(self._tick)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+    @property
+    def most(self) -> int:
+        return max(self.done.values(), default=0)
+
+    def count(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        """Calls of a method count from now on."""
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.done[self.number] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every slice is over when it is looked at."""
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+
+
+async def topic_with_subscriptions(broker: Broker) -> PersistentTopic:
+    topic = await broker.topic()
+    assert isinstance(topic, PersistentTopic)
+    for number in range(MANY):
+        await topic.subscription_for(f"s{number}", topic.first_position(), {}, True)
+    await broker.publish(*[b"x"] * 5)
+    topic.wall_clock = lambda: 1e10
+    return topic
+
+
+@pytest.mark.usefixtures("no_time")
+@pytest.mark.parametrize("how", ["expire", "skip"])
+def test_messages_of_many_subscriptions_expire_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        some = list(topic.subscriptions.values())
+        turns = Turns()
+        turns.count(monkeypatch, type(some[0]), "skip_to")
+        if how == "expire":
+            assert await expiry.expire(topic, 10.0) == 5 * MANY
+        else:
+            assert await expiry.skip_to(some, topic.last_confirmed) == 5 * MANY
+        turns.stop()
+        assert sum(turns.done.values()) == MANY
+        assert turns.most == 1
+        assert {each.backlog for each in some} == {0}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_what_goes_back_while_others_expire_loses_nothing_that_is_not_old(tmp_path: Path) -> None:
+    """It was looked at, and found to be further than that."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        topic.wall_clock = lambda: 0.001  # entries were published at 1 ms: none is older
+        some = list(topic.subscriptions.values())
+        start = some[0].acks.mark_delete
+        middle = Position(topic.last_confirmed.ledger_id, topic.last_confirmed.entry_id - 2)
+        await expiry.skip_to(some, middle)
+        expiring = asyncio.ensure_future(expiry.expire(topic, 0.0))
+        await asyncio.sleep(0)
+        await some[0].seek(start)
+        assert await expiring == 0
+        assert some[0].backlog == 5
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_the_slowest_of_many_is_looked_for_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        some = list(topic.subscriptions.values())
+        monkeypatch.setattr(expiry, "LOOKED_AT_ONCE", 3)
+        for each in some:
+            if each is not some[17]:
+                await each.skip_to(topic.last_confirmed)
+        turns = Turns()
+        turns.count(monkeypatch, expiry, "_mark_of")
+        slowest = await expiry.slowest_of(some)
+        turns.stop()
+        assert slowest is not None
+        assert (slowest.subscription, slowest.mark) == (some[17], some[17].acks.mark_delete)
+        assert turns.most <= 2 * 3
+        assert await expiry.slowest_of([]) is None
+        assert not await quotas.is_size_exceeded(topic)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_consumers_of_many_subscriptions_are_told_of_the_end_whoever_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        client = await broker.client()
+        for number, each in enumerate(list(topic.subscriptions.values())):
+            await each.skip_to(topic.last_confirmed)
+            await client.subscribe(number, subscription=each.name)
+        turns = Turns()
+        turns.count(monkeypatch, type(each), "tell_end")
+        asking = asyncio.ensure_future(topic.terminate())
+        await until(lambda: bool(turns.done))
+        asking.cancel()
+        ended = {(await client.receive("reachedEndOfTopic")).consumer_id for _ in range(MANY)}
+        turns.stop()
+        assert ended == set(range(MANY))
+        assert turns.most == 1
+
+    run(tmp_path, scenario)
+
+
+def test_clients_of_many_subscriptions_and_producers_are_sent_away_a_few_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        client = await broker.client()
+        for number in range(MANY):
+            await client.subscribe(number, subscription=f"s{number}")
+            await client.produce(number)
+        more = broker.node.turn.more
+        more.turn_ns, more.call_ns = 1, 0
+        turns = Turns()
+        turns.count(monkeypatch, topic, "close_producer")
+        turns.count(monkeypatch, type(topic.subscriptions["s0"]), "disconnect")
+        await topic.close()
+        turns.stop()
+        # Nothing of it is left when the log is closed.
+        assert not topic.producers
+        assert not any(each.consumers for each in topic.subscriptions.values())
+        assert sum(turns.done.values()) == 2 * MANY
+        assert turns.most == 1
+        for kind in ("close_producer", "close_consumer"):
+            for _ in range(MANY):
+                await client.receive(kind)
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_that_its_client_has_closed_is_not_sent_away(tmp_path: Path) -> None:
+    """Its id may be that of another one by then."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        for number in (1, 2):
+            await client.produce(number)
+        more = broker.node.turn.more
+        more.turn_ns, more.call_ns = 1, 0
+        topic.close_producers()
+        [kept] = topic.producers.values()
+        topic.remove_producer(kept)
+        await topic.left()
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert "close_producer" not in await client.quiet()
+
+    run(tmp_path, scenario)
+
+
+def test_who_cannot_be_sent_away_keeps_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        for number in (1, 2, 3):
+            await client.produce(number)
+        more = broker.node.turn.more
+        more.turn_ns, more.call_ns = 1, 0
+        close_producer = topic.close_producer
+
+        def one_fails(producer: Any) -> None:
+            if producer.producer_id == 2:
+                raise ValueError("2")
+            close_producer(producer)
+
+        monkeypatch.setattr(topic, "close_producer", one_fails)
+        topic.disconnect()
+        topic.disconnect()
+        await topic.left()
+        assert {each.producer_id for each in topic.producers.values()} == {2}
+
+    run(tmp_path, scenario)
+
+
+def test_publishers_are_told_of_in_the_order_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.broker.topics.statistics.SORTED_AT_ONCE", 3)
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        names = [f"p{number * 7 % 10}" for number in range(10)]
+        for number, name in enumerate(names):
+            await client.produce(number, producer_name=name)
+        told = await topic_statistics(topic, Asked(), "here:1", broker.node.store)
+        assert [each["producerName"] for each in told["publishers"]] == sorted(names)
+        without = Asked(publishers=False)
+        told = await topic_statistics(topic, without, "here:1", broker.node.store)
+        assert told["publishers"] == []
+
+    run(tmp_path, scenario)
+
+
+def test_cursors_that_are_written_lazily_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them have the same time; who waits for an answer does not wait for them."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT._replace(mark_delete_per_s=0))
+        [position] = await append(managed_ledger, b"x")
+        start = managed_ledger.first_position()
+        cursors = [await cursor_at(managed_ledger, f"c{n}", start) for n in range(MANY)]
+        # Each step that is made is one too many for its turn.
+        node.client.cursor_pace = Pace(1e-9)
+        turns = Turns()
+        turns.count(monkeypatch, Cursor, "_write_once")
+        written: list[Cursor] = []
+        write_once = Cursor._write_once
+
+        async def noted(cursor: Cursor, urgent: bool) -> None:
+            written.append(cursor)
+            await write_once(cursor, urgent)
+
+        monkeypatch.setattr(Cursor, "_write_once", noted)
+        for each in cursors[1:]:
+            each.acknowledge_positions([position])
+        cursors[0].acknowledge_positions([position])
+        await cursors[0].persist()
+        assert cursors[0] in written[:3]
+        await until(lambda: len(written) == MANY)
+        turns.stop()
+        # One of those that wait, and the one that somebody waits for.
+        assert turns.most <= 2
+        for each in cursors:
+            await each.persist()
+        await managed_ledger.close()
+        opened = await node.open(SHORT)
+        assert {each.backlog for each in opened.cursors.values()} == {0}
+
+    run_node(tmp_path, scenario)
+
+
+def test_many_cursors_are_closed_some_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        start = managed_ledger.first_position()
+        count = CLOSED_AT_ONCE + 20
+        for number in range(count):
+            await cursor_at(managed_ledger, f"c{number}", start)
+        turns = Turns()
+        turns.count(monkeypatch, Cursor, "close")
+        await managed_ledger.close()
+        turns.stop()
+        assert sum(turns.done.values()) == count
+        assert turns.most <= CLOSED_AT_ONCE
+
+    run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_many_cursors_are_opened_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        start = managed_ledger.first_position()
+        names = {f"c{number}" for number in range(opening.READ_AT_ONCE + 20)}
+        for name in names:
+            await cursor_at(managed_ledger, name, start)
+        await managed_ledger.close()
+        turns, reads = Turns(), Turns()
+        turns.count(monkeypatch, opening, "recover_cursor")
+        reads.count(monkeypatch, node.store, "get")
+        opened = await node.open(SHORT)
+        turns.stop()
+        reads.stop()
+        assert set(opened.cursors) == names
+        assert turns.most == 1
+        assert reads.most <= opening.READ_AT_ONCE
+
+    run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_the_subscriptions_of_a_topic_are_made_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        names = set(topic.subscriptions)
+        await broker.topics.unload(topic.name)
+        turns = Turns()
+        turns.count(monkeypatch, persistent, "Subscription")
+        opened = await broker.topic()
+        turns.stop()
+        assert set(opened.subscriptions) == names
+        assert {each.backlog for each in opened.subscriptions.values()} == {5}
+        assert turns.most == 1
+
+    run(tmp_path, scenario)
+
+
+def test_acknowledgements_that_pass_a_ledger_do_not_look_at_all_cursors_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 300
+    looked_at = 0
+    needs_after = Cursor.needs_after
+
+    def counted(cursor: Cursor) -> Position:
+        nonlocal looked_at
+        looked_at += 1
+        return needs_after.__get__(cursor)
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        start = Position(ids[0], -1)
+        cursors = [await cursor_at(managed_ledger, f"c{number}", start) for number in range(count)]
+        monkeypatch.setattr(Cursor, "needs_after", property(counted))
+        end = Position(ids[1], 0)
+        for each in cursors[:-1]:
+            assert each.acknowledge_up_to(end)
+        assert sorted(managed_ledger.ledgers) == ids
+        # Each of them asked; what one in a hundred thousand tests sees is 40 for each.
+        assert looked_at < 40 * count
+        assert cursors[-1].acknowledge_up_to(end)
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[1:]
+
+    run_node(tmp_path, scenario)
