@@ -63,7 +63,7 @@ KEPT: list[Kept] = [
         "Connections.mark_dirty",
         "            connection.is_dirty = True",
         "            pass",
-        "a connection is looked at once more for each frame of a turn, and has nothing to send then",
+        "a connection is looked at once more for each frame of a turn, with nothing to send then",
     ),
     Kept(
         EQUIVALENT,
