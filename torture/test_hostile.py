@@ -24,6 +24,7 @@ from torture.hostile import (
     HEAD,
     Attack,
     Cost,
+    Row,
     TimeIsUp,
     attack_all,
     exchange_until,
@@ -31,6 +32,7 @@ from torture.hostile import (
     is_over,
     is_wanted,
     parsed,
+    print_all,
     time_limit,
     told,
 )
@@ -42,15 +44,14 @@ pytestmark = pytest.mark.slow
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
 TIMES = 20
 BYTES_MAX = 6 << 20
-# Their answer is the end of the connection, as Pulsar's: a second CONNECT, an answer that nobody
-# asked for.
-ENDS = {"CONNECT", "AUTH_RESPONSE"}
 # Many times what they take alone, since others use the machine as well: of the most expensive
 # input, of each in a flood, of each thing that many peers do. What grows faster than its number is
 # over them at once.
 CPU_MS_MAX = 1_000
 FLOOD_CPU_MS_MAX = 20
 PEERS_CPU_MS_MAX = 2
+# Of the clock, which others on the machine make longer: it is over them twice that counts.
+TURN_MS_MAX = 500
 MEMORY_KIB_MAX = 700 << 10
 
 
@@ -195,23 +196,26 @@ def is_like_others(name: str) -> bool:
     return name in OF_POLICIES and not name.endswith(STAND_FOR_ALL)
 
 
+def run_twice_if_late(row: Row) -> Cost:
+    """A row, and once more when others on the machine may have made a turn of it long."""
+    cost = row()
+    return row() if cost.turn_ms > TURN_MS_MAX else cost
+
+
 def test_no_input_costs_the_others_much(attack: Attack) -> None:
     wrong = []
-    restarts = attack.restarts
-    for cost in attack_all(attack, TIMES, BYTES_MAX, is_passed_over=is_like_others):
-        if not cost.is_answered and cost.name not in ENDS:
-            wrong.append(f"{cost.name} x {cost.times}: {cost.end}")
-        if cost.cpu_ms / cost.times > CPU_MS_MAX:
+    for row in attack_all(attack, TIMES, BYTES_MAX, is_passed_over=is_like_others):
+        cost = run_twice_if_late(row)
+        wrong += cost.faults(TURN_MS_MAX)
+        if cost.each_ms > CPU_MS_MAX:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
-    for cost in flood_all(attack, 10 * TIMES):
-        # Who sends more requests ahead than there is room for may be sent away.
-        if not cost.is_answered and "pipelined" not in cost.name:
-            wrong.append(f"{cost.name} x {cost.times}: {cost.end}")
+    for row in flood_all(attack, 10 * TIMES):
+        cost = run_twice_if_late(row)
+        wrong += cost.faults(TURN_MS_MAX)
         each_ms_max = PEERS_CPU_MS_MAX if cost.name in PEERS else FLOOD_CPU_MS_MAX
         if cost.cpu_ms > CPU_MS_MAX + cost.times * each_ms_max:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
     assert not wrong, "\n" + "\n".join(wrong)
-    assert attack.restarts == restarts
     assert attack.broker.memory_kib() < MEMORY_KIB_MAX
     assert attack.polite.end() > 100
 
