@@ -567,6 +567,12 @@ def print_all(costs: Iterable[Cost], alone_ms: float) -> list[str]:
     return faults
 
 
+def held_up(broker: Broker) -> list[str]:
+    """What the broker's log says of turns that took longer than 100 ms: what ran in them."""
+    text = (broker.directory / "output.log").read_text(errors="replace")
+    return [line for line in text.splitlines() if '"the event loop was held up"' in line]
+
+
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -603,6 +609,8 @@ def main(arguments: list[str] | None = None) -> int:
                 flood_all(attack, 20 * options.times, options.only),
             )
             faults = print_all((row() for row in rows), alone_ms)
+            for line in held_up(broker):
+                print(line)
             print(f"p99 without anybody else, in the end: {attack.baseline_ms():.1f} ms")
             print(f"The polite client has all of its {attack.polite.end()} messages.")
         finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from harness.brokers import Broker
@@ -36,8 +39,9 @@ from torture.hostile import (
     time_limit,
     told,
 )
-from torture.hostile_floods import PEERS
-from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of
+from torture.hostile_exchange import Answers, exchange
+from torture.hostile_floods import PEERS, half_open
+from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of, request
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +118,16 @@ def test_a_p99_is_judged_by_what_it_is_without_anybody_and_by_20_ms(
 
 
 def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None:
-    cost = Cost("SEND", 10, "closed", 25.0, math.nan, 9.0, 2048.0, 1.25, "no: dead; started again")
+    cost = Cost(
+        "SEND",
+        10,
+        "closed",
+        cpu_ms=25.0,
+        p99_ms=9.0,
+        grown_kib=2048.0,
+        seconds=1.25,
+        serves="no: dead; started again",
+    )
     row = "| SEND | 10 | closed | 2.500 | - | 9.0{} | 2048 | 1.2 | no: dead; started again |"
     assert cost.row(alone_ms=4.0) == row.format(" (over)")
     assert cost.row(alone_ms=5.0) == row.format("")
@@ -124,6 +137,70 @@ def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None
     assert (
         unprepared.row(1.0) == "| SEEK | 10 | not prepared: time is up | - | - | - | - | - | yes |"
     )
+
+
+def test_a_row_marks_what_its_answers_should_not_be_and_a_lost_client() -> None:
+    cost = GOOD._replace(end="yes 204 x 18 404 x 2", wrong="404", is_polite_lost=True)
+    cells = [each.strip() for each in cost.row(1.0).split("|")]
+    assert cells[3] == "yes 204 x 18 404 x 2 (not expected: 404)"
+    assert cells[6] == "lost"
+
+
+def test_cpu_is_divided_by_what_was_answered() -> None:
+    assert GOOD._replace(cpu_ms=100.0, times=1_000, answers=10).each_ms == 10
+    assert GOOD._replace(cpu_ms=100.0, times=100, answers=0).each_ms == 1  # commands
+
+
+GOOD = Cost("GET /x", 20, "yes 200", answers=20, cpu_ms=1.0, turn_ms=500.0, p99_ms=1.0)
+BAD = {
+    "not prepared": GOOD._replace(end="not prepared: time is up"),
+    "an end that is not prepared": GOOD._replace(name="CONNECT", end="not prepared: time is up"),
+    "closed": GOOD._replace(end="closed 200 x 3"),
+    "another status": GOOD._replace(end="yes 404", wrong="404"),
+    "a lost client": GOOD._replace(is_polite_lost=True, p99_ms=math.inf),
+    "started again": GOOD._replace(serves="no: dead; started again"),
+    "a long turn": GOOD._replace(turn_ms=1_000.0),
+}
+
+
+@pytest.mark.parametrize("cost", BAD.values(), ids=BAD.keys())
+def test_a_row_is_judged_by_all_that_others_suffer(
+    cost: Cost, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fault,) = cost.faults(TURN_MS_MAX)
+    assert fault.startswith(f"{cost.name} x 20")
+    # The exit status is of these.
+    assert print_all([GOOD._replace(turn_ms=20.0)], 1.0) == []
+    assert print_all([cost], 1.0)
+    assert cost.row(1.0) in capsys.readouterr().out
+
+
+def test_what_may_be_is_no_fault() -> None:
+    for cost in (
+        GOOD,
+        GOOD._replace(name="CONNECT", end="closed"),
+        GOOD._replace(name="flood of pipelined requests", end="closed 200 429"),
+        GOOD._replace(end="has none", serves="-"),
+        GOOD._replace(turn_ms=math.nan),
+    ):
+        assert cost.faults(TURN_MS_MAX) == []
+
+
+def test_a_long_turn_counts_when_it_is_long_again() -> None:
+    turns = [1_000.0, 20.0]
+    assert run_twice_if_late(lambda: GOOD._replace(turn_ms=turns.pop(0))).turn_ms == 20
+    turns = [1_000.0, 1_000.0]
+    assert run_twice_if_late(lambda: GOOD._replace(turn_ms=turns.pop(0))).turn_ms == 1_000
+
+
+def test_a_status_is_expected_that_the_endpoint_promises_or_that_its_row_says() -> None:
+    name = "DELETE /admin/v2/tenants/{tenant}"
+    promised = request("DELETE", "/admin/v2/tenants/x")
+    assert promised.is_expected(name, 204)
+    assert not promised.is_expected(name, 404)
+    told = promised._replace(answers=(400,))
+    assert told.is_expected(name, 400)
+    assert not told.is_expected(name, 204)
 
 
 def test_what_apache_pulsar_does_not_have_is_known_by_our_names() -> None:
@@ -159,6 +236,82 @@ def test_an_exchange_tells_an_answer_from_a_connection_that_was_closed() -> None
             theirs.close()
             exchange = exchange_until(ours, iter(()), lambda tail, _: b"end" in tail, 0.1)
             assert exchange() == end
+
+
+class Site(NamedTuple):
+    """A server of which each connection answers so many requests with the same bytes."""
+
+    port: int
+    connections: list[int]  # how many requests each has answered
+
+
+@contextlib.contextmanager
+def site(answers: list[bytes]) -> Iterator[Site]:
+    """One that closes a connection when it has no further answer for it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    found = Site(listener.getsockname()[1], [])
+
+    def serve(peer: socket.socket) -> None:
+        index = len(found.connections)
+        found.connections.append(0)
+        seen = b""
+        for answer in answers:
+            while b"\r\n\r\n" not in seen:
+                data = peer.recv(1 << 16)
+                if not data:
+                    return
+                seen += data
+            seen = seen.partition(b"\r\n\r\n")[2]
+            found.connections[index] += 1
+            peer.sendall(answer)
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(1 << 16):  # so that the answers are not lost with what was sent behind
+            pass
+
+    def accept() -> None:
+        with contextlib.suppress(OSError), listener:
+            while True:
+                peer, _ = listener.accept()
+                with peer:
+                    serve(peer)
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield found
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_no_more_connections_are_half_open_than_there_may_be() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        assert half_open(one.getsockname()[1], two.getsockname()[1], 5) == 5
+        for listener, count in ((one, 3), (two, 2)):
+            listener.setblocking(False)
+            for _ in range(count):
+                listener.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nHTTP/1.1 "  # as the body of one may be
+TOO_MANY = b"HTTP/1.1 429 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def test_a_request_behind_a_refusal_is_sent_again_until_it_is_answered() -> None:
+    with site([OK, OK, TOO_MANY]) as server:
+        found = exchange(server.port, iter([GET] * 7), connections=1)
+    assert server.connections == [3, 3, 1]
+    assert found == Answers(Counter({200: 5, 429: 2}), is_whole=True)
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_told() -> None:
+    with site([OK, OK]) as server:
+        found = exchange(server.port, iter([GET] * 7), connections=1)
+    assert (found.total, found.is_whole) == (2, False)
 
 
 def test_burners_are_as_nice_as_can_be_and_end() -> None:
