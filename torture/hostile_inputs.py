@@ -330,6 +330,9 @@ QUOTA = "/admin/v2/resource-quotas/public/default/0x00000000_0x40000000"
 NESTED_ID = b'{"ledgerId":{ledger},"entryId":9' + b',"a":[{}]' * 1800 + b"}"
 PLACE = b'{"ledgerId":{ledger},"entryId":0,"batchIndex":1048575,"properties":' + PROPERTIES + b"}"
 
+# Of many that change one record, or move one subscription, at once.
+AT_ONCE = (503,)
+
 PUBLISHED = json.dumps(
     {
         "messages": [
@@ -457,10 +460,17 @@ ENDPOINTS: dict[str, Request] = {
     ),
     # To the same topic again: what is behind the place is to be read again each time.
     f"POST {OF_SUBSCRIPTION}/resetcursor/{{timestamp:int}}": request(
-        "POST", f"{RESET}/subscription/{NAME}/resetcursor/1", scene=scenes.reset_topic
+        "POST",
+        f"{RESET}/subscription/{NAME}/resetcursor/1",
+        scene=scenes.reset_topic,
+        answers=(204, *AT_ONCE),
     ),
     f"POST {OF_SUBSCRIPTION}/resetcursor": request(
-        "POST", f"{RESET}/subscription/{NAME}/resetcursor", PLACE, scene=scenes.reset_topic
+        "POST",
+        f"{RESET}/subscription/{NAME}/resetcursor",
+        PLACE,
+        scene=scenes.reset_topic,
+        answers=(204, *AT_ONCE),
     ),
     f"GET {OF_TOPIC}/partitioned-stats": request(
         "GET",
@@ -484,8 +494,6 @@ ENDPOINTS: dict[str, Request] = {
 
 # --- the broker -----------------------------------------------------------------------------------
 
-# Many that change one record at once.
-AT_ONCE = (503,)
 RACKS = "/admin/v2/bookies/racks-info"
 RACK = b'{"rack":"%s"' % (b"r" * 256) + b',"a":[{}]' * 1700 + b"}"
 racks = scenes.many("racks", f"{RACKS}/b-{{k}}?group={'g' * 256}", RACK, "POST")

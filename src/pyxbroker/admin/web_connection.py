@@ -44,6 +44,7 @@ BODY_WINDOW = 64 << 10
 DISCARD_BYTES_MAX = 256 << 10
 # Up to here an answer's head and body are joined into one piece.
 JOIN_BYTES_MAX = 64 << 10
+PIECE_BYTES = 512 << 10  # of a larger one, in a turn of the loop
 
 HEAD_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 30.0
@@ -404,10 +405,10 @@ class HttpConnection(asyncio.Protocol):
             framing.append(("Connection", "keep-alive"))
         head = response.encode_head(version, framing)
         if isinstance(response.body, bytes):
-            self._write_whole(head, response.body if has_body else b"")
+            await self._write_body(head, response.body if has_body else b"")
         else:
             try:
-                self._write_whole(head, b"")
+                self._write(head)
                 if has_body:
                     await self._write_pieces(response.body, version == "1.1")
             finally:
@@ -425,13 +426,24 @@ class HttpConnection(asyncio.Protocol):
             return False
         return (body.length or 0) - body.size <= DISCARD_BYTES_MAX
 
-    def _write_whole(self, head: bytes, body: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if self._transport.is_closing():
             raise ConnectionResetError
+        self._transport.write(data)
+
+    async def _write_body(self, head: bytes, body: bytes) -> None:
+        """Writes a body that is there as a whole. The system takes megabytes in one go, which is
+        a long turn for everybody else.
+        """
         if len(body) <= JOIN_BYTES_MAX:
-            self._transport.write(head + body)
-        else:
-            self._transport.writelines([head, body])
+            self._write(head + body)
+            return
+        self._write(head)
+        view = memoryview(body)
+        for at in range(0, len(body), PIECE_BYTES):
+            await self._until_writable()
+            self._write(view[at : at + PIECE_BYTES])
+            await asyncio.sleep(0)  # what is written is sent between two turns
 
     async def _write_pieces(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
         """Writes a body as it is made, no faster than the client takes it. Raises AnswersNotRead

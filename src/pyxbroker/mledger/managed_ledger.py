@@ -60,6 +60,8 @@ log = get_logger("pyxbroker.mledger")
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
+CLOSED_AT_ONCE = 64  # cursors
+
 
 class ManagedLedger:
     """The log of one topic. Made by open_managed_ledger (mledger/opening.py).
@@ -796,8 +798,7 @@ class ManagedLedger:
         self._closing = self.is_closing = True
         try:
             await self.finish_tasks()
-            cursors = [cursor.close() for cursor in self.cursors.values()]
-            outcomes = await asyncio.gather(*cursors, return_exceptions=True)
+            outcomes = await self._close_cursors()
             await self.finish_tasks()
             outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
             errors = [outcome for outcome in outcomes if outcome is not None]
@@ -807,6 +808,17 @@ class ManagedLedger:
                 raise errors[0]
         finally:
             self.is_closing = False
+
+    async def _close_cursors(self) -> list[BaseException | None]:
+        """What became of each. There may be thousands, and what is written for many at once comes
+        back in one turn of the loop.
+        """
+        outcomes: list[BaseException | None] = []
+        cursors = list(self.cursors.values())
+        for at in range(0, len(cursors), CLOSED_AT_ONCE):
+            some = (cursor.close() for cursor in cursors[at : at + CLOSED_AT_ONCE])
+            outcomes += await asyncio.gather(*some, return_exceptions=True)
+        return outcomes
 
     async def settle(self) -> None:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""

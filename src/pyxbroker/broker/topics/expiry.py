@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.entry import Position
 
@@ -47,9 +48,10 @@ async def expire(
     oldest_ms = await topic.time_after(mark)
     if oldest_ms is None or oldest_ms < before_ms:
         mark = await topic.position_before_time(before_ms, mark)
-    skipped = 0
+    skipped, slices = 0, Slices()
     for each in some:
         skipped += await _expire(each, mark)
+        await slices.pause()
     return skipped
 
 
@@ -81,9 +83,10 @@ async def expire_to(
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
-    skipped = 0
+    skipped, slices = 0, Slices()
     for each in subscriptions:
         skipped += await each.skip_to(mark)
+        await slices.pause()
     return skipped
 
 
