@@ -432,8 +432,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def _write_body(self, head: bytes, body: bytes) -> None:
-        """Writes a body that is there as a whole. The system takes megabytes in one go, which is
-        a long turn for everybody else.
+        """Writes a body that is there as a whole: what a client has not taken waits in the
+        transport. The system takes megabytes in one go, which is a long turn for everybody else.
         """
         if len(body) <= JOIN_BYTES_MAX:
             self._write(head + body)
@@ -441,7 +441,11 @@ class HttpConnection(asyncio.Protocol):
         self._write(head)
         view = memoryview(body)
         for at in range(0, len(body), PIECE_BYTES):
-            await self._until_writable()
+            if self._writable is not None:
+                # The client is behind: the rest is only put in the queue.
+                self._write(view[at:])
+                self._unsent = self._transport.get_write_buffer_size()
+                return
             self._write(view[at : at + PIECE_BYTES])
             await asyncio.sleep(0)  # what is written is sent between two turns
 
