@@ -182,9 +182,10 @@ class Account(NamedTuple):
 class Attack:
     """One broker, a polite client, and who attacks."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, share: float = 1.0) -> None:
+        """`share`: so much is made of what requests are about."""
         self.broker = broker
-        self.stage = Stage(broker)
+        self.stage = Stage(broker, share)
         self.restarts = 0
         self.alone_cpu_s = 0.0  # for each message of the polite client
         self._polites = 0

@@ -349,13 +349,13 @@ PUBLISHED = json.dumps(
 # What is asked about a topic that many requests read.
 OF_BIG_TOPIC: dict[str, Request] = {
     f"GET {OF_SUBSCRIPTION}/position/{{messagePosition:int}}": request(
-        "GET", f"{ONE}/subscription/{NAME}/position/9999"
+        "GET", f"{ONE}/subscription/{NAME}/position/999"
     ),
     f"GET {OF_TOPIC}/ledger/{{ledgerId:int}}/entry/{{entryId:int}}": request(
-        "GET", f"{ONE}/ledger/{{ledger}}/entry/19999"
+        "GET", f"{ONE}/ledger/{{ledger}}/entry/1999"
     ),
     f"GET {OF_TOPIC}/examinemessage": request(
-        "GET", f"{ONE}/examinemessage?initialPosition=earliest&messagePosition=19999"
+        "GET", f"{ONE}/examinemessage?initialPosition=earliest&messagePosition=1999"
     ),
     f"GET {OF_TOPIC}/lastMessageId": request("GET", f"{ONE}/lastMessageId"),
     f"GET {OF_TOPIC}/messageid/{{timestamp:int}}": request(
@@ -521,7 +521,7 @@ ENDPOINTS |= {
     ),
     "GET /admin/v2/bookies/all": request("GET", "/admin/v2/bookies/all"),
     f"GET {RACKS}": request("GET", RACKS, scene=racks),
-    f"GET {RACKS}/{{bookie}}": request("GET", RACKS + "/b-many-{m}", scene=racks_anew),
+    f"GET {RACKS}/{{bookie}}": request("GET", RACKS + "/b-many-{m}", scene=racks),
     f"POST {RACKS}/{{bookie}}": request(
         "POST",
         f"{RACKS}/b-many-{{m}}?group={'g' * 256}",

@@ -93,8 +93,10 @@ def worded(path: str, n: int) -> str:
 class Stage:
     """One broker, and what was made in it for the rows so far."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, share: float = 1.0) -> None:
+        """`share`: of all messages, topics, ..., so much is made."""
         self.broker = broker
+        self._share = share
         self._made: set[str] = set()
         # Of the topic that a request is about, by the request's number.
         self.ledger: Callable[[int], int] = lambda n: 0
@@ -123,6 +125,10 @@ class Stage:
             assert status == 200, status
             self._broker_id = str(brokers[0])
         return self._broker_id
+
+    def some(self, count: int) -> int:
+        """So many of a large number as this stage has."""
+        return max(1, round(count * self._share))
 
     def once(self, name: str, make: Callable[[], None]) -> None:
         """Makes what has that name unless it is there."""
@@ -259,8 +265,10 @@ def big_topic(stage: Stage, numbers: range) -> None:
 
 
 def _make_big_topic(stage: Stage) -> None:
-    others = (f"s{i}" for i in range(SUBSCRIPTIONS))
-    (stage.ledgers["big topic"],) = stage.fill([LONG_TOPIC], messages=MESSAGES, holes=True)
+    others = (f"s{i}" for i in range(stage.some(SUBSCRIPTIONS)))
+    (stage.ledgers["big topic"],) = stage.fill(
+        [LONG_TOPIC], messages=stage.some(MESSAGES), holes=True
+    )
     stage.fill([LONG_TOPIC], messages=0, subscriptions=others)
     stage.ask_one("PUT", f"{BASE}/{NAME}/properties", PROPERTIES)
     stage.ask_one("PUT", f"{BASE}/{NAME}/subscription/{NAME}/properties", PROPERTIES)
@@ -293,13 +301,18 @@ def reset_topic(stage: Stage, numbers: range) -> None:
 
 
 def _make_reset_topic(stage: Stage) -> None:
-    (stage.ledgers["reset"],) = stage.fill([TOPIC + "-reset"], messages=MESSAGES, holes=True)
+    (stage.ledgers["reset"],) = stage.fill(
+        [TOPIC + "-reset"], messages=stage.some(MESSAGES), holes=True
+    )
 
 
 def own_topics(stage: Stage, numbers: range) -> None:
     """A topic for each request; all together have as many messages as can be made."""
-    each = max(10, MESSAGES // len(numbers))
-    names = [LOCAL, *(f"s{i}" for i in range(max(1, SUBSCRIPTIONS // len(numbers)) - 1))]
+    each = max(10, stage.some(MESSAGES) // len(numbers))
+    names = [
+        LOCAL,
+        *(f"s{i}" for i in range(max(1, stage.some(SUBSCRIPTIONS) // len(numbers)) - 1)),
+    ]
     topics = (f"{TOPIC}-own-{n}" for n in numbers)
     made = stage.fill(topics, messages=each, subscriptions=names, holes=True, keys=each // 2)
     ledgers = dict(zip(numbers, made, strict=True))
@@ -319,7 +332,7 @@ def crowd_anew(stage: Stage, numbers: range) -> None:
 
 
 def _fill_crowd(stage: Stage) -> None:
-    stage.fill(f"persistent://{CROWD}/t{i}" for i in range(TOPICS))
+    stage.fill(f"persistent://{CROWD}/t{i}" for i in range(stage.some(TOPICS)))
 
 
 def partitioned(stage: Stage, numbers: range) -> None:
@@ -328,8 +341,8 @@ def partitioned(stage: Stage, numbers: range) -> None:
 
 
 def _make_partitioned(stage: Stage) -> None:
-    stage.ask_one("PUT", f"{BASE}/hostile-parts/partitions", b"%d" % PARTITIONS)
-    stage.fill(f"{TOPIC}-parts-partition-{i}" for i in range(PARTITIONS))
+    stage.ask_one("PUT", f"{BASE}/hostile-parts/partitions", b"%d" % stage.some(PARTITIONS))
+    stage.fill(f"{TOPIC}-parts-partition-{i}" for i in range(stage.some(PARTITIONS)))
 
 
 def own_partitioned(stage: Stage, numbers: range) -> None:

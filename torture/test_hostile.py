@@ -47,6 +47,7 @@ pytestmark = pytest.mark.slow
 
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
 TIMES = 20
+SHARE = 0.2  # of what requests are about
 BYTES_MAX = 6 << 20
 # Many times what they take alone, since others use the machine as well: of the most expensive
 # input, of each in a flood, of each thing that many peers do. What grows faster than its number is
@@ -329,7 +330,7 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
     broker = Broker("pyxbroker", Path(tmp_path_factory.mktemp("hostile")) / "broker")
     try:
         broker.start()
-        made = Attack(broker)
+        made = Attack(broker, SHARE)
         made.baseline_ms()  # What the polite client costs is not what an input costs.
         yield made
     finally:
