@@ -105,8 +105,9 @@ def test_a_client_that_takes_nothing_is_cut_off(run: Run, monkeypatch: pytest.Mo
     run(main)
 
 
+@pytest.mark.parametrize("is_made_meanwhile", [False, True])
 def test_a_long_answer_goes_out_in_pieces_between_which_others_run(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch, is_made_meanwhile: bool
 ) -> None:
     monkeypatch.setattr(connection, "PIECE_BYTES", 32 << 10)
     written: list[tuple[int, int]] = []  # turns so far, and bytes
@@ -125,15 +126,18 @@ def test_a_long_answer_goes_out_in_pieces_between_which_others_run(
             turns += 1
             await asyncio.sleep(0)
 
+    async def one_piece() -> AsyncIterator[bytes]:
+        yield bytes(160 << 10)
+
     async def answer(request: Request) -> Response:
-        return Response(bytes(160 << 10))
+        return Response(one_piece() if is_made_meanwhile else bytes(160 << 10))
 
     async def main() -> None:
         watching = asyncio.ensure_future(watch())
         async with served(answer) as web:
-            assert len(await talk(web, LAST)) > 160 << 10
+            assert bytes(160 << 10) in await talk(web, LAST)
         watching.cancel()
-        _, *pieces = written
+        pieces = [each for each in written if each[1] >= 32 << 10]
         assert [size for _, size in pieces] == [32 << 10] * 5
         assert len({turn for turn, _ in pieces}) == 5
 

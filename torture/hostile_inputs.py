@@ -540,7 +540,9 @@ ENDPOINTS |= {
     "POST /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request(
         "POST", QUOTA, b'{"memory":1' + b',"a":[{}]' * 1700 + b"}"
     ),
-    "DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request("DELETE", QUOTA),
+    "DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request(
+        "DELETE", QUOTA, scene=scenes.there("POST", QUOTA, b'{"memory":1}'), answers=(204, 404)
+    ),
     "GET /admin/v2/brokers/configuration": request("GET", "/admin/v2/brokers/configuration"),
     "GET /admin/v2/brokers/configuration/values": request(
         "GET", "/admin/v2/brokers/configuration/values"
@@ -695,14 +697,14 @@ OF_CLEARED_CROWD: dict[str, Request] = {
         "POST", f"{NS}/clearBacklog/{SUBSCRIPTION_OF_ALL}"
     ),
     f"POST {ROW}/unsubscribe/{{subscription}}": request(
-        "POST", f"{NS}/unsubscribe/{SUBSCRIPTION_OF_ALL}"
+        "POST", f"{NS}/unsubscribe/{SUBSCRIPTION_OF_ALL}", answers=(204, *AT_ONCE)
     ),
     f"POST {ROW}/{{bundle}}/clearBacklog": request("POST", BUNDLE + "/clearBacklog"),
     f"POST {ROW}/{{bundle}}/clearBacklog/{{subscription}}": request(
         "POST", f"{BUNDLE}/clearBacklog/{SUBSCRIPTION_OF_ALL}"
     ),
     f"POST {ROW}/{{bundle}}/unsubscribe/{{subscription}}": request(
-        "POST", f"{BUNDLE}/unsubscribe/{SUBSCRIPTION_OF_ALL}"
+        "POST", f"{BUNDLE}/unsubscribe/{SUBSCRIPTION_OF_ALL}", answers=(204, *AT_ONCE)
     ),
 }
 GRANTED = json.dumps(

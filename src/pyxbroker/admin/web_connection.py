@@ -433,14 +433,20 @@ class HttpConnection(asyncio.Protocol):
 
     async def _write_body(self, head: bytes, body: bytes) -> None:
         """Writes a body that is there as a whole: what a client has not taken waits in the
-        transport. The system takes megabytes in one go, which is a long turn for everybody else.
+        transport.
         """
         if len(body) <= JOIN_BYTES_MAX:
             self._write(head + body)
-            return
-        self._write(head)
-        view = memoryview(body)
-        for at in range(0, len(body), PIECE_BYTES):
+        else:
+            self._write(head)
+            await self._write_long(body)
+
+    async def _write_long(self, data: bytes) -> None:
+        """Writes some of it in each turn: the system takes megabytes in one go, which is a long
+        turn for everybody else.
+        """
+        view = memoryview(data)
+        for at in range(0, len(data), PIECE_BYTES):
             if self._writable is not None:
                 # The client is behind: the rest is only put in the queue.
                 self._write(view[at:])
@@ -460,7 +466,11 @@ class HttpConnection(asyncio.Protocol):
                 raise ConnectionResetError  # nobody would give back what is charged from now on
             cost = self._server.memory.charge_answer(len(piece))
             self._charged += cost
-            if chunked:
+            if len(piece) > PIECE_BYTES:
+                self._write(b"%x\r\n" % len(piece) if chunked else b"")
+                await self._write_long(piece)
+                self._write(b"\r\n" if chunked else b"")
+            elif chunked:
                 self._transport.writelines([b"%x\r\n" % len(piece), piece, b"\r\n"])
             else:
                 self._transport.write(piece)
