@@ -154,7 +154,7 @@ def is_over(p99: float, alone_ms: float) -> bool:
     return p99 > min(P99_MS_MAX, P99_RATIO_MAX * alone_ms)
 
 
-DEAR_TIMES_MAX = 50  # of what takes so long that a row has not the time for more
+DEAR_PART = 20  # one of so many is sent of requests that take so long that a row ends before
 NONE_THERE = "has none"  # the other broker
 CLOSED = "closed"
 # Their answer is the end of the connection, as Pulsar's: a second CONNECT, an answer that nobody
@@ -537,7 +537,9 @@ def attack_all(
             yield partial(Cost, name, 1, NONE_THERE, serves="-")
         else:
             most = times_for(len(request.make(attack.stage, 0)), times, bytes_max)
-            for count in dict.fromkeys((1, min(most, DEAR_TIMES_MAX) if request.is_dear else most)):
+            if request.is_dear:
+                most = min(most, max(2, most // DEAR_PART))
+            for count in dict.fromkeys((1, most)):
                 yield partial(attack.endpoint, name, request, count)
 
 
