@@ -39,7 +39,7 @@ TOPICS = 2_000  # of one namespace
 PARTITIONS = 1_000
 ENTRIES = 500  # of a list of clusters, ..., half of what there may be
 OTHERS_MAX = 400  # besides, which requests make and destroy
-VERSIONS = 10  # of a schema
+VERSIONS = 5  # of a schema
 ROLES_GRANTED = 200  # with names of 1,000 bytes: 512 KiB are all there may be
 TOGETHER = 500  # commands that are sent before their answers are read
 
