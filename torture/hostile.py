@@ -245,10 +245,8 @@ class Attack:
             each.prepare(self.stage, numbers)
 
             def run() -> str:
-                answers = exchange(
-                    self.broker.web_port, (each.make(self.stage, n) for n in numbers)
-                )
-                statuses.update(answers.statuses)
+                requests = (each.make(self.stage, n) for n in numbers)
+                answers = exchange(self.broker.web_port, requests, statuses=statuses)
                 return f"{'yes' if answers.is_whole else CLOSED} {answers}"
 
             return run

@@ -34,11 +34,17 @@ class Answers(NamedTuple):
         )
 
 
-def exchange(port: int, requests: Iterator[bytes], connections: int = CONNECTIONS) -> Answers:
+def exchange(
+    port: int,
+    requests: Iterator[bytes],
+    connections: int = CONNECTIONS,
+    statuses: Counter[int] | None = None,
+) -> Answers:
     """Sends all requests and reads all answers. What was sent behind an answer after which the
-    broker closes the connection is sent again; one that is closed otherwise is the end.
+    broker closes the connection is sent again; one that is closed otherwise is the end. In
+    `statuses` are those of the answers so far, for who interrupts it.
     """
-    one = _Exchange(port, requests, connections)
+    one = _Exchange(port, requests, connections, Counter() if statuses is None else statuses)
     try:
         is_whole = one.run()
     finally:
@@ -98,8 +104,10 @@ class _Connection:
 
 
 class _Exchange:
-    def __init__(self, port: int, requests: Iterator[bytes], connections: int) -> None:
-        self.statuses: Counter[int] = Counter()
+    def __init__(
+        self, port: int, requests: Iterator[bytes], connections: int, statuses: Counter[int]
+    ) -> None:
+        self.statuses = statuses
         self._port = port
         self._requests = requests
         self._connections_max = connections

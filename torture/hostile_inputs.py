@@ -391,7 +391,7 @@ OF_BIG_TOPIC: dict[str, Request] = {
         "GET", f"{ONE}/internalStats?metadata=true", is_dear=True
     ),
     f"GET {OF_TOPIC}/backlog": request("GET", f"{ONE}/backlog"),
-    f"GET {OF_TOPIC}/internal-info": request("GET", f"{ONE}/internal-info"),
+    f"GET {OF_TOPIC}/internal-info": request("GET", f"{ONE}/internal-info", is_dear=True),
     f"GET {OF_TOPIC}/compaction": request("GET", f"{ONE}/compaction"),
     f"GET {OF_TOPIC}/partitions": request("GET", f"{ONE}/partitions?checkAllowAutoCreation=true"),
     "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}": request(

@@ -311,8 +311,10 @@ def test_a_request_behind_a_refusal_is_sent_again_until_it_is_answered() -> None
 
 def test_a_connection_that_is_closed_without_an_answer_is_told() -> None:
     with site([OK, OK]) as server:
-        found = exchange(server.port, iter([GET] * 7), connections=1)
+        so_far: Counter[int] = Counter()
+        found = exchange(server.port, iter([GET] * 7), connections=1, statuses=so_far)
     assert (found.total, found.is_whole) == (2, False)
+    assert so_far == {200: 2}
 
 
 def test_burners_are_as_nice_as_can_be_and_end() -> None:
