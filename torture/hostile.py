@@ -41,16 +41,10 @@ from harness.raw import ConnectionClosed, RawConnection
 from harness.turns import Turns, longest_ms, turns_of
 
 from torture.burners import burners
+from torture.hostile_commands import COMMANDS, MORE_COMMANDS, Input, Scene
 from torture.hostile_exchange import exchange
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
-from torture.hostile_inputs import (
-    COMMANDS,
-    MORE_COMMANDS,
-    Input,
-    Request,
-    Scene,
-    endpoints_of,
-)
+from torture.hostile_inputs import Request, endpoints_of
 from torture.hostile_scenes import Stage
 from torture.polite import NAMESPACE, TOPIC, Polite, PoliteLost, p99_ms
 

@@ -11,7 +11,8 @@ from itertools import cycle, islice
 from harness import wire
 from harness.raw import RawConnection
 
-from torture.hostile_inputs import Input, Scene, request
+from torture.hostile_commands import Input, Scene
+from torture.hostile_inputs import request
 from torture.hostile_scenes import BASE, TOPIC
 
 HOST = "127.0.0.1"

@@ -39,9 +39,10 @@ from torture.hostile import (
     time_limit,
     told,
 )
+from torture.hostile_commands import COMMANDS
 from torture.hostile_exchange import Answers, exchange
 from torture.hostile_floods import PEERS, half_open
-from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of, request
+from torture.hostile_inputs import ENDPOINTS, endpoints_of, request
 
 pytestmark = pytest.mark.slow
 
