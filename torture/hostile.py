@@ -298,6 +298,7 @@ class Attack:
                     run = begin(stack)
             except HURT as error:
                 return self._unprepared(name, times, error)
+            until = time.monotonic() + ROW_S_MAX  # anew: a scene may take long on a busy machine
             self._wait_quiet(until)
             self._take()
             before = self._account()

@@ -187,11 +187,15 @@ OF_OWN_TOPIC: dict[str, Request] = {
     f"POST {OF_TOPIC}/terminate": request("POST", f"{OWN}/terminate"),
 }
 OF_OWN_PARTITIONS: dict[str, Request] = {
-    f"DELETE {OF_TOPIC}/partitions": request("DELETE", f"{PARTS}/partitions?force=true"),
+    f"DELETE {OF_TOPIC}/partitions": request(
+        "DELETE", f"{PARTS}/partitions?force=true", is_dear=True
+    ),
     f"POST {OF_TOPIC}/partitions": request(
         "POST", f"{PARTS}/partitions", b" " * (60 << 10) + b"40"
     ),
-    f"POST {OF_TOPIC}/terminate/partitions": request("POST", f"{PARTS}/terminate/partitions"),
+    f"POST {OF_TOPIC}/terminate/partitions": request(
+        "POST", f"{PARTS}/terminate/partitions", is_dear=True
+    ),
     f"POST {OF_TOPIC}/createMissedPartitions": request("POST", f"{PARTS}/createMissedPartitions"),
     "POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition:int}": request(
         "POST", "/topics/persistent/public/default/parts-{n}/partitions/0", PUBLISHED
