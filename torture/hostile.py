@@ -52,6 +52,8 @@ TURN_MS_MAX = 20
 P99_MS_MAX = 20
 P99_RATIO_MAX = 2  # of what it is without anybody else
 ROW_S_MAX = 60
+LARGE_SCENE_S = 1.0
+SETTLE_S = 1.5  # the positions of its subscriptions are written a second later
 QUIET_S = 0.1
 QUIET_S_MAX = 5  # when the time of a row is over
 SERVES_S_MAX = 30
@@ -298,6 +300,9 @@ class Attack:
                     run = begin(stack)
             except HURT as error:
                 return self._unprepared(name, times, error)
+            began = until - ROW_S_MAX
+            if time.monotonic() > began + LARGE_SCENE_S:
+                time.sleep(SETTLE_S)
             until = time.monotonic() + ROW_S_MAX  # anew: a scene may take long on a busy machine
             self._wait_quiet(until)
             self._take()
