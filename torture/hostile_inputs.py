@@ -293,14 +293,20 @@ ENDPOINTS |= {
     ),
     "GET /admin/v2/resource-quotas": request("GET", "/admin/v2/resource-quotas"),
     "POST /admin/v2/resource-quotas": request(
-        "POST", "/admin/v2/resource-quotas", b'{"memory":1' + b',"a":[{}]' * 1700 + b"}"
+        "POST",
+        "/admin/v2/resource-quotas",
+        b'{"memory":1' + b',"a":[{}]' * 1700 + b"}",
+        answers=(204, *AT_ONCE),
     ),
     "GET /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request("GET", QUOTA),
     "POST /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request(
-        "POST", QUOTA, b'{"memory":1' + b',"a":[{}]' * 1700 + b"}"
+        "POST", QUOTA, b'{"memory":1' + b',"a":[{}]' * 1700 + b"}", answers=(204, *AT_ONCE)
     ),
     "DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request(
-        "DELETE", QUOTA, scene=scenes.there("POST", QUOTA, b'{"memory":1}'), answers=(204, 404)
+        "DELETE",
+        QUOTA,
+        scene=scenes.there("POST", QUOTA, b'{"memory":1}'),
+        answers=(204, 404, *AT_ONCE),
     ),
     "GET /admin/v2/brokers/configuration": request("GET", "/admin/v2/brokers/configuration"),
     "GET /admin/v2/brokers/configuration/values": request(
@@ -310,10 +316,10 @@ ENDPOINTS |= {
         "GET", "/admin/v2/brokers/configuration/runtime"
     ),
     "POST /admin/v2/brokers/configuration/{name}/{value}": request(
-        "POST", "/admin/v2/brokers/configuration/maxTenants/{m}000000"
+        "POST", "/admin/v2/brokers/configuration/maxTenants/{m}000000", answers=(200, *AT_ONCE)
     ),
     "DELETE /admin/v2/brokers/configuration/{name}": request(
-        "DELETE", "/admin/v2/brokers/configuration/maxTenants"
+        "DELETE", "/admin/v2/brokers/configuration/maxTenants", answers=(200, *AT_ONCE)
     ),
     "GET /admin/v2/brokers/backlog-quota-check": request(
         "GET", "/admin/v2/brokers/backlog-quota-check", scene=METRICS
