@@ -124,6 +124,12 @@ def _schema_of_many_fields(scene: Scene, n: int) -> bytes:
     return wire.command(wire.GET_OR_CREATE_SCHEMA, {1: n, 2: scene.topic, 3: schema})
 
 
+def _with_schema(scene: Scene) -> None:
+    scene.raw.producer(scene.topic)
+    scene.raw.write(_schema_of_many_fields(scene, 0))
+    scene.raw.expect(wire.GET_OR_CREATE_SCHEMA_RESPONSE)
+
+
 @cache
 def _sticky_ranges() -> bytes:
     # Once: it takes the attacker longer than the broker.
@@ -227,7 +233,9 @@ COMMANDS = {
         ),
     ),
     "GET_SCHEMA": Input(
-        "of a topic that has none", lambda scene, n: wire.command(wire.GET_SCHEMA, {1: n, 2: LONG})
+        "an Avro record of 3,900 fields",
+        lambda scene, n: wire.command(wire.GET_SCHEMA, {1: n, 2: scene.topic}),
+        _with_schema,
     ),
     "GET_OR_CREATE_SCHEMA": Input(
         "an Avro record of 3,900 fields", _schema_of_many_fields, Scene.with_messages
