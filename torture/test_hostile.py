@@ -388,7 +388,10 @@ def test_a_broker_that_died_is_told_and_started_again(attack: Attack) -> None:
     cost = attack.peers("killers", kill, 1)
     assert cost.serves == "no: dead; started again"
     assert cost.p99_ms == math.inf
+    assert cost.is_polite_lost
+    assert len(cost.faults(TURN_MS_MAX)) == 2  # the client that was lost, and the broker
     assert math.isnan(cost.cpu_ms)
-    again = attack.endpoint("health", ENDPOINTS["GET /admin/v2/brokers/health"], 1)
+    name = "GET /admin/v2/brokers/health"
+    again = attack.endpoint(name, ENDPOINTS[name], 1)
     assert (again.end, again.serves) == ("yes 200", "yes")
     assert attack.polite.end() > 0
