@@ -100,6 +100,31 @@ def test_only_topics_that_store_and_may_write_are_looked_after(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
+def test_others_run_while_the_messages_of_many_subscriptions_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)  # a subscription is a slice
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with(broker, 200, 200, 200, ttl_s=1000)
+        some = [await subscription_of(topic, f"s{i}") for i in range(20)]
+        left: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                left.append(sum(each.backlog for each in some))
+                await asyncio.sleep(0)
+
+        watching = asyncio.ensure_future(watch())
+        await expiry.skip_to(some, topic.last_confirmed._replace(entry_id=0))
+        assert await expiry.expire(topic, 100, some) == 40
+        watching.cancel()
+        # One of them has gone on between two looks.
+        assert len(set(left)) > 30
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
 def test_consumers_get_what_is_left_once_and_nothing_of_what_expired(
     tmp_path: Path, kind: str

@@ -103,6 +103,45 @@ def test_a_client_that_takes_nothing_is_cut_off(run: Run, monkeypatch: pytest.Mo
     run(main)
 
 
+@pytest.mark.parametrize("is_made_meanwhile", [False, True])
+def test_a_long_answer_goes_out_in_pieces_between_which_others_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch, is_made_meanwhile: bool
+) -> None:
+    monkeypatch.setattr(connection, "PIECE_BYTES", 32 << 10)
+    written: list[tuple[int, int]] = []  # turns so far, and bytes
+    turns = 0
+    write = connection.HttpConnection._write
+
+    def noted(self: connection.HttpConnection, data: bytes | memoryview) -> None:
+        written.append((turns, len(data)))
+        write(self, data)
+
+    monkeypatch.setattr(connection.HttpConnection, "_write", noted)
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def one_piece() -> AsyncIterator[bytes]:
+        yield bytes(160 << 10)
+
+    async def answer(request: Request) -> Response:
+        return Response(one_piece() if is_made_meanwhile else bytes(160 << 10))
+
+    async def main() -> None:
+        watching = asyncio.ensure_future(watch())
+        async with served(answer) as web:
+            assert bytes(160 << 10) in await talk(web, LAST)
+        watching.cancel()
+        pieces = [each for each in written if each[1] >= 32 << 10]
+        assert [size for _, size in pieces] == [32 << 10] * 5
+        assert len({turn for turn, _ in pieces}) == 5
+
+    run(main)
+
+
 def test_a_slow_client_gets_all_of_a_long_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # Longer than a busy machine leaves a process without a turn, shorter than the whole answer.
     quick(monkeypatch, WRITE_TIMEOUT_S=1.2, LINGER_S=0.1, KEEP_ALIVE_TIMEOUT_S=0.1)

@@ -32,6 +32,7 @@ from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
+from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerFenced
 from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
@@ -143,6 +144,37 @@ def test_what_fails_in_a_close_keeps_nothing_else_from_being_closed(
         assert stored is not None
         (ledger,), _, _ = positions.decode_ledger_list(stored.value)
         assert (ledger.entries, bool(ledger.timestamp_ms)) == (3, True)
+
+    run(tmp_path, scenario)
+
+
+def test_of_many_cursors_some_are_closed_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.mledger.managed_ledger.CLOSED_AT_ONCE", 4)
+    under_way, most = 0, 0
+    close = Cursor.close
+
+    async def counted(cursor: Cursor) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        await close(cursor)
+        under_way -= 1
+
+    monkeypatch.setattr(Cursor, "close", counted)
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        await append(managed_ledger, b"1")
+        mark = managed_ledger.first_position()
+        cursors = [await cursor_at(managed_ledger, f"c{i}", mark) for i in range(10)]
+        await managed_ledger.close()
+        assert all(each.closed for each in cursors)
+        assert most == 4
+        again = await node.open()
+        assert len(again.cursors) == 10
 
     run(tmp_path, scenario)
 

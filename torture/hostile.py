@@ -8,8 +8,9 @@ longest turn of its loop (a bound of the histogram in /metrics; Apache Pulsar ha
 client's p99, how memory grew, and whether the broker serves a new client afterwards. One that does
 not is started again for the next row. A p99 is marked that is more than twice what it is without
 anybody else, or more than 20 ms; --burners has the processors awake all the time, so that it tells
-of the broker. Exit status 1 when the polite client lost anything, the broker had to be started
-again, or a turn took longer than 20 ms.
+of the broker. Exit status 1 when a polite client lost anything, the broker had to be started
+again, an input was not prepared, did not get its answers, or another status than its row expects,
+or a turn took longer than 20 ms.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -38,14 +41,19 @@ from harness.raw import ConnectionClosed, RawConnection
 from harness.turns import Turns, longest_ms, turns_of
 
 from torture.burners import burners
+from torture.hostile_commands import COMMANDS, MORE_COMMANDS, Input, Scene
+from torture.hostile_exchange import exchange
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
-from torture.hostile_inputs import COMMANDS, MORE_COMMANDS, Input, Scene, endpoints_of
+from torture.hostile_inputs import Request, endpoints_of
+from torture.hostile_scenes import Stage
 from torture.polite import NAMESPACE, TOPIC, Polite, PoliteLost, p99_ms
 
 TURN_MS_MAX = 20
 P99_MS_MAX = 20
 P99_RATIO_MAX = 2  # of what it is without anybody else
 ROW_S_MAX = 60
+LARGE_SCENE_S = 1.0
+SETTLE_S = 1.5  # the positions of its subscriptions are written a second later
 QUIET_S = 0.1
 QUIET_S_MAX = 5  # when the time of a row is over
 SERVES_S_MAX = 30
@@ -72,16 +80,42 @@ class Cost(NamedTuple):
     name: str
     times: int
     end: str  # "yes" and the statuses: answered to the end; else what happened
+    answers: int = 0  # that came of so many; those of commands are not counted
+    wrong: str = ""  # what its row does not expect of the answers
     cpu_ms: float = math.nan  # of all of them, without what the broker uses alone
     turn_ms: float = math.nan  # a bound: the longest turn took at most this
     p99_ms: float = math.nan  # infinite: no receipt came
     grown_kib: float = math.nan
     seconds: float = math.nan
     serves: str = "yes"  # a new client afterwards; else what is wrong, and what was done
+    is_polite_lost: bool = False  # the polite client's connection or producer, or a receipt
 
     @property
     def is_answered(self) -> bool:
         return self.end.startswith("yes")
+
+    @property
+    def each_ms(self) -> float:
+        """CPU for each that was answered."""
+        return self.cpu_ms / (self.answers or self.times)
+
+    def faults(self, turn_ms_max: float) -> list[str]:
+        """What may not be of a row."""
+        about = f"{self.name} x {self.times}"
+        found = []
+        is_end = self.name in ENDS and self.end.startswith(CLOSED)
+        is_end = is_end or self.end == NONE_THERE
+        if not (self.is_answered or is_end):
+            found.append(f"{about}: {self.end}")
+        if self.wrong:
+            found.append(f"{about} is answered by {self.wrong}")
+        if self.is_polite_lost:
+            found.append(f"{about}: the polite client lost its connection or a receipt")
+        if self.serves.startswith("no"):
+            found.append(f"{about}: a new client is served: {self.serves}")
+        if self.turn_ms > turn_ms_max:
+            found.append(f"{about}: a turn took {self.turn_ms:g} ms, {turn_ms_max:g} are allowed")
+        return found
 
     def row(self, alone_ms: float) -> str:
         """For the table; `alone_ms` is the polite client's p99 without anybody else."""
@@ -89,10 +123,10 @@ class Cost(NamedTuple):
         cells = (
             self.name,
             self.times,
-            self.end,
-            figure(self.cpu_ms / self.times, ".3f"),
+            self.end + (f" (not expected: {self.wrong})" if self.wrong else ""),
+            figure(self.each_ms, ".3f"),
             figure(self.turn_ms, "g"),
-            figure(self.p99_ms, ".1f") + mark,
+            "lost" if self.is_polite_lost else figure(self.p99_ms, ".1f") + mark,
             figure(self.grown_kib, ".0f"),
             figure(self.seconds, ".1f"),
             self.serves,
@@ -116,6 +150,15 @@ def is_over(p99: float, alone_ms: float) -> bool:
     return p99 > min(P99_MS_MAX, P99_RATIO_MAX * alone_ms)
 
 
+DEAR_PART = 20  # one of so many is sent of requests that take so long that a row ends before
+NONE_THERE = "has none"  # the other broker
+CLOSED = "closed"
+# Their answer is the end of the connection, as Pulsar's: a second CONNECT, an answer that nobody
+# asked for. Who sends more requests ahead than there is room for may be sent away.
+ENDS = {"CONNECT", "AUTH_RESPONSE", "flood of pipelined requests"}
+NOT_PREPARED = "not prepared: "
+
+
 class TimeIsUp(Exception):
     """A row took as long as it may."""
 
@@ -135,8 +178,10 @@ class Account(NamedTuple):
 class Attack:
     """One broker, a polite client, and who attacks."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, share: float = 1.0) -> None:
+        """`share`: so much is made of what requests are about."""
         self.broker = broker
+        self.stage = Stage(broker, share)
         self.restarts = 0
         self.alone_cpu_s = 0.0  # for each message of the polite client
         self._polites = 0
@@ -187,29 +232,51 @@ class Attack:
 
         return self._measured(name, times, begin)
 
-    def endpoint(self, name: str, each: Input, times: int) -> Cost:
-        """Requests on one connection, pipelined."""
+    def endpoint(self, name: str, each: Request, times: int) -> Cost:
+        """Requests on some connections, as many ahead of their answers as may wait."""
+        numbers = self.stage.numbers(times)
+        statuses: Counter[int] = Counter()
+
+        def begin(stack: ExitStack) -> Callable[[], str]:
+            each.prepare(self.stage, numbers)
+
+            def run() -> str:
+                requests = (each.make(self.stage, n) for n in numbers)
+                answers = exchange(self.broker.web_port, requests, statuses=statuses)
+                return f"{'yes' if answers.is_whole else CLOSED} {answers}"
+
+            return run
+
+        cost = self._measured(name, times, begin)
+        wrong = sorted(status for status in statuses if not each.is_expected(name, status))
+        return cost._replace(answers=statuses.total(), wrong=" ".join(map(str, wrong)))
+
+    def pipelined(self, name: str, each: Request, times: int) -> Cost:
+        """Requests on one connection, however many wait for their answers."""
+        numbers = self.stage.numbers(times)
+        count = 0
 
         def begin(stack: ExitStack) -> Callable[[], str]:
             web = socket.create_connection(("127.0.0.1", self.broker.web_port))
             stack.enter_context(web)
-            scene = None
-            requests = (each.make(scene, n) for n in range(times))  # type: ignore[arg-type]
+            requests = (each.make(self.stage, n) for n in numbers)
             statuses: set[bytes] = set()
 
             def is_done(seen: bytes, answers: int) -> bool:
+                nonlocal count
+                count = answers
                 statuses.update(STATUS.findall(seen))
                 return answers >= times
 
-            exchange = exchange_until(web, requests, is_done, SILENCE_S["pyxbroker"])
+            exchanged = exchange_until(web, requests, is_done, SILENCE_S["pyxbroker"])
 
             def run() -> str:
-                end = exchange()
+                end = exchanged()
                 return " ".join([end, *sorted(each.decode() for each in statuses)])
 
             return run
 
-        return self._measured(name, times, begin)
+        return self._measured(name, times, begin)._replace(answers=count)
 
     def peers(self, name: str, act: Callable[[int, int, int], int], most: int) -> Cost:
         """Peers that do something else than to ask and to read; at most so many of them."""
@@ -233,6 +300,10 @@ class Attack:
                     run = begin(stack)
             except HURT as error:
                 return self._unprepared(name, times, error)
+            began = until - ROW_S_MAX
+            if time.monotonic() > began + LARGE_SCENE_S:
+                time.sleep(SETTLE_S)
+            until = time.monotonic() + ROW_S_MAX  # anew: a scene may take long on a busy machine
             self._wait_quiet(until)
             self._take()
             before = self._account()
@@ -251,17 +322,20 @@ class Attack:
             name,
             times,
             end,
-            max(used_s, 0.0) * 1000,  # NaN stays NaN
-            longest_ms(before.turns, after.turns),
-            p99_ms(times_beside),
-            after.memory_kib - before.memory_kib,
-            seconds,
-            self._after(),
+            cpu_ms=max(used_s, 0.0) * 1000,  # NaN stays NaN
+            turn_ms=longest_ms(before.turns, after.turns),
+            p99_ms=p99_ms(times_beside),
+            grown_kib=after.memory_kib - before.memory_kib,
+            seconds=seconds,
+            is_polite_lost=self._is_polite_lost,
+            serves=self._after(),
         )
 
     def _unprepared(self, name: str, times: int, error: BaseException) -> Cost:
-        end = f"not prepared: {told(error)}"
-        return Cost(name, times, end, serves=self._after())
+        self._take()  # so that a polite client that was lost meanwhile is known to be
+        lost = self._is_polite_lost
+        end = NOT_PREPARED + told(error)
+        return Cost(name, times, end, is_polite_lost=lost, serves=self._after())
 
     def _account(self) -> Account:
         if self._is_dead():
@@ -328,6 +402,7 @@ class Attack:
 
     def _start_again(self) -> str:
         self.restarts += 1
+        self.stage.begin_again()
         self.polite.close()
         self.broker.kill()
         said = "started again"
@@ -390,7 +465,7 @@ def exchange_until(
                         if ready & selectors.EVENT_READ:
                             data = peer.recv(1 << 20)
                             if not data:
-                                return "yes" if until < math.inf else "closed"
+                                return "yes" if until < math.inf else CLOSED
                             seen = tail + data
                             answers += seen.count(b"HTTP/1.1 ") - tail.count(b"HTTP/1.1 ")
                             tail = seen[-64:]
@@ -408,7 +483,7 @@ def exchange_until(
                     except BlockingIOError:
                         continue
                     except ConnectionError:
-                        return "closed"
+                        return CLOSED
         return "yes"
 
     return run
@@ -424,15 +499,18 @@ def _some(pieces: Iterator[bytes]) -> Iterator[bytes]:
             return
 
 
-def times_for(each: Input, scene: Scene | None, times: int, bytes_max: int) -> int:
+def times_for(size: int, times: int, bytes_max: int) -> int:
     """How often: fewer of what is large."""
-    size = len(each.make(scene, 0))  # type: ignore[arg-type]
-    return max(1, min(times, bytes_max // size, 1 if each.ends else times))
+    return max(1, min(times, bytes_max // size))
 
 
 def is_wanted(name: str, only: Sequence[str]) -> bool:
     """Whether a name has one of these in it; all have when there are none."""
     return not only or any(each in name for each in only)
+
+
+Row = Callable[[], Cost]
+"""Runs a row of the table; it may be run again."""
 
 
 def attack_all(
@@ -441,35 +519,59 @@ def attack_all(
     bytes_max: int,
     only: Sequence[str] = (),
     is_passed_over: Callable[[str], bool] = lambda name: False,
-) -> Iterator[Cost]:
+) -> Iterator[Row]:
     """Every input, alone and many times, but for those endpoints that are passed over."""
     scene = Scene(attack.broker.port, "sizes")
     with scene.raw:
         for name, each in (COMMANDS | MORE_COMMANDS).items():
             if is_wanted(name, only):
-                for count in dict.fromkeys((1, times_for(each, scene, times, bytes_max))):
-                    yield attack.command(name, each, count)
+                most = times_for(len(each.make(scene, 0)), times, bytes_max)
+                for count in dict.fromkeys((1, 1 if each.ends else most)):
+                    yield partial(attack.command, name, each, count)
     for name, request in endpoints_of(attack.broker.kind).items():
         if not is_wanted(name, only) or is_passed_over(name):
             continue
         if request is None:
-            yield Cost(name, 1, "has none", serves="-")
+            yield partial(Cost, name, 1, NONE_THERE, serves="-")
         else:
-            for count in dict.fromkeys((1, times_for(request, None, times, bytes_max))):
-                yield attack.endpoint(name, request, count)
+            most = times_for(len(request.make(attack.stage, 0)), times, bytes_max)
+            if request.is_dear:
+                most = min(most, max(2, most // DEAR_PART))
+            for count in dict.fromkeys((1, most)):
+                yield partial(attack.endpoint, name, request, count)
 
 
-def flood_all(attack: Attack, times_max: int, only: Sequence[str] = ()) -> Iterator[Cost]:
+def flood_all(attack: Attack, times_max: int, only: Sequence[str] = ()) -> Iterator[Row]:
     """Every flood, as large as it is or as many times as there may be."""
     for name, (each, times) in COMMAND_FLOODS.items():
         if is_wanted(name, only):
-            yield attack.command(f"flood of {name}", each, min(times, times_max))
-    for name, (each, times) in REQUEST_FLOODS.items():
+            yield partial(attack.command, f"flood of {name}", each, min(times, times_max))
+    for name, (request, times) in REQUEST_FLOODS.items():
         if is_wanted(name, only):
-            yield attack.endpoint(f"flood of {name}", each, min(times, times_max))
+            yield partial(attack.pipelined, f"flood of {name}", request, min(times, times_max))
     for name, act in PEERS.items():
         if is_wanted(name, only):
-            yield attack.peers(name, act, times_max)
+            yield partial(attack.peers, name, act, times_max)
+
+
+def print_all(costs: Iterable[Cost], alone_ms: float) -> list[str]:
+    """Prints the table; what is wrong in it. `alone_ms` is the polite client's p99 alone."""
+    faults: list[str] = []
+    over: list[str] = []
+    for cost in costs:
+        print(cost.row(alone_ms), flush=True)
+        faults += cost.faults(TURN_MS_MAX)
+        if is_over(cost.p99_ms, alone_ms):
+            over.append(f"{cost.name} x {cost.times}")
+    print(f"\np99 over what it may be: {', '.join(over) or 'none'}")
+    print("\n".join(["\nWhat may not be:", *faults]) if faults else "Nothing else is wrong.")
+    return faults
+
+
+def held_up(broker: Broker) -> list[str]:
+    """What the broker's log says of turns that took longer than 100 ms: what ran in them."""
+    text = (broker.directory / "output.log").read_text(errors="replace")
+    return [line for line in text.splitlines() if '"the event loop was held up"' in line]
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -496,8 +598,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     workspace = Path(tempfile.mkdtemp(prefix="hostile-"))
     broker = Broker(options.broker, workspace / "broker")
-    is_late = False
-    over: list[str] = []
     with burners() if options.burners else contextlib.nullcontext():
         try:
             broker.start(START_S_MAX)
@@ -505,21 +605,19 @@ def main(arguments: list[str] | None = None) -> int:
             alone_ms = attack.baseline_ms()
             print(f"p99 without anybody else: {alone_ms:.1f} ms", end="; ")
             print(f"CPU of a message: {attack.alone_cpu_s * 1000:.3f} ms\n\n{HEAD}", flush=True)
-            for cost in chain(
+            rows = chain(
                 attack_all(attack, options.times, options.megabytes << 20, options.only),
                 flood_all(attack, 20 * options.times, options.only),
-            ):
-                print(cost.row(alone_ms), flush=True)
-                is_late = is_late or cost.turn_ms > TURN_MS_MAX
-                if is_over(cost.p99_ms, alone_ms):
-                    over.append(f"{cost.name} x {cost.times}")
-            print(f"\np99 over what it may be: {', '.join(over) or 'none'}")
+            )
+            faults = print_all((row() for row in rows), alone_ms)
+            for line in held_up(broker):
+                print(line)
             print(f"p99 without anybody else, in the end: {attack.baseline_ms():.1f} ms")
             print(f"The polite client has all of its {attack.polite.end()} messages.")
         finally:
             broker.close()
             shutil.rmtree(workspace, ignore_errors=True)
-    return int(is_late or attack.restarts > 0)
+    return int(bool(faults))
 
 
 if __name__ == "__main__":

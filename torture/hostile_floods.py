@@ -6,18 +6,15 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import cycle, islice
 
 from harness import wire
 from harness.raw import RawConnection
 
+from torture.hostile_commands import Input, Scene
 from torture.hostile_fanout import flows_of_many_subscriptions, sends_to_many_subscriptions
-from torture.hostile_inputs import (
-    BASE,
-    TOPIC,
-    Input,
-    Scene,
-    request,
-)
+from torture.hostile_inputs import request
+from torture.hostile_scenes import BASE, TOPIC
 
 HOST = "127.0.0.1"
 RECONNECTS = 10_000
@@ -156,11 +153,12 @@ def lookups_of_many(port: int, web_port: int, most: int) -> int:
 
 def half_open(port: int, web_port: int, most: int) -> int:
     """Four hundred that connect and say nothing, on both ports."""
+    count = min(most, 400)
     with ExitStack() as stack:
-        for one in [port, web_port] * 200:
+        for one in islice(cycle([port, web_port]), count):
             stack.enter_context(socket.create_connection((HOST, one)))
         time.sleep(1)
-    return 400
+    return count
 
 
 def slow_writers(port: int, web_port: int, most: int) -> int:

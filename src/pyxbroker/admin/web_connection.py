@@ -46,6 +46,7 @@ BODY_WINDOW = 64 << 10
 DISCARD_BYTES_MAX = 256 << 10
 # Up to here an answer's head and body are joined into one piece.
 JOIN_BYTES_MAX = 64 << 10
+PIECE_BYTES = 512 << 10  # of a larger one, in a turn of the loop
 
 BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TIMEOUT_S = 75.0
@@ -457,10 +458,10 @@ class HttpConnection(asyncio.Protocol):
             framing.append(("Connection", "keep-alive"))
         head = response.encode_head(version, framing)
         if isinstance(response.body, bytes):
-            self._write_whole(head, response.body if has_body else b"")
+            await self._write_body(head, response.body if has_body else b"")
         else:
             try:
-                self._write_whole(head, b"")
+                self._write(head)
                 if has_body:
                     await self._write_pieces(response.body, version == "1.1")
             finally:
@@ -478,13 +479,34 @@ class HttpConnection(asyncio.Protocol):
             return False
         return (body.length or 0) - body.size <= DISCARD_BYTES_MAX
 
-    def _write_whole(self, head: bytes, body: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if self._transport.is_closing():
             raise ConnectionResetError
+        self._transport.write(data)
+
+    async def _write_body(self, head: bytes, body: bytes) -> None:
+        """Writes a body that is there as a whole: what a client has not taken waits in the
+        transport.
+        """
         if len(body) <= JOIN_BYTES_MAX:
-            self._transport.write(head + body)
+            self._write(head + body)
         else:
-            self._transport.writelines([head, body])
+            self._write(head)
+            await self._write_long(body)
+
+    async def _write_long(self, data: bytes) -> None:
+        """Writes some of it in each turn: the system takes megabytes in one go, which is a long
+        turn for everybody else.
+        """
+        view = memoryview(data)
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._writable is not None:
+                # The client is behind: the rest is only put in the queue.
+                self._write(view[at:])
+                self._unsent = self._transport.get_write_buffer_size()
+                return
+            self._write(view[at : at + PIECE_BYTES])
+            await asyncio.sleep(0)  # what is written is sent between two turns
 
     async def _write_pieces(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
         """Writes a body as it is made, no faster than the client takes it. Raises AnswersNotRead
@@ -497,7 +519,11 @@ class HttpConnection(asyncio.Protocol):
                 raise ConnectionResetError  # nobody would give back what is charged from now on
             cost = self._server.memory.charge_answer(len(piece))
             self._charged += cost
-            if chunked:
+            if len(piece) > PIECE_BYTES:
+                self._write(b"%x\r\n" % len(piece) if chunked else b"")
+                await self._write_long(piece)
+                self._write(b"\r\n" if chunked else b"")
+            elif chunked:
                 self._transport.writelines([b"%x\r\n" % len(piece), piece, b"\r\n"])
             else:
                 self._transport.write(piece)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from pyxbroker.admin.endpoints import Content, Endpoint
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -43,6 +43,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
+from pyxbroker.broker.topics.compaction import Status as CompactionStatus
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
@@ -279,6 +280,17 @@ POSITION = {
     },
 }
 
+COMPACTION_STATUS = {
+    "type": "object",
+    "properties": {
+        "status": {
+            "type": "string",
+            "enum": [each.value for each in CompactionStatus],
+        },
+        "lastError": {"type": "string"},
+    },
+}
+
 ENDPOINTS = (
     Endpoint(
         "PUT",
@@ -319,6 +331,7 @@ ENDPOINTS = (
         compaction_status,
         COMPACT,
         "Tells how the compaction of a topic goes, or went since it was opened.",
+        Answer("Pulsar's LongRunningProcessStatus.", COMPACTION_STATUS),
         resource=topic_of,
     ),
     Endpoint(

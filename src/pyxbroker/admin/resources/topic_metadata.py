@@ -162,14 +162,14 @@ async def get_info(request: Request) -> Response:
     count = await partitions_of(request, name)
     try:
         if not count:
-            return Response.json(await read_info(broker.metadata, name))
+            return await Response.long_json(await read_info(broker.metadata, name))
         partitions = [
             name.partition(index) for index in await broker.topics.partitioned.existing(name, count)
         ]
         found = {str(each): await read_info(broker.metadata, each) for each in partitions}
     except TopicNotFound:
         raise missing(name) from None
-    return Response.json({"version": 0, "partitions": found})
+    return await Response.long_json({"version": 0, "partitions": found})
 
 
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
