@@ -15,9 +15,11 @@ from one_broker import section
 from oracles import wire
 from oracles.columns import Row, cells, rows_of
 from oracles.entries import Message, messages_of, read_entry
+from pyxbroker import avro_columns
 from pyxbroker.avro_columns import Undecodable
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import (
+    AVRO,
     BITS,
     BYTES,
     CHUNK,
@@ -623,3 +625,35 @@ def test_bytes_of_strangers_are_read_or_refused(seed: int) -> None:
         except (Damaged, Encrypted):
             continue
         columns.finish()
+
+
+def test_programs_are_of_the_columns_that_are_wanted_and_the_newest_is_there() -> None:
+    step = (avro_columns.LONG, -1, 0, 0, None, None)
+    found: dict[bytes | None, avro_columns.AvroProgram | None] = {
+        None: avro_columns.AvroProgram((8,), [step]),
+        b"": avro_columns.AvroProgram((8,), [step]),  # of an entry that names none
+        b"\0\1": avro_columns.AvroProgram((8,), [step]),
+        b"\0\2": avro_columns.AvroProgram((), []),
+    }
+
+    def columns() -> EntryColumns:
+        made = EntryColumns(AVRO, (8,), compression, program_of=found.get, translate=translated)
+        made.want(NEAR, FAR)
+        return made
+
+    one = columns()
+    for number, version in enumerate((None, b"\0\1", b"\0\3")):
+        stored = section(b"\x0e", schema_version=version) if version else section(b"\x0e")
+        assert one.take_entry(3, number, stored) == MORE
+    assert [row.values for row in rows_of(one.finish(), (8,))] == [[(7).to_bytes(8, "little")]] * 3
+    with pytest.raises(ValueError, match="one of other columns"):
+        columns().take_entry(3, 0, section(b"\x0e", schema_version=b"\0\2"))
+    del found[None]
+    with pytest.raises(ValueError, match="no program for the newest schema"):
+        columns()
+
+
+def translated(version: bytes, payload: bytes) -> bytes:
+    """One of the newest schema."""
+    assert version == b"\0\3"
+    return payload

@@ -58,6 +58,9 @@ def compacted(
         if partly:
             assert run is None
             assert at == 0
+            for index in (-1, 1):
+                with pytest.raises(IndexError):
+                    packed(one, index)
             compression, size, payload = packed(one, 0)
             plain = unpack(compression, size, payload, LARGE) if compression else None
             found.append(with_messages(each, *latest.rebuild(one, 0, plain)))

@@ -62,6 +62,21 @@ def over(watch: TurnWatch, seconds: float) -> int:
     return sum(count for _, count in buckets[len(below) :])
 
 
+def test_how_long_a_turn_has_lasted_is_known_while_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(_: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(0)
+        turn = sum(count for _, count in watch.histogram()[0]) + 1
+        block(0.01)
+        assert 0.01 <= watch.lasts(turn) <= time.monotonic() - began
+        await asyncio.sleep(0)
+        assert watch.lasts(turn) == watch.lasts(turn + 5) == 0
+
+    lines_of(scenario, caplog)
+
+
 def assert_names_block(lines: list[Any]) -> None:
     assert [each.getMessage() for each in lines] == ["the event loop was held up"]
     assert "block:" in lines[0].fields["ran"].split(" < ")[0]

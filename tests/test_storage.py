@@ -179,7 +179,7 @@ def test_fence_and_master_key_survive(bookie: Bookie) -> None:
     bookie.wait_durable(storage.fence(5))
     with pytest.raises(OSError) as fenced:
         bookie.add(4, 1)
-    assert fenced.value.errno == errno.ESTALE
+    assert (fenced.value.errno, fenced.value.strerror) == (errno.ESTALE, "the ledger is fenced")
     data = payload(4, 1)
     bookie.wait_durable(storage.add(header(4, 1), data, None, _native.ADD_RECOVERY))
     killed = copy_of(bookie, "killed")

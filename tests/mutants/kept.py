@@ -39,6 +39,66 @@ def kept_for(mutant: Mutant, kept: Iterable[Kept]) -> Kept | None:
 KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
+        "src/pyxbroker/delivery.pyx",
+        "ConsumerState._settled",
+        "        return 0",
+        "        return (0 + 1)",
+        "nobody looks at what it returns but for -1",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/buffers.pyx",
+        "OutVector.__dealloc__",
+        """        free(self.arena)
+        free(self.pieces)""",
+        """        free(self.pieces)
+        free(self.arena)""",
+        "two pieces of memory that do not know each other are freed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/keys.pyx",
+        "KeyShared._use",
+        "            self.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))",
+        "            self.pages[at] = <KeyState *>calloc(sizeof(KeyState), STATES_PER_PAGE)",
+        "the product is the same",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/sha1.c",
+        "blocks_x86",
+        """    _mm_storeu_si128((__m128i *)state, _mm_shuffle_epi32(abcd, 0x1b));
+    state[4] = (uint32_t)_mm_extract_epi32(e, 3);""",
+        """    state[4] = (uint32_t)_mm_extract_epi32(e, 3);
+    _mm_storeu_si128((__m128i *)state, _mm_shuffle_epi32(abcd, 0x1b));""",
+        "four numbers and a fifth behind them are stored",
+    ),
+    Kept(
+        OPEN,
+        "src/pyxbroker/buffers.pyx",
+        "OutVector.send",
+        "                if errno == EINTR:",
+        "                if False and (errno == EINTR):",
+        "a socket that never waits is not interrupted by a signal",
+    ),
+    Kept(
+        OPEN,
+        "src/bookie_native/flush.c",
+        "flusher_wait",
+        "    if (f->remind_ns != 0 && (ns == 0 || f->remind_ns - now < ns))",
+        "    if (f->remind_ns != 0 && (ns == 0 || f->remind_ns + now < ns))",
+        "who waits for room is reminded later than is due while a flush is tried again",
+    ),
+    Kept(
+        OPEN,
+        "src/bookie_native/entry_log_rebuild.c",
+        "log_row_scan",
+        "else if (found != RECORD_LOST && r.type == RECORD_ENTRY && r.ledger_id == row->ledger_id)",
+        "else if (found != RECORD_LOST || r.type == RECORD_ENTRY && r.ledger_id == row->ledger_id)",
+        "the bytes of a row have records of its own ledger alone, as its table says",
+    ),
+    Kept(
+        EQUIVALENT,
         "src/pyxbroker/compaction.pyx",
         "LatestMessages.__cinit__",
         """        memcpy(self.secret, start, 16)
