@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -299,8 +300,12 @@ def test_entries_of_earlier_ledgers_are_read_from_disk(tmp_path: Path) -> None:
             first = managed_ledger.normalize((-1, -1))
             assert first is not None
             assert managed_ledger.read_cached(first, 100, MIB) is None, "nobody has opened it yet"
+            began_ns = time.monotonic_ns()
             assert await read_all(managed_ledger) == entries(0, 50)
-            assert node.storage.stats()["disk_reads"] > 0
+            reads = node.storage.stats()["disk_reads"]
+            assert reads > 0
+            took_ns, _ = node.storage.latencies()["read"]
+            assert 0 < took_ns <= reads * (time.monotonic_ns() - began_ns)
 
     asyncio.run(scenario())
 

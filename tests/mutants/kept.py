@@ -39,6 +39,30 @@ def kept_for(mutant: Mutant, kept: Iterable[Kept]) -> Kept | None:
 KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
+        "src/pyxbroker/bookie/space.py",
+        "FileSystem.look",
+        "        is_over = used_part_max < 1 and self.usage.used_part > used_part_max",
+        "        is_over = used_part_max < (1 + 1) and self.usage.used_part > used_part_max",
+        "no more than the whole of a disk is in use",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/buffers.pyx",
+        "OutVector.take",
+        "                if taken == size:",
+        "                if True or (taken == size):",
+        "what one step leaves, the next one takes",
+    ),
+    Kept(
+        OPEN,
+        "src/bookie_native/storage_flush.c",
+        "storage_rotate",
+        "    if (s->failure_seen)",
+        "    if (0 && (s->failure_seen))",
+        "the group is asked for when a journal has failed, and nothing more is acknowledged then",
+    ),
+    Kept(
+        EQUIVALENT,
         "src/pyxbroker/delivery.pyx",
         "ConsumerState._settled",
         "        return 0",

@@ -229,6 +229,20 @@ static void test_pins_outlive_eviction(void) {
     sim_disk_free(disk);
 }
 
+/* There is no entry behind it to look for. */
+static void test_the_last_entry_id_there_can_be(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    CHECK(wait_durable(s, add_entry(s, 1, INT64_MAX)) == 0);
+    entry_ref refs[2];
+    CHECK(storage_read_cached(s, 1, INT64_MAX, INT64_MAX, 2, 1 << 20, refs) == 1);
+    CHECK(refs[0].entry_id == INT64_MAX);
+    storage_unpin(refs, 1);
+    CHECK(storage_close(s, 1) == 0);
+    sim_disk_free(disk);
+}
+
 /* Ledgers that rest for some generations and then go on: what they had in a generation that is gone
  * must not be taken for a part of the new one, which may lie at the same address. */
 static void test_ledgers_rest_for_generations(void) {
@@ -332,6 +346,7 @@ static const check_test tests[] = {
     {"entry_log_indexes_keep_their_limit", test_indexes_take_no_more_than_their_limit},
     {"entry_log_is_opened_when_there_is_memory", test_a_log_is_opened_when_there_is_memory},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
+    {"cache_the_last_entry_id_there_can_be", test_the_last_entry_id_there_can_be},
 };
 
 int main(int argc, char **argv) {
