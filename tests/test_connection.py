@@ -101,8 +101,11 @@ def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None
                 taken.append(os.dup(nothing))
         for _ in range(spared):
             os.close(taken.pop())
+        first = os.fstat(0)
         with pytest.raises(OSError, match=f"the sockets of {what} cannot be watched"):
             unwatched()
+        gc.collect()
+        assert os.path.samestat(os.fstat(0), first), "it has closed what it has not opened"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for each in taken:

@@ -71,6 +71,7 @@ cdef class Connections:
         self.flush_call = self._flush
         self.watched = {}
         self.unfinished = {}
+        self.strangers_fd = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, "the sockets of clients cannot be watched")
