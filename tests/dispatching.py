@@ -10,15 +10,18 @@ import asyncio
 import random
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from oracles import wire
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
@@ -29,6 +32,7 @@ from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.policies.values import Policies
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.reads import StorageReader
+from shares import without_end
 from stored import LEDGER, add, storage
 
 ENTRIES = 400
@@ -42,6 +46,23 @@ Read = tuple[int, int, int, int, Callable[[EntryBatch | LedgerError], None]]
 def open_entries(directory: Path) -> Any:
     """A context with a storage that holds ENTRIES entries, with KEYS and as DELAYED says."""
     return _Entries(directory)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
+    """Those entries, for all tests of a file."""
+    with open_entries(tmp_path_factory.mktemp("entries")) as storage:
+        yield storage
+
+
+MAKERS = [
+    pytest.param(lambda subscription, kind=kind: kind(subscription, KeySharedPolicy()), id=name)
+    for name, kind in [
+        ("shared", kinds.shared),
+        ("key_shared", kinds.key_shared),
+        ("failover", kinds.failover),
+    ]
+]
 
 
 class _Entries:
@@ -202,7 +223,7 @@ class Desk:
             publish_bytes_max=1 << 30,
         )
         # How far a dispatcher comes in one turn must not depend on the machine.
-        group.turn.more.turn_ns = group.turn.more.call_ns = 2**62
+        without_end(group.turn.more)
         self._far, near = socket.socketpair()
         near.setblocking(False)
         self._far.setblocking(False)

@@ -26,6 +26,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
 from pyxbroker.mledger.state import State
 from pyxbroker.turn import Turn
+from shares import without_end
 
 MIB = 1 << 20
 NAME = "public/default/persistent/t"
@@ -77,8 +78,7 @@ class Node:
         )
         self.turn = self.connections.turn
         # How far something comes in one turn must not depend on the machine.
-        for share in (self.turn.news, self.turn.more):
-            share.turn_ns = share.call_ns = 2**62
+        without_end(self.turn.news, self.turn.more)
         self.storage = _native.Storage(
             self.directory / "journal", self.directory / "ledgers", **settings
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dispatching import ENTRIES, Desk, open_entries
+from dispatching import ENTRIES, MAKERS, Desk, opened
 from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -18,25 +17,11 @@ from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.entry import AckRun
 from stored import LEDGER
 
+__all__ = ["opened"]
+
 MANY = 200
 IDS = 20_000
 RATIO_MAX = 5  # of what it takes with many consumers and with one; it was more than a hundred
-
-
-MAKERS = [
-    pytest.param(lambda subscription, kind=kind: kind(subscription, KeySharedPolicy()), id=name)
-    for name, kind in [
-        ("shared", kinds.shared),
-        ("key_shared", kinds.key_shared),
-        ("failover", kinds.failover),
-    ]
-]
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
-    with open_entries(Path(tmp_path_factory.mktemp("entries"))) as storage:
-        yield storage
 
 
 def best_time(

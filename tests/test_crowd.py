@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted_keys import CountedKey
 from pyxbroker.base.crowd import Crowd
 
 
@@ -87,20 +88,10 @@ def test_whoever_comes_and_goes_it_is_one_of_a_network_that_has_most(
 
 
 def test_who_gives_way_is_found_without_a_look_at_all() -> None:
-    looked_at = 0
-
-    class Key(int):
-        def __hash__(self) -> int:
-            nonlocal looked_at
-            looked_at += 1
-            return int.__hash__(self)
-
-        __eq__ = int.__eq__
-
-    crowd = crowd_of(*((Key(each), f"10.0.{each % 7}.1") for each in range(5_000)))
-    looked_at = 0
+    crowd = crowd_of(*((CountedKey(each), f"10.0.{each % 7}.1") for each in range(5_000)))
+    CountedKey.looks = 0
     for _ in range(100):
         first = crowd.first()
         crowd.discard(first)
         crowd.add(first, "10.0.0.1")
-    assert looked_at < 1_000
+    assert CountedKey.looks < 1_000

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dispatching import DELAYED, KEYS, Desk, open_entries
+from dispatching import DELAYED, KEYS, Desk, opened
 from oracles.key_shared import key_hash
 from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
@@ -27,6 +27,8 @@ from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.delivery import choose
 from stored import LEDGER
+
+__all__ = ["opened"]
 
 LOOK_AHEAD = 15
 SOME_MAX = 8
@@ -298,12 +300,6 @@ class KeySharedMachine(DispatchMachine):
             is_read = first not in DELAYED and (LEDGER, first) < dispatcher.read_position
             if may_go and (is_read or keys.waiting < LOOK_AHEAD):
                 assert owner is not None and not owner.can_deliver, f"{first} of {key} is stuck"
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
-    with open_entries(tmp_path_factory.mktemp("entries")) as storage:
-        yield storage
 
 
 @pytest.mark.parametrize("machine", [DispatchMachine, KeySharedMachine])

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from dispatching import ENTRIES, Desk, open_entries
+from dispatching import ENTRIES, MAKERS, Desk, opened
 from pyxbroker import _native
-from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from shares import over_at_once
+
+__all__ = ["opened"]
 
 AT_ONCE = 10  # entries of a read
-
-MAKERS = [
-    pytest.param(lambda subscription, kind=kind: kind(subscription, KeySharedPolicy()), id=name)
-    for name, kind in [
-        ("shared", kinds.shared),
-        ("key_shared", kinds.key_shared),
-        ("failover", kinds.failover),
-    ]
-]
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
-    with open_entries(Path(tmp_path_factory.mktemp("entries"))) as storage:
-        yield storage
 
 
 @pytest.fixture(params=MAKERS)
@@ -40,8 +25,7 @@ def desk(opened: _native.Storage, request: pytest.FixtureRequest) -> Iterator[De
     """A subscription with a backlog, in a broker whose time is over whenever it is looked at."""
     make: Callable[[Any], Dispatcher] = request.param
     desk = Desk(opened, make, read_batch_max=AT_ONCE, delayed_delivery=False)
-    more = desk.connection.group.turn.more
-    more.turn_ns, more.call_ns = 1, 0
+    over_at_once(desk.connection.group.turn.more)
     desk.publish(ENTRIES)
     try:
         yield desk

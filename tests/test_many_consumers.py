@@ -7,7 +7,7 @@ from __future__ import annotations
 import pkgutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import ENTRIES, Desk, open_entries
+from dispatching import ENTRIES, Desk, opened
 from one_broker import Broker, Client, run
 from pyxbroker import _native
 from pyxbroker.base import pacing
@@ -32,6 +32,8 @@ from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 from stored import LEDGER
 
+__all__ = ["opened"]
+
 FEW, MANY = 100, 3_000
 RATIO_MAX = 3  # of what it takes among many and among few; it grew with their number, or worse
 SOME = 200  # consumers that are sent away, of a subscription of a broker
@@ -44,12 +46,6 @@ KINDS = [
 
 
 # --- who comes and goes one by one ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
-    with open_entries(Path(tmp_path_factory.mktemp("entries"))) as storage:
-        yield storage
 
 
 def seconds(act: Callable[[], object]) -> float:

@@ -22,6 +22,7 @@ from pyxbroker.entry import Position
 from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
+from shares import over_at_once
 
 MANY = 40
 
@@ -171,8 +172,7 @@ def test_clients_of_many_subscriptions_and_producers_are_sent_away_a_few_in_a_tu
         for number in range(MANY):
             await client.subscribe(number, subscription=f"s{number}")
             await client.produce(number)
-        more = broker.node.turn.more
-        more.turn_ns, more.call_ns = 1, 0
+        over_at_once(broker.node.turn.more)
         turns = Turns()
         turns.count(monkeypatch, topic, "close_producer")
         turns.count(monkeypatch, type(topic.subscriptions["s0"]), "disconnect")
@@ -198,8 +198,7 @@ def test_a_producer_that_its_client_has_closed_is_not_sent_away(tmp_path: Path) 
         client = await broker.client()
         for number in (1, 2):
             await client.produce(number)
-        more = broker.node.turn.more
-        more.turn_ns, more.call_ns = 1, 0
+        over_at_once(broker.node.turn.more)
         topic.close_producers()
         [kept] = topic.producers.values()
         topic.remove_producer(kept)
@@ -218,8 +217,7 @@ def test_who_cannot_be_sent_away_keeps_nobody_else(
         client = await broker.client()
         for number in (1, 2, 3):
             await client.produce(number)
-        more = broker.node.turn.more
-        more.turn_ns, more.call_ns = 1, 0
+        over_at_once(broker.node.turn.more)
         close_producer = topic.close_producer
 
         def one_fails(producer: Any) -> None:

@@ -17,6 +17,7 @@ from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
+from shares import over_at_once
 
 NAME = "non-persistent://public/default/t"
 SUB = pb.CommandSubscribe
@@ -401,8 +402,7 @@ def test_many_subscriptions_get_everything_in_order_a_few_in_a_turn(tmp_path: Pa
         client, sender = await broker.client(), await broker.client()
         await many_subscribe(client)
         await sender.produce(topic=NAME)
-        news = broker.node.turn.news
-        news.turn_ns, news.call_ns = 1, 0
+        over_at_once(broker.node.turn.news)
         topic = await topic_of(broker)
         data = data_of(3)
         for sequence_id, each in enumerate(data):
@@ -441,8 +441,7 @@ def test_a_round_takes_a_turn_no_longer_than_its_time(
             give(batch, subscription)
 
         monkeypatch.setattr(non_persistent, "_give", counted)
-        news = broker.node.turn.news
-        news.turn_ns, news.call_ns = 1, 0
+        over_at_once(broker.node.turn.news)
         handle = broker.loop.call_soon(tick)
         sender.publish(0, b"x")
         await sender.receive("send_receipt")
@@ -459,8 +458,7 @@ def test_who_leaves_during_a_round_keeps_nobody_else_from_it(tmp_path: Path) -> 
         await many_subscribe(client)
         await leaving.subscribe(7, topic=NAME, subscription="leaves", durable=False)
         await sender.produce(topic=NAME)
-        news = broker.node.turn.news
-        news.turn_ns, news.call_ns = 1, 0
+        over_at_once(broker.node.turn.news)
         sender.publish(0, b"x")
         await asyncio.sleep(0)
         leaving.connection.close()
@@ -478,8 +476,7 @@ def test_a_topic_that_is_closed_during_a_round_answers_its_producers(tmp_path: P
         client, sender = await broker.client(), await broker.client()
         await many_subscribe(client)
         await sender.produce(topic=NAME)
-        news = broker.node.turn.news
-        news.turn_ns, news.call_ns = 1, 0
+        over_at_once(broker.node.turn.news)
         sender.publish(0, b"x")
         await asyncio.sleep(0)
         await broker.topics.unload(TopicName.get(NAME))

@@ -13,6 +13,7 @@ from harness.tokens import token
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted_keys import CountedKey
 from one_bookie import until
 from one_broker import Broker, Client, command_of, run
 from oracles import wire
@@ -240,25 +241,15 @@ def test_of_the_address_with_most_parts_of_large_connects_the_first_gives_way(
 
 
 def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:
-    looked_at = 0
-
-    class Key(int):
-        def __hash__(self) -> int:
-            nonlocal looked_at
-            looked_at += 1
-            return int.__hash__(self)
-
-        __eq__ = int.__eq__
-
-    costs: client_memory.Costs[Key] = client_memory.Costs()
+    costs: client_memory.Costs[CountedKey] = client_memory.Costs()
     assert costs.costliest() == (None, 0)
     for number in range(5_000):
-        costs.add(Key(number), 1_000 + number % 10)
-    looked_at = 0
+        costs.add(CountedKey(number), 1_000 + number % 10)
+    CountedKey.looks = 0
     for number in range(9, 1_009, 10):
         assert costs.costliest() == (number, 1_009)  # of equals who came first
-        assert costs.remove(Key(number)) == 1_009
-    assert looked_at < 1_000
+        assert costs.remove(CountedKey(number)) == 1_009
+    assert CountedKey.looks < 1_000
 
 
 def test_nothing_is_kept_of_who_has_gone() -> None:

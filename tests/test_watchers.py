@@ -12,6 +12,7 @@ import pytest
 from manual_loop import ManualLoop
 from pyxbroker.mledger.listener import FEW, Watchers
 from pyxbroker.turn import Turn
+from shares import over_at_once, without_end
 
 MANY = 10 * FEW
 
@@ -24,10 +25,9 @@ class Telling:
         self.turn = Turn(cast(asyncio.AbstractEventLoop, self.loop))
         news = self.turn.news
         if told_in_a_part is None:
-            news.turn_ns = news.call_ns = 2**62
+            without_end(news)
         else:
-            # Time is over whenever it is looked at.
-            news.turn_ns, news.call_ns = 1, 0
+            over_at_once(news)
         self.watchers = Watchers(self.turn)
         self.told: list[int] = []
         self.calls: list[Callable[[], None]] = []

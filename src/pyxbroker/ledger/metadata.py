@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pyxbroker.base.varint import encode_varint
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -133,7 +134,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     for key, value in metadata.custom_metadata.items():
         message.customMetadata.add(key=key, value=value)
     body = message.SerializeToString()
-    return b"%s3\n%s%s" % (_VERSION_KEY, _encode_varint(len(body)), body)
+    return b"%s3\n%s%s" % (_VERSION_KEY, encode_varint(len(body)), body)
 
 
 def decode(value: bytes) -> LedgerMetadata:
@@ -247,15 +248,6 @@ def _text(value: str | bytes) -> str:
     if isinstance(value, str):
         return value
     raise ValueError(f"{value[:40]!r} is not UTF-8")
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _decode_varint(data: bytes) -> tuple[int, int]:

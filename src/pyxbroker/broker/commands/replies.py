@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyxbroker.base.varint import encode_varint
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -292,18 +293,10 @@ async def _long(kind: int, field: str, message: Any, pause: Pause, **lists: list
             await pause()
     command = pb.BaseCommand(type=kind).SerializeToString()
     number = pb.BaseCommand.DESCRIPTOR.fields_by_name[field].number
-    command += _varint(number << 3 | LENGTH_DELIMITED) + _varint(sum(map(len, pieces)))
-    body_bytes = len(command) + sum(map(len, pieces))
+    message_bytes = sum(map(len, pieces))
+    command += encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(message_bytes)
+    body_bytes = len(command) + message_bytes
     return b"".join([_SIZES.pack(body_bytes + 4, body_bytes), command, *pieces])
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def last_message_id(
