@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -10,7 +12,7 @@ import pytest
 
 from pyxbroker.auth import basic
 from pyxbroker.auth.htpasswd import Check
-from pyxbroker.auth.password_checks import PasswordChecks
+from pyxbroker.auth.password_checks import NICENESS, PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotChecked
 from pyxbroker.base.errors import AuthenticationError
 from test_passwords import provider
@@ -226,3 +228,21 @@ def test_what_waits_behind_something_wrong_waits_behind_others() -> None:
         await asyncio.gather(*tasks)
 
     assert run(scenario).seen.index(b"right") <= 12
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own niceness")
+def test_the_loop_goes_before_the_thread_that_checks() -> None:
+    async def main() -> tuple[list[int], int]:
+        seen: list[int] = []
+
+        def check(password: bytes) -> bool:
+            seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+            return True
+
+        await PasswordChecks(1).check("a", check, b"right")
+        return seen, os.getpriority(os.PRIO_PROCESS, 0)
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    seen, after = asyncio.run(main())
+    assert after == before
+    assert seen == [min(before + NICENESS, 19)]

@@ -208,8 +208,10 @@ class Stage:
 
 
 def _come_first(pid: int, priority: int) -> None:
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(priority))
+    """All its threads but those that it lets come last by itself."""
+    for thread in (int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()):
+        if os.getpriority(os.PRIO_PROCESS, thread) <= os.getpriority(os.PRIO_PROCESS, pid):
+            os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(priority))
 
 
 def connect_from(address: str, port: int) -> socket.socket:

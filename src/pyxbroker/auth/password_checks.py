@@ -1,7 +1,8 @@
 """The line in which passwords wait to be checked: one at a time, each address in its turn.
 
 A check takes a twentieth of a second, on purpose, and one thread does all of them, so that guesses
-cost no more than a part of one core. Who guesses waits behind nobody but themselves: each address
+cost no more than a part of one core; of a core that the loop wants as well the thread has what is
+left. Who guesses waits behind nobody but themselves: each address
 has a line of its own, and the lines of addresses that have shown nothing wrong lately come first.
 When too many wait, the last of the longest line gives way.
 """
@@ -9,6 +10,8 @@ When too many wait, the last of the longest line gives way.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,7 @@ from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.provider import NotChecked
 
 SUSPECTS_MAX = 16_384  # addresses that have shown something wrong
+NICENESS = 10  # of the thread, beyond that of the loop
 FIRST_OF_OTHERS = 4  # that go before the first of those, while there are others
 
 Lines = OrderedDict[str, "deque[asyncio.Future[None]]"]
@@ -28,7 +32,7 @@ class PasswordChecks:
 
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
-        self._thread = ThreadPoolExecutor(1, "passwords")
+        self._thread = ThreadPoolExecutor(1, "passwords", _stand_back)
         self._lines: Lines = OrderedDict()
         self._lines_of_suspects: Lines = OrderedDict()
         self._suspects: OrderedDict[str, None] = OrderedDict()
@@ -136,3 +140,9 @@ class PasswordChecks:
                 self._is_busy = True
                 place.set_result(None)
                 return
+
+
+def _stand_back() -> None:
+    """The loop goes before this thread; where threads have no niceness of their own, it stays."""
+    if sys.platform == "linux":
+        os.nice(NICENESS)
