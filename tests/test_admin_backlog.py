@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyxbroker.ledger.handle import JournalFailed
 from pyxbroker.metadata.store import Unavailable
 from test_admin_topics import DONE, NAME, NO_NAMESPACE, P, Rest, run
 from test_expiry import NOW_S, message, subscription_of
+from test_slices import longest_turn
 
 N = P.replace("/persistent/", "/non-persistent/")
 EACH = pytest.mark.parametrize(
@@ -45,6 +47,53 @@ async def filled(rest: Rest, name: str, *ages_s: float) -> PersistentTopic:
 
 def backlog(topic: PersistentTopic, name: str = "s") -> int:
     return topic.subscriptions[name].backlog
+
+
+def test_what_a_topic_stores_and_what_subscriptions_have_left_of_it(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", *[1] * 10)
+        await subscription_of(topic, "other")
+        ledger_id = topic.managed_ledger.ledger_ids[0]
+        topic.subscriptions["s"].cursor.acknowledge_positions([(ledger_id, n) for n in range(4)])
+        status, told = await rest("GET", f"{P}/t/backlog")
+        assert status == 200
+        assert told == {
+            "storageSize": topic.storage_size,
+            "totalMessages": 10,
+            "messageBacklog": 16,
+            "brokerName": ANY,
+            "topicName": "public/default/persistent/t",
+            # The ledger that is being written counts as empty.
+            "dataLedgerDetails": [{"entries": 0, "size": 0, "ledgerId": ledger_id}],
+            "cursorDetails": {
+                "s": {"cursorBacklog": 6, "cursorLedgerId": ANY},
+                "other": {"cursorBacklog": 10, "cursorLedgerId": ANY},
+            },
+        }
+
+    run(tmp_path, scenario)
+
+
+def test_what_many_subscriptions_have_left_is_told_in_short_turns(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", *[1] * 10)
+        one = topic.subscriptions["s"]
+        names = [f"s{number}" for number in range(10_000)]
+        for name in names:
+            topic.subscriptions[name] = copy.copy(one)
+            topic.subscriptions[name].name = name
+
+        async def ask() -> None:
+            assert (await rest("GET", f"{P}/t/backlog"))[1]["messageBacklog"] == 100_010
+
+        try:
+            turns = [await longest_turn([asyncio.ensure_future(ask())]) for _ in range(2)]
+        finally:
+            for name in names:
+                del topic.subscriptions[name]
+        assert min(turns) < 0.02
+
+    run(tmp_path, scenario)
 
 
 def test_messages_are_skipped(tmp_path: Path) -> None:

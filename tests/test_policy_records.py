@@ -64,6 +64,28 @@ def test_no_change_of_many_at_once_is_lost() -> None:
     run(scenario)
 
 
+def test_changes_of_one_process_take_turns() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        await store.put(PATH, b"{}")
+        tried = []
+
+        def adding(number: int) -> Callable[[dict[str, Any]], None]:
+            def change(fields: dict[str, Any]) -> None:
+                tried.append(number)
+                fields[f"f{number}"] = number
+
+            return change
+
+        await asyncio.gather(
+            *(change_namespace(store, cache, "a/b", adding(n)) for n in range(300))
+        )
+        assert tried == list(range(300))
+        found = await store.get(PATH)
+        assert found is not None and len(json.loads(found.value)) == 300
+
+    run(scenario)
+
+
 def test_who_is_never_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
         await store.put(PATH, b"{}")

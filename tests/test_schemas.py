@@ -662,7 +662,7 @@ def test_no_more_versions_are_kept_in_mind_than_there_is_room_for(
             assert await schemas.find_or_create(f"public/default/{number}", avro("a"), FULL) == 0
         storage = schemas._storage
         assert list(storage._known) == [f"public/default/{number}" for number in range(15, 20)]
-        assert (storage._known_versions, len(schemas._locks)) == (5, 0)
+        assert (storage._known_versions, len(schemas._changing)) == (5, 0)
         assert await schemas.find_or_create("public/default/0", avro("a"), FULL) == 0
 
     run(tmp_path, scenario)

@@ -100,3 +100,75 @@ def test_a_step_that_follows_a_pause_counts() -> None:
         return seen
 
     assert asyncio.run(main()) == [1, 1, 1]
+
+
+def test_of_many_with_one_step_each_a_turn_has_few() -> None:
+    """Else each of them would make its step in the same turn."""
+    tasks, step_s = 400, 0.0002
+
+    async def one_more() -> None:
+        slices = Slices(SLICE_S)
+        for _ in range(3):
+            await slices.pause()
+            end = time.thread_time() + step_s
+            while time.thread_time() < end:
+                pass
+
+    async def main() -> float:
+        every = [asyncio.ensure_future(one_more()) for _ in range(tasks)]
+        await asyncio.sleep(0)  # the first steps are made where the tasks come from
+        return await longest_turn(every)
+
+    gc.collect()
+    gc.disable()
+    try:
+        longest = min(asyncio.run(main()) for _ in range(3))
+    finally:
+        gc.enable()
+    assert longest < SLICE_S + 4 * step_s + 0.003  # 80 ms together
+
+
+def test_those_in_line_go_on_in_their_order() -> None:
+    now = [0.0]
+    seen: list[int] = []
+
+    async def main() -> None:
+        slices = Slices(1.0, lambda: now[0])
+
+        async def step(number: int) -> None:
+            for _ in range(2):
+                now[0] += 0.4
+                await slices.pause()
+                seen.append(number)
+
+        await asyncio.gather(*(step(number) for number in range(100)))
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    first: dict[int, int] = {}
+    for at, number in enumerate(seen):
+        first.setdefault(number, at)
+    waiting = [number for number in range(100) if first[number] >= 10]
+    assert len(seen) == 200
+    assert [first[number] for number in waiting] == sorted(first[number] for number in waiting)
+
+
+def test_who_waits_no_more_holds_up_nobody() -> None:
+    now = [0.0]
+
+    async def main() -> None:
+        slices = Slices(1.0, lambda: now[0])
+
+        async def step() -> None:
+            now[0] += 2.0
+            await slices.pause()
+
+        tasks = [asyncio.ensure_future(step()) for _ in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        # The first one had time and the second was called when they went.
+        assert [each is None for each in done] == [True, *[True, False] * 50][:100]
+        await step()
+
+    asyncio.run(asyncio.wait_for(main(), 10))

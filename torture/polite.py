@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from harness import wire
@@ -91,6 +92,6 @@ class Polite:
         self._pipe.close()
 
 
-def p99_ms(times: list[float]) -> float:
+def p99_ms(times: Sequence[float]) -> float:
     """The 99th percentile, in ms."""
     return sorted(times)[min(len(times) - 1, len(times) * 99 // 100)] * 1000

@@ -25,6 +25,7 @@ from pyxbroker.settings.config import Config
 from torture.burners import burners
 from torture.hostile import (
     HEAD,
+    Alone,
     Attack,
     Cost,
     Row,
@@ -32,7 +33,6 @@ from torture.hostile import (
     attack_all,
     exchange_until,
     flood_all,
-    is_over,
     is_wanted,
     parsed,
     print_all,
@@ -96,6 +96,11 @@ def test_options_are_read() -> None:
         parsed(["--broker", "pulsar-lite"])
 
 
+def alone_of(ms: float) -> Alone:
+    """Every receipt takes as long."""
+    return Alone([ms / 1000])
+
+
 def test_names_are_wanted_that_have_one_of_the_words() -> None:
     assert is_wanted("SEND", ["PING", "END"])
     assert not is_wanted("SEND", ["PING", "SEEK"])
@@ -116,7 +121,15 @@ def test_names_are_wanted_that_have_one_of_the_words() -> None:
 def test_a_p99_is_judged_by_what_it_is_without_anybody_and_by_20_ms(
     p99: float, alone: float, expected: bool
 ) -> None:
-    assert is_over(p99, alone) is expected
+    assert GOOD._replace(p99_ms=p99).is_over(alone_of(alone)) is expected
+
+
+def test_few_receipts_are_compared_with_as_few() -> None:
+    # One in a hundred is slow: of fifty, every second time; of all, it is that one.
+    alone = Alone(([0.001] * 99 + [0.009]) * 4)
+    assert [alone.p99_ms(count) for count in (50, 1, 400, 1_000)] == [5.0, 1.08, 9.0, 9.0]
+    assert not GOOD._replace(p99_ms=9.9, receipts=50).is_over(alone)
+    assert GOOD._replace(p99_ms=2.2, receipts=1).is_over(alone)
 
 
 def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None:
@@ -131,19 +144,20 @@ def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None
         serves="no: dead; started again",
     )
     row = "| SEND | 10 | closed | 2.500 | - | 9.0{} | 2048 | 1.2 | no: dead; started again |"
-    assert cost.row(alone_ms=4.0) == row.format(" (over)")
-    assert cost.row(alone_ms=5.0) == row.format("")
-    columns = {line.count("|") for line in (*HEAD.splitlines(), cost.row(1.0))}
+    assert cost.row(alone_of(4.0)) == row.format(" (over)")
+    assert cost.row(alone_of(5.0)) == row.format("")
+    columns = {line.count("|") for line in (*HEAD.splitlines(), cost.row(alone_of(1.0)))}
     assert columns == {10}
     unprepared = Cost("SEEK", 10, "not prepared: time is up", serves="yes")
     assert (
-        unprepared.row(1.0) == "| SEEK | 10 | not prepared: time is up | - | - | - | - | - | yes |"
+        unprepared.row(alone_of(1.0))
+        == "| SEEK | 10 | not prepared: time is up | - | - | - | - | - | yes |"
     )
 
 
 def test_a_row_marks_what_its_answers_should_not_be_and_a_lost_client() -> None:
     cost = GOOD._replace(end="yes 204 x 18 404 x 2", wrong="404", is_polite_lost=True)
-    cells = [each.strip() for each in cost.row(1.0).split("|")]
+    cells = [each.strip() for each in cost.row(alone_of(1.0)).split("|")]
     assert cells[3] == "yes 204 x 18 404 x 2 (not expected: 404)"
     assert cells[6] == "lost"
 
@@ -172,9 +186,9 @@ def test_a_row_is_judged_by_all_that_others_suffer(
     (fault,) = cost.faults(TURN_MS_MAX)
     assert fault.startswith(f"{cost.name} x 20")
     # The exit status is of these.
-    assert print_all([GOOD._replace(turn_ms=20.0)], 1.0) == []
-    assert print_all([cost], 1.0)
-    assert cost.row(1.0) in capsys.readouterr().out
+    assert print_all([GOOD._replace(turn_ms=20.0)], alone_of(1.0)) == []
+    assert print_all([cost], alone_of(1.0))
+    assert cost.row(alone_of(1.0)) in capsys.readouterr().out
 
 
 def test_what_may_be_is_no_fault() -> None:
@@ -334,7 +348,7 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
     try:
         broker.start()
         made = Attack(broker, SHARE)
-        made.baseline_ms()  # What the polite client costs is not what an input costs.
+        made.alone(5.0)  # What the polite client costs is not what an input costs.
         yield made
     finally:
         broker.close()

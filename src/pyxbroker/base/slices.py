@@ -1,35 +1,84 @@
 """Long work on the event loop, in slices between which everybody else has a turn.
 
 All that is cut into slices shares them: a thousand tasks with long work each take no longer in one
-turn of the loop than a single one does, and a step of each.
+turn of the loop than a single one does. Who has to yield stands in line, and whoever comes to the
+front while there is time left goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 # Of a turn, for long work of all kinds together; what a step takes comes on top, and commands have
 # a millisecond of their own (pacing.py). Each turn costs a look at the sockets, some 20 us.
 SLICE_S = 0.001
+CALLED_MAX = 32  # of those in line, in one turn: when they have little left each, it is not empty
 
 
 class _Turn:
     """When long work began in the turn that the loop is in; None: there was none in it yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.began: float | None = None
+        self._loop = loop
+        self._clock = clock
+        # What they wait for; it is True for the first one that is called, which goes on in any
+        # case.
+        self._line: deque[asyncio.Future[bool]] = deque()
+        self._called_in_vain: list[asyncio.Future[bool]] = []
+        self._is_calling = False
 
     def begin(self, now: float) -> float:
         self.began = now
         # It runs in the next turn, before those that yielded in this one.
-        asyncio.get_running_loop().call_soon(self._over)
+        self._loop.call_soon(self._over)
         return now
 
     def _over(self) -> None:
         self.began = None
+
+    def stand_in_line(self) -> asyncio.Future[bool] | None:
+        """To be called in a turn to come; None: nobody is in line, and the next turn will do."""
+        if not self._is_calling:
+            self._is_calling = True
+            self._loop.call_soon(self._end_of_line)
+            return None
+        place: asyncio.Future[bool] = self._loop.create_future()
+        self._line.append(place)
+        return place
+
+    def keep_place(self) -> asyncio.Future[bool]:
+        """The same for one that was called when there was no time left, before all others."""
+        place: asyncio.Future[bool] = self._loop.create_future()
+        self._called_in_vain.append(place)
+        return place
+
+    def _call_some(self) -> None:
+        # All that is called from here runs in the next turn, one after the other.
+        self._loop.call_soon(self._begin_with_line)
+        is_first = True
+        for _ in range(min(len(self._line), CALLED_MAX)):
+            place = self._line.popleft()
+            if not place.done():  # who waits may have been cancelled
+                place.set_result(is_first)
+                is_first = False
+        self._loop.call_soon(self._end_of_line)
+
+    def _begin_with_line(self) -> None:
+        if self.began is None:
+            self.begin(self._clock())
+
+    def _end_of_line(self) -> None:
+        self._line.extendleft(reversed(self._called_in_vain))
+        self._called_in_vain.clear()
+        if self._line:
+            self._call_some()
+        else:
+            self._is_calling = False
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
@@ -47,7 +96,7 @@ class Slices:
         # Times of different clocks cannot be compared.
         turn = _turns.get(loop) if clock is time.monotonic else None
         if turn is None:
-            turn = _Turn()
+            turn = _Turn(loop, clock)
             if clock is time.monotonic:
                 _turns[loop] = turn
         self._turn = turn
@@ -56,11 +105,21 @@ class Slices:
 
     async def pause(self) -> None:
         """Yields to the loop if long work has lasted a slice in this turn."""
-        now = self._clock()
+        if self._has_time():
+            return
         turn = self._turn
-        began = turn.begin(now) if turn.began is None else turn.began
-        if now - began >= self._slice_s:
+        place = turn.stand_in_line()
+        if place is None:
             await asyncio.sleep(0)
             # The step that follows counts, which may be a long one.
-            if turn.began is None:
-                turn.begin(self._clock())
+            self._has_time()
+            return
+        while not (await place or self._has_time()):
+            place = turn.keep_place()
+
+    def _has_time(self) -> bool:
+        now = self._clock()
+        began = self._turn.began
+        if began is None:
+            began = self._turn.begin(now)
+        return now - began < self._slice_s

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import AbstractAsyncContextManager
 
+from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.metadata.store import MetadataStore, Notification, parent_of
 
 CACHED_NODES_MAX = 10_000
@@ -21,6 +23,7 @@ class MetadataCache:
         self._values: OrderedDict[str, bytes | None] = OrderedDict()
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
+        self._changing = TurnsByKey[str]()
         self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
 
     async def get(self, path: str) -> bytes | None:
@@ -63,6 +66,12 @@ class MetadataCache:
     def forget_value(self, path: str) -> None:
         """A node's value may have changed; its children stay cached until a notification comes."""
         self._values.pop(path, None)
+
+    def turn(self, path: str) -> AbstractAsyncContextManager[None]:
+        """Whoever reads a node and then writes what has become of it does so alone in this process;
+        others of it would only have to read it again.
+        """
+        return self._changing.turn(path)
 
     def close(self) -> None:
         self._unsubscribe()

@@ -1,6 +1,7 @@
 """Records of JSON in metadata are read, changed and written back: all of it in one function.
 
-A change is written only over the version that was read; who comes in between costs another round.
+A change is written only over the version that was read; another broker that comes in between costs
+another round. Those of one process take turns.
 What we do not know of a record, as another version of Pulsar's broker may have written it, is kept.
 """
 
@@ -18,7 +19,7 @@ from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, 
 from pyxbroker.policies.resolver import decode
 
 DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
-ROUNDS_MAX = 100  # somebody's change is written in each of them
+ROUNDS_MAX = 100  # the change of another broker is written in each of them
 
 Fields = dict[str, Any]
 Change = Callable[[Fields], None]
@@ -76,20 +77,21 @@ async def change_record(
     Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
     record that cannot be read, MetadataError.
     """
-    for _ in range(ROUNDS_MAX):
-        found = await store.get(path)
-        if found is None:
-            return None
-        fields = fields_of(path, found.value)
-        change(fields)
-        try:
-            await store.put(path, to_json(fields), found.version)
-        except BadVersion:
-            continue
-        finally:
-            # Also when nobody knows whether it was written.
-            cache.forget(path)
-        return fields
+    async with cache.turn(path):
+        for _ in range(ROUNDS_MAX):
+            found = await store.get(path)
+            if found is None:
+                return None
+            fields = fields_of(path, found.value)
+            change(fields)
+            try:
+                await store.put(path, to_json(fields), found.version)
+            except BadVersion:
+                continue
+            finally:
+                # Also when nobody knows whether it was written.
+                cache.forget(path)
+            return fields
     raise ConcurrentModification("Concurrent modification")
 
 

@@ -8,14 +8,13 @@ reads them one by one, in slices, and keeps none of them.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from pyxbroker.base.errors import IncompatibleSchema
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.schemas import compatibility
@@ -58,7 +57,7 @@ class SchemaRegistry:
     ) -> None:
         self._storage = SchemaStorage(store, ledgers)
         self._check_space = check_space
-        self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._changing = TurnsByKey[str]()
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -112,7 +111,7 @@ class SchemaRegistry:
             if version != NOT_FOUND:
                 return version
         await in_slices(compatibility.validate(schema))
-        async with self._lock(schema_id):
+        async with self._changing.turn(schema_id):
             while True:
                 version = await self._find_or_create(schema_id, schema, rules)
                 if version != NOT_FOUND:
@@ -215,7 +214,7 @@ class SchemaRegistry:
 
     async def delete(self, schema_id: str, user: str = "") -> int:
         """Deletes a schema: its newest version says so from now on. That version."""
-        async with self._lock(schema_id):
+        async with self._changing.turn(schema_id):
             while True:
                 versions = await self._storage.versions(schema_id)
                 now_ms = int(time.time() * 1000)
@@ -226,21 +225,8 @@ class SchemaRegistry:
 
     async def delete_storage(self, schema_id: str) -> None:
         """Deletes a schema with all that was stored of it; numbers begin anew."""
-        async with self._lock(schema_id):
+        async with self._changing.turn(schema_id):
             await self._storage.delete(schema_id)
-
-    @contextlib.asynccontextmanager
-    async def _lock(self, schema_id: str) -> AsyncIterator[None]:
-        """Within it nobody else changes a schema."""
-        lock, users = self._locks.setdefault(schema_id, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            async with lock:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                del self._locks[schema_id]
 
 
 _CONSUMER_READS_LATEST = ("BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL")

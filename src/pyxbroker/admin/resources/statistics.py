@@ -16,6 +16,7 @@ from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
@@ -69,27 +70,30 @@ async def get_backlog(request: Request) -> Response:
     internal = await internal_stats(
         topic, False, request.app.broker.metadata, request.app.broker.topics.schemas
     )
-    # Some may have come or gone since then.
-    told = internal["cursors"]
-    subscriptions = [each for each in topic.subscriptions.values() if each.name in told]
-    cursors = {
-        each.name: {
-            "cursorBacklog": each.backlog,
-            "cursorLedgerId": told[each.name]["cursorLedger"],
-        }
-        for each in subscriptions
-    }
+    slices = Slices()
+    cursors: dict[str, Json] = {}
+    backlog = 0
+    for name, told in internal["cursors"].items():
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:  # it may have gone since then
+            cursors[name] = {
+                "cursorBacklog": subscription.backlog,
+                "cursorLedgerId": told["cursorLedger"],
+            }
+            backlog += subscription.backlog
+        await slices.pause()
+    ledgers: list[Json] = []
+    for each in internal["ledgers"]:
+        ledgers.append({name: each[name] for name in ("entries", "size", "ledgerId")})
+        await slices.pause()
     return await Response.long_json(
         {
             "storageSize": topic.storage_size,
             "totalMessages": topic.entries,
-            "messageBacklog": sum(each.backlog for each in subscriptions),
+            "messageBacklog": backlog,
             "brokerName": request.app.broker.broker_id,
             "topicName": topic.name.managed_ledger_name,
-            "dataLedgerDetails": [
-                {"entries": each["entries"], "size": each["size"], "ledgerId": each["ledgerId"]}
-                for each in internal["ledgers"]
-            ],
+            "dataLedgerDetails": ledgers,
             "cursorDetails": cursors,
         }
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, SYSTEM_NAMESPACE
+from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
@@ -27,12 +29,12 @@ class TopicCounts:
         self._counts: dict[str, int] = {}  # by the path of the list
         self._namespaces: dict[str, str] = {}  # of those paths
         self._changes = 0
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._making = TurnsByKey[str]()
         self._unsubscribe = store.watch(self._on_notification, prefix=paths.MANAGED_LEDGERS + "/")
 
-    def lock(self, namespace: str) -> asyncio.Lock:
+    def turn(self, namespace: str) -> AbstractAsyncContextManager[None]:
         """Whoever counts and then makes topics does so alone."""
-        return self._locks.setdefault(namespace, asyncio.Lock())
+        return self._making.turn(namespace)
 
     async def get(self, namespace: str) -> int:
         """How many there are now. Raises MetadataError."""
@@ -66,9 +68,6 @@ class TopicCounts:
 
     def forget(self, namespace: str) -> None:
         """A namespace goes, and nobody makes topics in it."""
-        lock = self._locks.get(namespace)
-        if lock is not None and not lock.locked():
-            del self._locks[namespace]
         self._forget(paths.managed_ledgers(namespace))
 
     def _forget(self, path: str) -> None:

@@ -340,7 +340,7 @@ class Topics:
         if not await missing():
             yield
             return
-        async with self._counts.lock(name.namespace):
+        async with self._counts.turn(name.namespace):
             count = await missing()
             if count and await self._counts.get(name.namespace) + count > limit:
                 raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
