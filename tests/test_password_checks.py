@@ -230,7 +230,6 @@ def test_what_waits_behind_something_wrong_waits_behind_others() -> None:
     assert run(scenario).seen.index(b"right") <= 12
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own niceness")
 def test_the_loop_goes_before_the_thread_that_checks() -> None:
     async def main() -> tuple[list[int], int]:
         seen: list[int] = []
@@ -245,4 +244,5 @@ def test_the_loop_goes_before_the_thread_that_checks() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     seen, after = asyncio.run(main())
     assert after == before
-    assert seen == [min(before + NICENESS, 19)]
+    # Only there a thread has a niceness of its own.
+    assert seen == [min(before + NICENESS, 19) if sys.platform == "linux" else before]
