@@ -1,16 +1,17 @@
 """What a hostile client can cost the others: each input alone and many times, beside a polite one.
 
     python -m torture.hostile [--times 1000] [--megabytes 256] [--only NAME]
-        [--broker pyxbroker|apache] [--burners]
+        [--broker pyxbroker|apache] [--burners] [--first]
 
 Prints one row of a markdown table for each input: how it ended, CPU of the broker for one, the
 longest turn of its loop (a bound of the histogram in /metrics; Apache Pulsar has none), the polite
 client's p99, how memory grew, and whether the broker serves a new client afterwards. One that does
 not is started again for the next row. A p99 is marked that is more than twice what it is without
 anybody else for as many receipts, or more than 20 ms; --burners has the processors awake all the
-time, so that it tells of the broker. Exit status 1 when a polite client lost anything, the broker
-had to be started again, an input was not prepared, did not get its answers, or another status than
-its row expects, or a turn took longer than 20 ms.
+time, so that it tells of the broker, and --first has the attacker wait for them as if he had a
+machine of his own (for who may ask for that: root). Exit status 1 when a polite client lost
+anything, the broker had to be started again, an input was not prepared, did not get its answers, or
+another status than its row expects, or a turn took longer than 20 ms.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from typing import NamedTuple
 from harness import wire
 from harness.brokers import Broker, BrokerFailed
 from harness.raw import ConnectionClosed, RawConnection
-from harness.turns import Turns, longest_ms, turns_of
+from harness.turns import longest_ms, turns_of
 
-from torture.burners import burners
+from torture.burners import burners, come_first
 from torture.hostile_commands import COMMANDS, MORE_COMMANDS, Input, Scene
 from torture.hostile_exchange import exchange
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
@@ -196,14 +197,16 @@ class Account(NamedTuple):
 
     memory_kib: float
     cpu_s: float
-    turns: Turns
 
 
 class Attack:
     """One broker, a polite client, and who attacks."""
 
-    def __init__(self, broker: Broker, share: float = 1.0) -> None:
-        """`share`: so much is made of what requests are about."""
+    def __init__(self, broker: Broker, share: float = 1.0, *, is_first: bool = False) -> None:
+        """`share`: so much is made of what requests are about; `is_first`: broker and polite client
+        have the processors before the attacker, who would have others.
+        """
+        self._is_first = is_first
         self.broker = broker
         self.stage = Stage(broker, share)
         self.restarts = 0
@@ -213,6 +216,9 @@ class Attack:
 
     def _welcome(self) -> None:
         """A polite client of a broker that was started, and what the broker does only once."""
+        if self._is_first:
+            assert self.broker.process is not None
+            come_first(self.broker.process.pid)
         # 409: the broker was started again.
         assert self.broker.rest("PUT", f"/admin/v2/namespaces/{NAMESPACE}")[0] in (204, 409)
         with RawConnection(self.broker.port, timeout_s=SERVES_S_MAX) as raw:
@@ -225,6 +231,8 @@ class Attack:
         self._polites += 1
         self.polite = Polite(self.broker.port, f"{TOPIC}-{self._polites}")
         self._is_polite_lost = False
+        if self._is_first:
+            come_first(self.polite.pid)
         self._take()
 
     def alone(self, seconds: float) -> Alone:
@@ -329,8 +337,9 @@ class Attack:
                 time.sleep(SETTLE_S)
             until = time.monotonic() + ROW_S_MAX  # anew: a scene may take long on a busy machine
             self._wait_quiet(until)
-            self._take()
+            turns = self._turns()  # which is work, so it comes before and after all that counts
             before = self._account()
+            self._take()
             began = time.monotonic()
             try:
                 with time_limit(until):
@@ -341,13 +350,14 @@ class Attack:
             seconds = time.monotonic() - began
             times_beside = self._take()
             after = self._account()
+            longest = longest_ms(turns, self._turns())
         used_s = after.cpu_s - before.cpu_s - self.alone_cpu_s * len(times_beside)
         return Cost(
             name,
             times,
             end,
             cpu_ms=max(used_s, 0.0) * 1000,  # NaN stays NaN
-            turn_ms=longest_ms(before.turns, after.turns),
+            turn_ms=longest,
             p99_ms=p99_ms(times_beside),
             receipts=len(times_beside),
             grown_kib=after.memory_kib - before.memory_kib,
@@ -364,12 +374,12 @@ class Attack:
 
     def _account(self) -> Account:
         if self._is_dead():
-            return Account(math.nan, math.nan, {})
-        return Account(self.broker.distinct_memory_kib(), self.broker.cpu_s(), self._turns())
+            return Account(math.nan, math.nan)
+        return Account(self.broker.distinct_memory_kib(), self.broker.cpu_s())
 
     def _turns(self) -> dict[float, int]:
-        """None of Apache Pulsar, which has no such loop."""
-        if self.broker.kind != "pyxbroker":
+        """None of Apache Pulsar, which has no such loop, and of one that is dead."""
+        if self.broker.kind != "pyxbroker" or self._is_dead():
             return {}
         with urllib.request.urlopen(self.broker.web_url + "/metrics", timeout=60) as answer:
             text = answer.read().decode()
@@ -620,6 +630,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--burners", action="store_true", help="busy loops of the least priority, one for each core"
     )
+    parser.add_argument(
+        "--first", action="store_true", help="the broker and the polite client before the attacker"
+    )
     return parser.parse_args(arguments)
 
 
@@ -631,7 +644,7 @@ def main(arguments: list[str] | None = None) -> int:
     with burners() if options.burners else contextlib.nullcontext():
         try:
             broker.start(START_S_MAX)
-            attack = Attack(broker)
+            attack = Attack(broker, is_first=options.first)
             alone = attack.alone(ALONE_S)
             print(f"p99 without anybody else: {said(alone)}", end="; ")
             print(f"CPU of a message: {attack.alone_cpu_s * 1000:.3f} ms\n\n{HEAD}", flush=True)
