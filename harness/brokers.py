@@ -28,6 +28,8 @@ from typing import Any
 
 import psutil
 
+from harness import reaper
+
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache")
 PORTS = (10_000, 32_000)
@@ -157,6 +159,7 @@ class Broker:
                 env=os.environ | self.environment,
                 start_new_session=True,
             )
+        reaper.began(self.process.pid)
 
     def start(self, timeout_s: float | None = None) -> float:
         """Start and wait until CONNECT is answered; returns the seconds that took."""
@@ -237,12 +240,12 @@ class Broker:
             return 0
         self.process.terminate()
         try:
-            return self.process.wait(timeout_s)
+            status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise BrokerFailed(f"{self.kind} did not stop on SIGTERM") from None
-        finally:
-            self.process = None
+        self._forget()
+        return status
 
     def kill(self) -> None:
         """SIGKILL to the whole process group, then wait."""
@@ -251,7 +254,12 @@ class Broker:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-            self.process = None
+            self._forget()
+
+    def _forget(self) -> None:
+        assert self.process is not None
+        reaper.ended(self.process.pid)
+        self.process = None
 
     def close(self) -> None:
         """Kill the process and remove everything it wrote."""
