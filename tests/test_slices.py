@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from pyxbroker.base.pacing import Pace, paced
 from pyxbroker.base.slices import Slices
 
 STEP_S = 0.0005
@@ -172,3 +173,35 @@ def test_who_waits_no_more_holds_up_nobody() -> None:
         await step()
 
     asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_who_is_called_and_comes_later_when_there_is_no_time_is_called_again() -> None:
+    """Steps that are paced may come long after the turn that they were called for; nobody else may
+    be in line then.
+    """
+    now = [0.0]
+
+    async def main() -> None:
+        pace = Pace(1.0, lambda: now[0])
+        slices = Slices(1.0, lambda: now[0])
+        others = []
+
+        async def long() -> None:
+            now[0] += 2.0
+            await slices.pause()
+
+        async def takes_the_turn_of_slices() -> None:
+            await slices.pause()
+            now[0] += 2.0
+
+        async def takes_the_turn_of_commands() -> None:
+            await long()
+            others.append(asyncio.ensure_future(takes_the_turn_of_slices()))
+            pace.spend(2.0)
+
+        others += [asyncio.ensure_future(long()) for _ in range(2)]
+        others.append(asyncio.ensure_future(takes_the_turn_of_commands()))
+        await asyncio.wait_for(paced(long(), pace.line()), 5)
+        await asyncio.gather(*others)
+
+    asyncio.run(main())

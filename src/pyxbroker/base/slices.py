@@ -43,16 +43,24 @@ class _Turn:
 
     def stand_in_line(self) -> asyncio.Future[bool] | None:
         """To be called in a turn to come; None: nobody is in line, and the next turn will do."""
-        if not self._is_calling:
-            self._is_calling = True
-            self._loop.call_soon(self._end_of_line)
+        if self._call():
             return None
         place: asyncio.Future[bool] = self._loop.create_future()
         self._line.append(place)
         return place
 
+    def _call(self) -> bool:
+        """The line is called from the next turn on; False: it is being called already."""
+        if self._is_calling:
+            return False
+        self._is_calling = True
+        self._loop.call_soon(self._end_of_line)
+        return True
+
     def keep_place(self) -> asyncio.Future[bool]:
         """The same for one that was called when there was no time left, before all others."""
+        # Whose steps are paced may come long after the turn that it was called for.
+        self._call()
         place: asyncio.Future[bool] = self._loop.create_future()
         self._called_in_vain.append(place)
         return place
