@@ -91,12 +91,21 @@ class Alone:
 
     def p99_ms(self, count: int) -> float:
         """The mean p99 of so many receipts in a row."""
-        count = min(count, len(self._times))
         if count not in self._of_count:
-            starts = range(0, len(self._times) - count + 1, count)
-            found = [p99_ms(self._times[at : at + count]) for at in starts]
+            found = self._p99s(count)
             self._of_count[count] = sum(found) / len(found)
         return self._of_count[count]
+
+    def over_part(self, count: int) -> float:
+        """Of so many receipts in a row, how often their p99 is over, though nobody attacks."""
+        over = P99_RATIO_MAX * self.p99_ms(count)
+        found = self._p99s(count)
+        return sum(each > over for each in found) / len(found)
+
+    def _p99s(self, count: int) -> list[float]:
+        count = min(count, len(self._times))
+        starts = range(0, len(self._times) - count + 1, count)
+        return [p99_ms(self._times[at : at + count]) for at in starts]
 
 
 class Cost(NamedTuple):
@@ -605,7 +614,10 @@ def print_all(costs: Iterable[Cost], alone: Alone) -> list[str]:
 
 def said(alone: Alone) -> str:
     """In words: of all receipts, and of as few as a short row has."""
-    return f"{alone.p99_ms(len(alone)):.1f} ms, {alone.p99_ms(FEW):.1f} ms of {FEW}"
+    return (
+        f"{alone.p99_ms(len(alone)):.1f} ms, {alone.p99_ms(FEW):.1f} ms of {FEW}"
+        f" ({alone.over_part(FEW):.0%} of those are over)"
+    )
 
 
 def held_up(broker: Broker) -> list[str]:

@@ -128,6 +128,7 @@ def test_few_receipts_are_compared_with_as_few() -> None:
     # One in a hundred is slow: of fifty, every second time; of all, it is that one.
     alone = Alone(([0.001] * 99 + [0.009]) * 4)
     assert [alone.p99_ms(count) for count in (50, 1, 400, 1_000)] == [5.0, 1.08, 9.0, 9.0]
+    assert [alone.over_part(count) for count in (50, 1, 400)] == [0.0, 0.01, 0.0]
     assert not GOOD._replace(p99_ms=9.9, receipts=50).is_over(alone)
     assert GOOD._replace(p99_ms=2.2, receipts=1).is_over(alone)
 
