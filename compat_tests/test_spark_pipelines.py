@@ -331,6 +331,8 @@ def test_windows_are_told_once_when_they_are_complete(
         (message.event_timestamp() - begin, message.partition_key(), json.loads(message.data()))
         for message in read_all(client, f"{topic}-out")
     )
+    # Whoever reads the text sees the window first, from its start to its end.
+    assert list(found[0][2])[:3] == ["windowStart", "windowEnd", "customer"]
     assert found[0][2]["windowStart"] == "2023-11-14T22:14:00.000Z"
     assert found[0][2]["windowEnd"] == "2023-11-14T22:15:00.000Z"
     assert [
