@@ -6,8 +6,8 @@ import asyncio
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
 
-from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.metadata.store import MetadataStore, Notification, parent_of
+from pyxbroker.metadata.turns import Turns
 
 CACHED_NODES_MAX = 10_000
 CACHED_PREFIX = "/admin/"
@@ -23,7 +23,7 @@ class MetadataCache:
         self._values: OrderedDict[str, bytes | None] = OrderedDict()
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
-        self._changing = TurnsByKey[str]()
+        self._changing = Turns[str](store)
         self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
 
     async def get(self, path: str) -> bytes | None:
@@ -69,7 +69,7 @@ class MetadataCache:
 
     def turn(self, path: str) -> AbstractAsyncContextManager[None]:
         """Whoever reads a node and then writes what has become of it does so alone in this process;
-        others of it would only have to read it again.
+        others of it would only have to read it again. Raises Unavailable.
         """
         return self._changing.turn(path)
 

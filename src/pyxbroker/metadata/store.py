@@ -157,6 +157,8 @@ class MetadataStore(ABC):
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""
+    operation_timeout_s = OPERATION_TIMEOUT_MS / 1000
+    """How long an operation waits for a store outside of this process before it is unavailable."""
     refused: tuple[float, Unavailable] | None = None
     """When (time.monotonic) and why the disk refused something last."""
 

@@ -104,7 +104,7 @@ class ZooKeeperStore(MetadataStore):
         super().__init__()
         self.hosts = hosts
         self._session_timeout_s = session_timeout_ms / 1000
-        self._operation_timeout_s = operation_timeout_ms / 1000
+        self.operation_timeout_s = operation_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: GatedClient | None = None
@@ -260,7 +260,7 @@ class ZooKeeperStore(MetadataStore):
         except InvalidPath as error:
             future.set_exception(error)
             return future
-        deadline = self._loop.time() + self._operation_timeout_s
+        deadline = self._loop.time() + self.operation_timeout_s
         operation = _Operation(make_steps, written_paths, future, deadline)
         self._unanswered[operation] = None
         self._waiting.append(operation)
@@ -388,7 +388,7 @@ class ZooKeeperStore(MetadataStore):
             sent = "whether it was carried out is not known" if operation.attempts else "not sent"
             error = Unavailable(
                 f"ZooKeeper at {self.hosts} did not answer within"
-                f" {self._operation_timeout_s:g} s ({sent})"
+                f" {self.operation_timeout_s:g} s ({sent})"
             )
             self._finish(operation, error)
 

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, SYSTEM_NAMESPACE
-from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
+from pyxbroker.metadata.turns import Turns
 
 NAMESPACES_MAX = 1_000  # whose numbers are kept
 STEPS = {NotificationKind.CREATED: 1, NotificationKind.DELETED: -1}
@@ -29,11 +29,11 @@ class TopicCounts:
         self._counts: dict[str, int] = {}  # by the path of the list
         self._namespaces: dict[str, str] = {}  # of those paths
         self._changes = 0
-        self._making = TurnsByKey[str]()
+        self._making = Turns[str](store)
         self._unsubscribe = store.watch(self._on_notification, prefix=paths.MANAGED_LEDGERS + "/")
 
     def turn(self, namespace: str) -> AbstractAsyncContextManager[None]:
-        """Whoever counts and then makes topics does so alone."""
+        """Whoever counts and then makes topics does so alone. Raises Unavailable."""
         return self._making.turn(namespace)
 
     async def get(self, namespace: str) -> int:
