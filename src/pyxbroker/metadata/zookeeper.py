@@ -111,6 +111,7 @@ class ZooKeeperStore(MetadataStore):
         self._connected: asyncio.Future[None] | None = None
         self._is_closing = False
         self._is_lost = False
+        self._has_missed = False  # changes, while there was no connection
         self._lost_timer: asyncio.TimerHandle | None = None
         # In the order of issue: the operations that wait to be sent, and all that are unanswered.
         self._waiting: deque[_Operation] = deque()
@@ -128,12 +129,14 @@ class ZooKeeperStore(MetadataStore):
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connected = self._loop.create_future()
-        self._is_closing = self._is_lost = self._is_wake_up_due = False
+        self._is_closing = self._is_lost = self._is_wake_up_due = self._has_missed = False
         self._in_flight = 0
         self._paths_in_flight.clear()
         self._arrived.clear()
         client = self._client = GatedClient(self.hosts, self._session_timeout_s)
-        self._operations = Operations(client, self._watched, self._is_watched)
+        self._operations = Operations(
+            client, self._watched, self._is_watched, self._is_list_watched
+        )
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
         client.start_async()
         try:
@@ -164,6 +167,7 @@ class ZooKeeperStore(MetadataStore):
             self._finish(operation, StoreClosed("the metadata store was closed"))
         self._waiting.clear()
         self._client = None
+        self._watched.close()
         await self._end_session(loop, client)
         self._loop = None
 
@@ -233,8 +237,8 @@ class ZooKeeperStore(MetadataStore):
     def children(self, path: str) -> asyncio.Future[list[str]]:
         return self._issue_read(path, lambda repeated: self._operations.children(path))
 
-    def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._issue_read(path, lambda repeated: self._operations.exists(path))
+    def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
+        return self._issue_read(path, lambda repeated: self._operations.exists(path, watch))
 
     # Sending and answering.
 
@@ -367,6 +371,10 @@ class ZooKeeperStore(MetadataStore):
             lost = sorted((each for each in self._lost if each in order), key=order.__getitem__)
             self._lost = []
             self._operations.forget_parents()
+            if self._has_missed:
+                # What was answered on the lost connection is noted by now.
+                self._has_missed = False
+                self._watched.tell_all()
             self._waiting.extendleft(reversed(lost))
         self._pump()
 
@@ -443,7 +451,7 @@ class ZooKeeperStore(MetadataStore):
             if self._is_lost:
                 self._is_lost = False
                 self._notify_session(SessionEvent.SESSION_REESTABLISHED)
-            self._watched.tell_all()
+            self._has_missed = True
         self._resume()
 
     def _on_session_lost(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 
 from pyxbroker.base.slices import Slices
@@ -30,7 +29,9 @@ class TopicCounts:
         self._namespaces: dict[str, str] = {}  # of those paths
         self._changes = 0
         self._making = Turns[str](store)
-        self._unsubscribe = store.watch(self._on_notification, prefix=paths.MANAGED_LEDGERS + "/")
+        self._unsubscribe = store.watch(
+            self._on_notification, prefix=paths.MANAGED_LEDGERS + "/", lists_only=True
+        )
 
     def turn(self, namespace: str) -> AbstractAsyncContextManager[None]:
         """Whoever counts and then makes topics does so alone. Raises Unavailable."""
@@ -44,8 +45,11 @@ class TopicCounts:
         while True:
             changes = self._changes
             self._namespaces[path] = namespace
-            # A list that does not exist has no children to watch; its creation notifies separately.
-            _, nodes = await asyncio.gather(self._store.exists(path), self._store.children(path))
+            nodes = await self._store.children(path)
+            if not nodes and self._store.is_shared:
+                # Nobody tells of what comes to be in a list that is not there.
+                self._forget(path)
+                return 0
             slices = Slices()
             count = 0
             for node in nodes:
