@@ -238,6 +238,19 @@ async def test_open_topics_hear_of_a_namespace_that_is_made_again(shared: Backen
         policies.close()
 
 
+@coroutine_test
+async def test_all_is_told_also_when_requests_went_on_before_the_news_of_the_connection(
+    shared: Backend,
+) -> None:
+    async with shared.store() as store:
+        heard = await heard_by(store)
+        await store.get("/")
+        assert isinstance(store, ZooKeeperStore) and store._client is not None
+        assert store._client.is_gate_open
+        store._on_connected()
+        await until(lambda: heard == {Notification(NotificationKind.MODIFIED, "/")})
+
+
 def test_after_a_reconnection_others_have_their_turn_while_all_is_told() -> None:
     count = 50_000
     heard: list[Notification] = []

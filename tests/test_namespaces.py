@@ -574,6 +574,8 @@ def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> No
     async def scenario(rest: Rest) -> None:
         await begin_with(rest)
         assert await rest("PUT", f"{TOPICS}/t") == DONE
+        # An empty list of a store that others share is not kept.
+        assert await rest("PUT", f"{TOPICS}/second") == DONE
         assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=1000") == DONE
         topics = rest.broker.topics
         assert await rest("PUT", f"{A}/unload") == DONE

@@ -371,11 +371,11 @@ class ZooKeeperStore(MetadataStore):
             lost = sorted((each for each in self._lost if each in order), key=order.__getitem__)
             self._lost = []
             self._operations.forget_parents()
-            if self._has_missed:
-                # What was answered on the lost connection is noted by now.
-                self._has_missed = False
-                self._watched.tell_all()
             self._waiting.extendleft(reversed(lost))
+        if self._has_missed and client.is_gate_open:
+            # What was answered on the lost connection is noted by now.
+            self._has_missed = False
+            self._watched.tell_all()
         self._pump()
 
     def _finish(self, operation: _Operation, result: object) -> None:

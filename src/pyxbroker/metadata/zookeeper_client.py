@@ -132,7 +132,8 @@ class WatchedPaths:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        self._missed.clear()
+        for each in (self._missed, self._nodes, self._children):
+            each.clear()
 
     def on_event(self, event: WatchedEvent) -> None:
         """On kazoo's thread. An event of type NONE is about the connection, not about a node."""
