@@ -100,7 +100,7 @@ async def test_a_list_that_is_not_there_yet_is_told_of_when_it_comes(shared: Bac
     path = paths.managed_ledgers("t/n")
     async with shared.store() as store, shared.store() as other:
         heard: list[str] = []
-        store.watch(lambda news: heard.append(news.path), prefix=path, lists_only=True, above=True)
+        store.watch(lambda news: heard.append(news.path), prefix=path, lists_down_to=4, above=True)
         made = ""
         for part in [*path[1:].split("/"), "topic"]:
             assert await followed_children(store, path) == []
@@ -112,6 +112,24 @@ async def test_a_list_that_is_not_there_yet_is_told_of_when_it_comes(shared: Bac
         heard.clear()
         await other.put(f"{path}/second", b"")
         await until(lambda: path in heard)
+
+
+@coroutine_test
+async def test_of_topics_their_lists_are_watched_and_not_each_by_itself(shared: Backend) -> None:
+    async with shared.store() as store, shared.store() as other:
+        counts, namespace = TopicCounts(store), WatchedNamespace(store, "t/n", None)
+        for number in range(20):
+            await other.put(paths.cursor(f"t/n/persistent/{number}", "s"), b"")
+        await namespace.load()
+        assert await counts.get("t/n") == len(namespace.topics) == 20
+        for number in range(20):
+            name = f"t/n/persistent/{number}"
+            assert await store.children(paths.managed_ledger(name)) == ["s"]
+            assert await store.get(paths.managed_ledger(name)) is not None
+            assert await store.get(paths.cursor(name, "s")) is not None
+        assert watches(store) == 1
+        namespace.close()
+        counts.close()
 
 
 @coroutine_test

@@ -148,7 +148,7 @@ class _Watcher(NamedTuple):
 
     prefix: str
     callback: NotificationCallback
-    lists_only: bool
+    lists_down_to: int | None
     above: bool
 
     def hears_of(self, path: str) -> bool:
@@ -297,22 +297,23 @@ class MetadataStore(ABC):
         callback: NotificationCallback,
         *,
         prefix: str = "/",
-        lists_only: bool = False,
+        lists_down_to: int | None = None,
         above: bool = False,
     ) -> Unsubscribe:
         """Calls back for changes of nodes whose path starts with `prefix`, on the loop; with
-        `above` also of the nodes above that.
+        `above` also of the nodes above that. `lists_down_to`: all that has to be told is
+        ChildrenChanged, of paths with at most so many slashes.
 
         The embedded and the memory store tell every change. A ZooKeeper store tells the next change
         of each path that this process has read since it subscribed (get: the node; children:
-        ChildrenChanged, which is all that has to be told with `lists_only`); reading it again asks
-        for the next one. After a reconnection it tells Modified or ChildrenChanged for all such
-        paths, since changes may have been missed. What was not there when it was read is not told
-        when it comes to be, so that names that are made up cost nothing: as many paths are watched
-        as nodes are there, and those of `exists` that ask for it.
+        ChildrenChanged); reading it again asks for the next one. After a reconnection it tells
+        Modified or ChildrenChanged for all such paths, since changes may have been missed. What was
+        not there when it was read is not told when it comes to be, so that names that are made up
+        cost nothing: as many paths are watched as nodes are there, and those of `exists` that ask
+        for it.
         """
         key = object()
-        self._watchers[key] = _Watcher(prefix, callback, lists_only, above)
+        self._watchers[key] = _Watcher(prefix, callback, lists_down_to, above)
         return lambda: self._forget(self._watchers, key)
 
     def on_session(self, callback: SessionCallback) -> Unsubscribe:
@@ -336,11 +337,17 @@ class MetadataStore(ABC):
 
     def _is_watched(self, path: str) -> bool:
         """Whether somebody wants to know of changes of a node."""
-        return any(not each.lists_only and each.hears_of(path) for each in self._watchers.values())
+        return any(
+            each.lists_down_to is None and each.hears_of(path) for each in self._watchers.values()
+        )
 
     def _is_list_watched(self, path: str) -> bool:
         """The same of the list of its children."""
-        return any(each.hears_of(path) for each in self._watchers.values())
+        depth = path.count("/")
+        return any(
+            (each.lists_down_to is None or depth <= each.lists_down_to) and each.hears_of(path)
+            for each in self._watchers.values()
+        )
 
     def _notify(self, notification: Notification) -> None:
         for each in list(self._watchers.values()):

@@ -174,7 +174,10 @@ class WatchedNamespace:
         self._matching: dict[str, MatchingTopics] = {}  # by the text of their pattern
         self._changed = asyncio.Event()
         self._unsubscribe = store.watch(
-            self._on_notification, prefix=self._path, lists_only=True, above=True
+            self._on_notification,
+            prefix=self._path,
+            lists_down_to=paths.TOPIC_LIST_SLASHES,
+            above=True,
         )
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None

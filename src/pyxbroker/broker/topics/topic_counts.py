@@ -30,7 +30,9 @@ class TopicCounts:
         self._changes = 0
         self._making = Turns[str](store)
         self._unsubscribe = store.watch(
-            self._on_notification, prefix=paths.MANAGED_LEDGERS + "/", lists_only=True
+            self._on_notification,
+            prefix=paths.MANAGED_LEDGERS + "/",
+            lists_down_to=paths.TOPIC_LIST_SLASHES,
         )
 
     def turn(self, namespace: str) -> AbstractAsyncContextManager[None]:
