@@ -122,8 +122,9 @@ class WatchedPaths:
         slices = Slices()
         while self._missed:
             kind, paths = self._missed.pop(0)
-            for path in paths:
-                self._notify(Notification(kind, path))
+            # To let go of all the paths at once would take long as well.
+            while paths:
+                self._notify(Notification(kind, paths.pop()))
                 await slices.pause()
         self._telling = None
 
