@@ -156,7 +156,7 @@ async def test_a_failed_fetch_is_tried_again_by_the_next_caller() -> None:
     class Unreachable(MemoryStore):
         is_away = False
 
-        def exists(self, path: str) -> asyncio.Future[bool]:
+        def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
             if self.is_away:
                 future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
                 future.set_exception(Unavailable("away"))

@@ -350,6 +350,7 @@ async def test_watchers_hear_of_changes(backend: Backend) -> None:
         store.watch(elsewhere.append, prefix="/other")
         await store.put("/w", b"")
         await _hear(heard, store)
+        assert not await store.exists("/w/x", watch=True)
         assert await store.get("/w/x") is None
         await store.children("/w")
         await store.put("/w/x", b"0")
@@ -360,7 +361,7 @@ async def test_watchers_hear_of_changes(backend: Backend) -> None:
         await store.get("/w/x")
         await store.put("/w/x", b"1")
         assert await _hear(heard, store) == {Notification(NotificationKind.MODIFIED, "/w/x")}
-        await store.exists("/w/x")
+        await store.exists("/w/x", watch=True)
         await store.children("/w")
         await store.delete("/w/x")
         assert await _hear(heard, store) == {
@@ -386,7 +387,7 @@ async def test_a_subscriber_that_fails_does_not_disturb_the_others(
 
         store.watch(fail)
         store.watch(heard.append)
-        await store.exists("/n")
+        await store.exists("/n", watch=True)
         await store.put("/n", b"")
         assert Notification(NotificationKind.CREATED, "/n") in await _hear(heard, store)
         assert "a mistake" in caplog.text

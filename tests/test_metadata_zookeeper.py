@@ -13,7 +13,8 @@ import pytest
 from harness.brokers import free_ports
 
 from metadata_backends import Backend, coroutine_test
-from pyxbroker.metadata import zookeeper, zookeeper_client
+from pyxbroker.metadata import paths, zookeeper, zookeeper_client
+from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -27,6 +28,7 @@ from pyxbroker.metadata.store import (
     Unavailable,
     open_store,
 )
+from pyxbroker.policies.records import change_namespace
 from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.interop
@@ -179,6 +181,26 @@ async def test_a_server_that_answers_nothing_for_a_while(
         server.resume()
         node = await store.get("/n")
         assert node is not None and node.value == b"0"
+
+
+@coroutine_test
+async def test_many_changes_of_a_record_fail_together_while_it_answers_nothing(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(session_timeout_ms=20_000, operation_timeout_ms=1000) as store:
+        cache = MetadataCache(store)
+        await store.put(paths.namespace_policies("a/b"), b"{}")
+        server.pause()
+        began = time.monotonic()
+        found = await asyncio.gather(
+            *(change_namespace(store, cache, "a/b", lambda _: None) for _ in range(20)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in found] == [Unavailable] * 20
+        assert time.monotonic() - began < 2
+        server.resume()
+        await change_namespace(store, cache, "a/b", lambda fields: fields.update(later=True))
+        cache.close()
 
 
 @coroutine_test

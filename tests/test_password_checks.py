@@ -15,7 +15,7 @@ from pyxbroker.auth.htpasswd import Check
 from pyxbroker.auth.password_checks import NICENESS, PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotChecked
 from pyxbroker.base.errors import AuthenticationError
-from test_passwords import provider
+from test_passwords import APR1, BCRYPT, SHA, provider
 from web_client import until
 
 
@@ -246,3 +246,33 @@ def test_the_loop_goes_before_the_thread_that_checks() -> None:
     assert after == before
     # Only there a thread has a niceness of its own.
     assert seen == [min(before + NICENESS, 19) if sys.platform == "linux" else before]
+
+
+@pytest.mark.parametrize(
+    ("users", "is_nice"),
+    [
+        (f"b:{BCRYPT}\ns:{SHA}\n", True),
+        (f"b:{BCRYPT}\na:{APR1}\n", False),
+        (f"a:{APR1}\n", False),
+    ],
+)
+def test_a_thread_that_holds_pythons_lock_is_as_urgent_as_the_loop(
+    users: str, is_nice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others of the machine could take its core, and the loop would wait for them."""
+    seen: list[int] = []
+
+    def check(password: bytes) -> bool:
+        seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+        return True
+
+    async def main() -> None:
+        one = provider(users)
+        name = next(iter(one._users))
+        monkeypatch.setitem(one._users, name, Check(check, one._nobody.cost))
+        await one.authenticate(f"{name}:secret".encode())
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    asyncio.run(main())
+    nice = is_nice and sys.platform == "linux"
+    assert seen == [min(before + NICENESS, 19) if nice else before]

@@ -14,10 +14,10 @@ import bcrypt
 import pytest
 from harness.tokens import BASIC, data_url
 
-from pyxbroker.auth import basic
+from pyxbroker.auth import basic, htpasswd
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
-from pyxbroker.auth.htpasswd import Check, apr1, read_users
+from pyxbroker.auth.htpasswd import APR1_BYTES_MAX, Check, apr1, read_users
 from pyxbroker.auth.provider import Identity, NotShown
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -66,6 +66,25 @@ def test_apr1_is_that_of_openssl(password: str) -> None:
     command = ["openssl", "passwd", "-apr1", "-salt", "zz", password]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert apr1(password.encode(), b"zz") == made
+
+
+def test_a_long_password_costs_apr1_no_more_than_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It holds Python's lock: 4,000 bytes would keep the loop waiting for over ten milliseconds."""
+    longest = b"x" * APR1_BYTES_MAX
+    check = read_users(f"a:{apr1(longest, b'zz')}\n".encode())["a"]
+    empty = read_users(f"a:{apr1(b'', b'zz')}\n".encode())["a"]
+    sizes: list[int] = []
+
+    def noting(password: bytes, salt: bytes) -> str:
+        sizes.append(len(password))
+        return apr1(password, salt)
+
+    monkeypatch.setattr(htpasswd, "apr1", noting)
+    assert check(longest)
+    assert not check(longest + b"x") and not check(b"x" * 4000) and not empty(b"x" * 4000)
+    assert sizes == [APR1_BYTES_MAX, 0, 0, 0]
 
 
 def test_what_is_shown_has_one_colon() -> None:

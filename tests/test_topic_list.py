@@ -535,7 +535,7 @@ def test_a_watcher_hears_of_topics_after_an_error_that_nobody_expects(
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         await watch(client)
-        read = topic_list.list_persistent_topics
+        read = topic_list._persistent_topics
         began: list[float] = []
 
         async def fail(*args: Any) -> Any:
@@ -544,7 +544,7 @@ def test_a_watcher_hears_of_topics_after_an_error_that_nobody_expects(
                 raise ValueError("nobody has thought of this")
             return await read(*args)
 
-        monkeypatch.setattr(topic_list, "list_persistent_topics", fail)
+        monkeypatch.setattr(topic_list, "_persistent_topics", fail)
         await broker.topic(PREFIX + "a1")
         assert (await told(client))[0] == [PREFIX + "a1"]
         # It waits twice as long each time, and tells each time what went wrong.

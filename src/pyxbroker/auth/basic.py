@@ -47,7 +47,8 @@ class BasicProvider:
         self._users = read_users(read_secret("basicAuthConf", config.basicAuthConf))
         # Somebody whom nobody knows takes as long as whoever takes longest.
         self._nobody = max(self._users.values(), key=lambda each: each.cost)
-        self._checks = PasswordChecks(WAITING_MAX)
+        hold_lock = any(each.holds_lock for each in self._users.values())
+        self._checks = PasswordChecks(WAITING_MAX, hold_lock=hold_lock)
         self._key = os.urandom(32)
         self._kept: OrderedDict[str, bytes] = OrderedDict()  # by user
         self._wrong: OrderedDict[bytes, None] = OrderedDict()

@@ -6,7 +6,8 @@
     user:sshash               the old crypt of Unix (htpasswd -d); two letters of salt come first
 
 Each hash can be checked by one function; all of them end in the one comparison of secrets. bcrypt
-takes as long as its cost says, on purpose: not to be called on an event loop.
+takes as long as its cost says, on purpose: not to be called on an event loop. It and crypt release
+Python's lock meanwhile; apr1 is Python and holds it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyxbroker.base.properties import ConfigError
 
 APR1 = "$apr1$"
 APR1_ROUNDS = 1000
+APR1_BYTES_MAX = 255  # of a password, as for htpasswd; it takes a millisecond
 _LETTERS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # 16 bytes of salt are 22 letters, 23 of the hash are 31: the last of each holds four or two bits of
 # nothing, which are 0. bcrypt refuses a salt that says otherwise, but only when somebody logs in.
@@ -46,6 +48,7 @@ class Check(NamedTuple):
 
     is_right: Callable[[bytes], bool]
     cost: int  # more where it takes longer
+    holds_lock: bool = False  # of Python, so that no other thread of ours goes on meanwhile
 
     def __call__(self, password: bytes) -> bool:
         return self.is_right(password)
@@ -75,10 +78,7 @@ def read_users(data: bytes) -> dict[str, Check]:
 
 def _check_of(hashed: str, number: int) -> Check:
     if _APR1.fullmatch(hashed):
-        salt = hashed.removeprefix(APR1).partition("$")[0].encode()
-        return Check(
-            lambda password: is_same(apr1(password, salt).encode(), hashed.encode()), _APR1_COST
-        )
+        return Check(_apr1(hashed), _APR1_COST, holds_lock=True)
     found = _BCRYPT.fullmatch(hashed)
     if found:
         cost = int(found[1])
@@ -95,6 +95,19 @@ def _check_of(hashed: str, number: int) -> Check:
     raise ConfigError(
         f"basicAuthConf, line {number}: the hash is neither apr1, bcrypt, SHA nor crypt."
     )
+
+
+def _apr1(hashed: str) -> Callable[[bytes], bool]:
+    salt = hashed.removeprefix(APR1).partition("$")[0].encode()
+
+    def check(password: bytes) -> bool:
+        # One of 4,000 bytes would keep everything else from going on for more than ten
+        # milliseconds. What cannot be right takes as long as all else.
+        can_be = len(password) <= APR1_BYTES_MAX
+        made = apr1(password if can_be else b"", salt)
+        return is_same(made.encode(), hashed.encode()) and can_be
+
+    return check
 
 
 def _sha_of(hashed: str, number: int) -> bytes:

@@ -2,7 +2,8 @@
 
 A check takes a twentieth of a second, on purpose, and one thread does all of them, so that guesses
 cost no more than a part of one core; of a core that the loop wants as well the thread has what is
-left. Who guesses waits behind nobody but themselves: each address
+left. It has not where checks hold Python's lock: others of the machine could take the core from it
+then, and the loop would wait for them. Who guesses waits behind nobody but themselves: each address
 has a line of its own, and the lines of addresses that have shown nothing wrong lately come first.
 When too many wait, the last of the longest line gives way.
 """
@@ -30,9 +31,10 @@ Lines = OrderedDict[str, "deque[asyncio.Future[None]]"]
 class PasswordChecks:
     """All those of one broker; at most so many wait."""
 
-    def __init__(self, waiting_max: int) -> None:
+    def __init__(self, waiting_max: int, *, hold_lock: bool = False) -> None:
+        """`hold_lock`: some checks hold Python's lock all the time."""
         self._waiting_max = waiting_max
-        self._thread = ThreadPoolExecutor(1, "passwords", _stand_back)
+        self._thread = ThreadPoolExecutor(1, "passwords", None if hold_lock else _stand_back)
         self._lines: Lines = OrderedDict()
         self._lines_of_suspects: Lines = OrderedDict()
         self._suspects: OrderedDict[str, None] = OrderedDict()

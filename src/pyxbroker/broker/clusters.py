@@ -5,7 +5,6 @@ others are kept for who does.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.compact_json import to_json
@@ -20,6 +19,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty
+from pyxbroker.metadata.turns import Turns
 from pyxbroker.policies.records import (
     Fields,
     change_record,
@@ -47,7 +47,7 @@ class Clusters:
         self._store = store
         self._cache = cache
         self._tenants = tenants
-        self._changing = asyncio.Lock()  # limits are exact, and a broker is in one domain
+        self._turns = Turns[None](store)  # limits are exact, and a broker is in one domain
 
     async def names(self) -> list[str]:
         return await self._store.children(paths.CLUSTERS)
@@ -64,7 +64,7 @@ class Clusters:
     async def create(self, name: str, fields: Fields) -> None:
         """Raises ClusterExists, ClustersLimitReached."""
         path = paths.cluster(name)
-        async with self._changing:
+        async with self._turns.turn(None):
             names = await self.names()
             if name not in names and len(names) >= CLUSTERS_MAX:
                 raise ClustersLimitReached(f"There are {CLUSTERS_MAX} clusters already.")
@@ -106,7 +106,7 @@ class Clusters:
         Apache Pulsar looks for namespaces where its versions before 2.0 had them, and deletes a
         cluster that is in use.
         """
-        async with self._changing:
+        async with self._turns.turn(None):
             await self.record(name)
             for tenant in await self._tenants.names():
                 if name in ((await self._tenants.record(tenant)).get("allowedClusters") or []):
@@ -144,7 +144,7 @@ class Clusters:
         Raises ClusterNotFound, BrokerInOtherDomain, ClustersLimitReached.
         """
         path = paths.failure_domain(name, domain)
-        async with self._changing:
+        async with self._turns.turn(None):
             if name not in await self.names():
                 raise ClusterNotFound("Cluster does not exist")
             others = await self.failure_domains(name)
@@ -199,7 +199,7 @@ class Clusters:
             policies[policy] = fields
 
         path = paths.isolation_policies(name)
-        async with self._changing:
+        async with self._turns.turn(None):
             if await self.isolation_policies(name) is None:
                 await create_record(self._store, self._cache, path, {})
             await change_record(self._store, self._cache, path, change)

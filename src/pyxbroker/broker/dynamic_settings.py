@@ -88,6 +88,8 @@ class DynamicSettings:
 
     async def _read(self) -> None:
         try:
+            # Before anything is set there is no node; that it comes to be is told as well.
+            await self._store.exists(paths.CONFIGURATION, watch=True)
             values = await self.values()
         except MetadataError as error:
             log.warning("settings cannot be read, those before stay", error=error)

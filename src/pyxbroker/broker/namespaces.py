@@ -50,6 +50,7 @@ from pyxbroker.metadata.store import (
     NotEmpty,
     NotFound,
 )
+from pyxbroker.metadata.turns import Turns
 from pyxbroker.mledger.cursor import CursorDeleted
 from pyxbroker.policies.records import (
     DELETED,
@@ -87,9 +88,15 @@ class Namespaces:
         self._config = config
         self._store = store
         self._topics = topics
-        # A tenant is there while a namespace comes to be in it, and limits are exact.
-        self.coming = asyncio.Lock()
+        self._coming = Turns[None](store)
         self._going: dict[str, asyncio.Event] = {}  # set when that is over
+
+    @property
+    def coming(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Within it no other tenant or namespace comes to be: a tenant is there while a namespace
+        comes to be in it, and limits are exact. Raises Unavailable.
+        """
+        return self._coming.turn(None)
 
     # --- asking -------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ look at them: this one limits topics and subscriptions, not what namespaces have
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.compact_json import to_json
@@ -18,6 +17,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataStore, NotFound
+from pyxbroker.metadata.turns import Turns
 from pyxbroker.policies.records import Fields, change_record, fields_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ResourceGroups:
         self._tenants = tenants
         self._namespaces = namespaces
         # While a group is deleted no namespace comes to be in it.
-        self._changing = asyncio.Lock()
+        self._turns = Turns[None](store)
 
     async def names(self) -> list[str]:
         return await self._store.children(paths.RESOURCE_GROUPS)
@@ -59,7 +59,7 @@ class ResourceGroups:
         Raises ResourceGroupsLimitReached, ConcurrentModification.
         """
         path = paths.resource_group(name)
-        async with self._changing:
+        async with self._turns.turn(None):
             names = await self.names()
             if name in names:
                 await change_record(
@@ -75,7 +75,7 @@ class ResourceGroups:
 
     async def delete(self, name: str) -> None:
         """Raises ResourceGroupNotFound, ResourceGroupInUse while a namespace is in it."""
-        async with self._changing:
+        async with self._turns.turn(None):
             await self.record(name)
             for tenant in await self._tenants.names():
                 for namespace in await self._namespaces.names(tenant):
@@ -101,7 +101,7 @@ class ResourceGroups:
 
         Raises NamespaceNotFound, ResourceGroupNotFound, ConcurrentModification.
         """
-        async with self._changing:
+        async with self._turns.turn(None):
             if group is not None:
                 await self.record(group)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
 
-from pyxbroker.base.turns_by_key import TurnsByKey
-from pyxbroker.metadata.store import MetadataStore, Notification, parent_of
+from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
+from pyxbroker.metadata.turns import Turns
 
 CACHED_NODES_MAX = 10_000
 CACHED_PREFIX = "/admin/"
+ABOVE_ALL = CACHED_PREFIX.rstrip("/")
+NO_NAMES: frozenset[str] = frozenset()
 
 
 class MetadataCache:
@@ -20,20 +21,24 @@ class MetadataCache:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._values: OrderedDict[str, bytes | None] = OrderedDict()
+        self._values: OrderedDict[str, bytes] = OrderedDict()
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
-        self._changing = TurnsByKey[str]()
+        self._changing = Turns[str](store)
         self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
 
     async def get(self, path: str) -> bytes | None:
-        """The value of a node, None when there is none."""
+        """The value of a node, None when there is none, which is not kept: clients may ask for
+        names that they make up.
+        """
         if path in self._values:
             self._values.move_to_end(path)
             return self._values[path]
         changes = self._changes
         found = await self._store.get(path)
-        value = None if found is None else found.value
+        if found is None:
+            return None
+        value = found.value
         if changes == self._changes:
             # Nothing changed while it was read, so what was read is what is there.
             self._values[path] = value
@@ -42,26 +47,41 @@ class MetadataCache:
         return value
 
     async def children(self, path: str) -> frozenset[str]:
-        """The names of a node's children; for few nodes with children that change seldom."""
+        """The names of a node's children; for nodes with children that change seldom."""
         if path in self._children:
             return self._children[path]
+        above = parent_of(path)
+        is_highest = above == ABOVE_ALL
+        if not is_highest and path[len(above) + 1 :] not in await self.children(above):
+            return NO_NAMES
         changes = self._changes
-        # A node that does not exist has no children to watch; its creation notifies separately.
-        _, found = await asyncio.gather(self._store.exists(path), self._store.children(path))
-        names = frozenset(found)
-        if changes == self._changes:
+        if is_highest:
+            # There are few of these: of one that is not there its creation is told.
+            await self._store.exists(path, watch=True)
+        names = frozenset(await self._store.children(path))
+        # A list that has just gone looks like an empty one, and nobody would tell of its return.
+        if changes == self._changes and (names or is_highest):
             self._children[path] = names
         return names
 
     def _on_change(self, notification: Notification) -> None:
-        self.forget(notification.path)
+        kind, path = notification
+        self._changes += 1
+        if kind is not NotificationKind.CHILDREN_CHANGED:
+            self._values.pop(path, None)
+        if kind is not NotificationKind.MODIFIED:
+            self._children.pop(path, None)
+            self._children.pop(parent_of(path), None)
 
     def forget(self, path: str) -> None:
-        """A node has changed; writers call this directly and do not wait for the notification."""
-        self._children.pop(path, None)
-        self._children.pop(parent_of(path), None)
-        self._values.pop(path, None)
+        """A node has changed, and nodes above it may have come to be; writers call this directly
+        and do not wait for the notification.
+        """
         self._changes += 1
+        self._values.pop(path, None)
+        while path != "/":
+            self._children.pop(path, None)
+            path = parent_of(path)
 
     def forget_value(self, path: str) -> None:
         """A node's value may have changed; its children stay cached until a notification comes."""
@@ -69,7 +89,7 @@ class MetadataCache:
 
     def turn(self, path: str) -> AbstractAsyncContextManager[None]:
         """Whoever reads a node and then writes what has become of it does so alone in this process;
-        others of it would only have to read it again.
+        others of it would only have to read it again. Raises Unavailable.
         """
         return self._changing.turn(path)
 

@@ -136,7 +136,7 @@ class EmbeddedStore(MetadataStore):
     def children(self, path: str) -> asyncio.Future[list[str]]:
         return self._issue(check_path, self._tree.children, path)
 
-    def exists(self, path: str) -> asyncio.Future[bool]:
+    def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
         return self._issue(check_path, self._tree.exists, path)
 
     def get_all(

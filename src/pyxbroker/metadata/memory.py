@@ -109,7 +109,7 @@ class MemoryStore(MetadataStore):
     def children(self, path: str) -> asyncio.Future[list[str]]:
         return self._apply(check_path, self._children, path)
 
-    def exists(self, path: str) -> asyncio.Future[bool]:
+    def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
         return self._apply(check_path, self._exists, path)
 
     def _apply(

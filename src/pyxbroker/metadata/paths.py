@@ -37,6 +37,7 @@ LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
+TOPIC_LIST_SLASHES = 4  # in the path of the list of a namespace's topics
 
 # Compiled, by the first use, where ledgers are listed: a start need not wait for it.
 _SHORT_LEDGER = r"/ledgers/(\d{2})/(\d{4})/L(\d{4})"

@@ -143,6 +143,18 @@ FailureCallback = Callable[[MetadataError], None]
 Unsubscribe = Callable[[], None]
 
 
+class _Watcher(NamedTuple):
+    """Who hears of changes of some nodes."""
+
+    prefix: str
+    callback: NotificationCallback
+    lists_down_to: int | None
+    above: bool
+
+    def hears_of(self, path: str) -> bool:
+        return path.startswith(self.prefix) or (self.above and self.prefix.startswith(f"{path}/"))
+
+
 class MetadataStore(ABC):
     """One metadata store. See the module's text for what every operation promises.
 
@@ -157,11 +169,13 @@ class MetadataStore(ABC):
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""
+    operation_timeout_s = OPERATION_TIMEOUT_MS / 1000
+    """How long an operation waits for a store outside of this process before it is unavailable."""
     refused: tuple[float, Unavailable] | None = None
     """When (time.monotonic) and why the disk refused something last."""
 
     def __init__(self) -> None:
-        self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
+        self._watchers: dict[object, _Watcher] = {}
         self._session_callbacks: dict[object, SessionCallback] = {}
         self._failure_callbacks: dict[object, FailureCallback] = {}
 
@@ -228,8 +242,10 @@ class MetadataStore(ABC):
         """The names (not paths) of a node's children, sorted; empty when there is no such node."""
 
     @abstractmethod
-    def exists(self, path: str) -> asyncio.Future[bool]:
-        """Whether there is a node at this path."""
+    def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
+        """Whether there is a node at this path. `watch`: watchers hear of its next change, also
+        when it is not there; only for paths of which there are few, whatever clients ask for.
+        """
 
     def get_all(
         self, paths: Sequence[str]
@@ -276,16 +292,28 @@ class MetadataStore(ABC):
         future.set_result(None)
         return future
 
-    def watch(self, callback: NotificationCallback, *, prefix: str = "/") -> Unsubscribe:
-        """Calls back for changes of nodes whose path starts with `prefix`, on the loop.
+    def watch(
+        self,
+        callback: NotificationCallback,
+        *,
+        prefix: str = "/",
+        lists_down_to: int | None = None,
+        above: bool = False,
+    ) -> Unsubscribe:
+        """Calls back for changes of nodes whose path starts with `prefix`, on the loop; with
+        `above` also of the nodes above that. `lists_down_to`: all that has to be told is
+        ChildrenChanged, of paths with at most so many slashes.
 
         The embedded and the memory store tell every change. A ZooKeeper store tells the next change
-        of each path that this process has read since it subscribed (get and exists: the node;
-        children: ChildrenChanged); reading it again asks for the next one. After a reconnection it
-        tells Modified or ChildrenChanged for all such paths, since changes may have been missed.
+        of each path that this process has read since it subscribed (get: the node; children:
+        ChildrenChanged); reading it again asks for the next one. After a reconnection it tells
+        Modified or ChildrenChanged for all such paths, since changes may have been missed. What was
+        not there when it was read is not told when it comes to be, so that names that are made up
+        cost nothing: as many paths are watched as nodes are there, and those of `exists` that ask
+        for it.
         """
         key = object()
-        self._watchers[key] = (prefix, callback)
+        self._watchers[key] = _Watcher(prefix, callback, lists_down_to, above)
         return lambda: self._forget(self._watchers, key)
 
     def on_session(self, callback: SessionCallback) -> Unsubscribe:
@@ -308,12 +336,23 @@ class MetadataStore(ABC):
         table.pop(key, None)
 
     def _is_watched(self, path: str) -> bool:
-        return any(path.startswith(prefix) for prefix, _ in self._watchers.values())
+        """Whether somebody wants to know of changes of a node."""
+        return any(
+            each.lists_down_to is None and each.hears_of(path) for each in self._watchers.values()
+        )
+
+    def _is_list_watched(self, path: str) -> bool:
+        """The same of the list of its children."""
+        depth = path.count("/")
+        return any(
+            (each.lists_down_to is None or depth <= each.lists_down_to) and each.hears_of(path)
+            for each in self._watchers.values()
+        )
 
     def _notify(self, notification: Notification) -> None:
-        for prefix, callback in list(self._watchers.values()):
-            if notification.path.startswith(prefix):
-                _call(callback, notification)
+        for each in list(self._watchers.values()):
+            if each.hears_of(notification.path):
+                _call(each.callback, notification)
 
     def _notify_session(self, event: SessionEvent) -> None:
         for callback in list(self._session_callbacks.values()):
@@ -322,6 +361,26 @@ class MetadataStore(ABC):
     def _notify_failure(self, error: MetadataError) -> None:
         for callback in list(self._failure_callbacks.values()):
             _call(callback, error)
+
+
+async def followed_children(store: MetadataStore, path: str) -> list[str]:
+    """The names of a node's children. Watchers of it, and of the nodes above, hear of the next
+    change; when it is not there, of the next one of what could make it be: no watch is left of a
+    path that is made up.
+    """
+    names = await store.children(path)
+    if names:
+        return names
+    # From above, as each list that is read is watched then and tells when what is below it comes.
+    above, *below = path[1:].split("/")
+    at = f"/{above}"
+    if not await store.exists(at, watch=True):
+        return []
+    for name in below:
+        if name not in await store.children(at):
+            return []
+        at = f"{at}/{name}"
+    return await store.children(path)
 
 
 def _call(callback: Callable[[Any], None], argument: object) -> None:

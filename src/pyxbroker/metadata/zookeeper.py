@@ -104,13 +104,14 @@ class ZooKeeperStore(MetadataStore):
         super().__init__()
         self.hosts = hosts
         self._session_timeout_s = session_timeout_ms / 1000
-        self._operation_timeout_s = operation_timeout_ms / 1000
+        self.operation_timeout_s = operation_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: GatedClient | None = None
         self._connected: asyncio.Future[None] | None = None
         self._is_closing = False
         self._is_lost = False
+        self._has_missed = False  # changes, while there was no connection
         self._lost_timer: asyncio.TimerHandle | None = None
         # In the order of issue: the operations that wait to be sent, and all that are unanswered.
         self._waiting: deque[_Operation] = deque()
@@ -128,12 +129,14 @@ class ZooKeeperStore(MetadataStore):
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connected = self._loop.create_future()
-        self._is_closing = self._is_lost = self._is_wake_up_due = False
+        self._is_closing = self._is_lost = self._is_wake_up_due = self._has_missed = False
         self._in_flight = 0
         self._paths_in_flight.clear()
         self._arrived.clear()
         client = self._client = GatedClient(self.hosts, self._session_timeout_s)
-        self._operations = Operations(client, self._watched, self._is_watched)
+        self._operations = Operations(
+            client, self._watched, self._is_watched, self._is_list_watched
+        )
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
         client.start_async()
         try:
@@ -164,6 +167,7 @@ class ZooKeeperStore(MetadataStore):
             self._finish(operation, StoreClosed("the metadata store was closed"))
         self._waiting.clear()
         self._client = None
+        self._watched.close()
         await self._end_session(loop, client)
         self._loop = None
 
@@ -233,8 +237,8 @@ class ZooKeeperStore(MetadataStore):
     def children(self, path: str) -> asyncio.Future[list[str]]:
         return self._issue_read(path, lambda repeated: self._operations.children(path))
 
-    def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._issue_read(path, lambda repeated: self._operations.exists(path))
+    def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
+        return self._issue_read(path, lambda repeated: self._operations.exists(path, watch))
 
     # Sending and answering.
 
@@ -260,7 +264,7 @@ class ZooKeeperStore(MetadataStore):
         except InvalidPath as error:
             future.set_exception(error)
             return future
-        deadline = self._loop.time() + self._operation_timeout_s
+        deadline = self._loop.time() + self.operation_timeout_s
         operation = _Operation(make_steps, written_paths, future, deadline)
         self._unanswered[operation] = None
         self._waiting.append(operation)
@@ -368,6 +372,10 @@ class ZooKeeperStore(MetadataStore):
             self._lost = []
             self._operations.forget_parents()
             self._waiting.extendleft(reversed(lost))
+        if self._has_missed and client.is_gate_open:
+            # What was answered on the lost connection is noted by now.
+            self._has_missed = False
+            self._watched.tell_all()
         self._pump()
 
     def _finish(self, operation: _Operation, result: object) -> None:
@@ -388,7 +396,7 @@ class ZooKeeperStore(MetadataStore):
             sent = "whether it was carried out is not known" if operation.attempts else "not sent"
             error = Unavailable(
                 f"ZooKeeper at {self.hosts} did not answer within"
-                f" {self._operation_timeout_s:g} s ({sent})"
+                f" {self.operation_timeout_s:g} s ({sent})"
             )
             self._finish(operation, error)
 
@@ -443,7 +451,7 @@ class ZooKeeperStore(MetadataStore):
             if self._is_lost:
                 self._is_lost = False
                 self._notify_session(SessionEvent.SESSION_REESTABLISHED)
-            self._watched.tell_all()
+            self._has_missed = True
         self._resume()
 
     def _on_session_lost(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata.store import Notification, NotificationKind
 
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
@@ -78,7 +80,10 @@ class GatedClient(KazooClient):
 class WatchedPaths:
     """The paths that ZooKeeper watches for us. A watch tells one change, and ends with it.
 
-    kazoo calls on its own thread; `hand_over` brings that to the loop, where `notify` is called.
+    A path is noted when the answer says that its watch is set: kazoo keeps none for a get or a list
+    of what is not there. So there are as many as nodes are there, and the few that are asked for to
+    come to be. kazoo calls on its own threads; `hand_over` brings that to the loop, where `notify`
+    is called, be it before the answer is looked at.
     """
 
     def __init__(
@@ -90,37 +95,57 @@ class WatchedPaths:
         self._notify = notify
         self._nodes: set[str] = set()
         self._children: set[str] = set()
+        self._missed: list[tuple[NotificationKind, set[str]]] = []
+        self._telling: asyncio.Task[None] | None = None
 
-    def watch_node(self, path: str) -> Callable[[WatchedEvent], None]:
-        """The callback for a get or exists."""
+    def __len__(self) -> int:
+        return len(self._nodes) + len(self._children)
+
+    def note_node(self, path: str) -> None:
+        """on_event was given with a get or exists, and its watch is set."""
         self._nodes.add(path)
-        return self._on_event
 
-    def watch_children(self, path: str) -> Callable[[WatchedEvent], None]:
-        """The callback for a listing of children."""
+    def note_children(self, path: str) -> None:
+        """The same of a list of children."""
         self._children.add(path)
-        return self._on_event
 
     def tell_all(self) -> None:
         """After a reconnection: the watches have ended, and anything may have changed."""
         nodes, self._nodes = self._nodes, set()
         children, self._children = self._children, set()
-        for path in sorted(nodes):
-            self._notify(Notification(NotificationKind.MODIFIED, path))
-        for path in sorted(children):
-            self._notify(Notification(NotificationKind.CHILDREN_CHANGED, path))
+        if self._telling is None and (nodes or children):
+            self._telling = asyncio.ensure_future(self._tell_missed())
+        self._missed.append((NotificationKind.MODIFIED, nodes))
+        self._missed.append((NotificationKind.CHILDREN_CHANGED, children))
 
-    def _on_event(self, event: WatchedEvent) -> None:
+    async def _tell_missed(self) -> None:
+        slices = Slices()
+        while self._missed:
+            kind, paths = self._missed.pop(0)
+            # To let go of all the paths at once would take long as well.
+            while paths:
+                self._notify(Notification(kind, paths.pop()))
+                await slices.pause()
+        self._telling = None
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        for each in (self._missed, self._nodes, self._children):
+            each.clear()
+
+    def on_event(self, event: WatchedEvent) -> None:
         """On kazoo's thread. An event of type NONE is about the connection, not about a node."""
         if event.type in _KINDS:
             self._hand_over(self._tell, _KINDS[event.type], event.path)
 
     def _tell(self, kind: NotificationKind, path: str) -> None:
-        """Tells one notification, even where kazoo calls for the node and for its children."""
-        watched = self._children if kind is NotificationKind.CHILDREN_CHANGED else self._nodes
-        if kind is NotificationKind.DELETED and path in self._children:
+        if kind is NotificationKind.CHILDREN_CHANGED:
             self._children.discard(path)
-            watched.add(path)
-        if path in watched:
-            watched.discard(path)
-            self._notify(Notification(kind, path))
+        else:
+            self._nodes.discard(path)
+        if kind is NotificationKind.DELETED:
+            self._children.discard(path)
+        self._notify(Notification(kind, path))

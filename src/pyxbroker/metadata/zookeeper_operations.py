@@ -20,7 +20,7 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
 )
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.protocol.states import ZnodeStat
 
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -47,11 +47,16 @@ class Operations:
     """The operations on one session's connection. Raise what the store's operations raise."""
 
     def __init__(
-        self, client: GatedClient, watched: WatchedPaths, is_watched: Callable[[str], bool]
+        self,
+        client: GatedClient,
+        watched: WatchedPaths,
+        is_watched: Callable[[str], bool],
+        is_list_watched: Callable[[str], bool],
     ) -> None:
         self._client = client
         self._watched = watched
         self._is_watched = is_watched
+        self._is_list_watched = is_list_watched
         self._known_parents: set[str] = {"/"}
 
     def forget_parents(self) -> None:
@@ -59,25 +64,33 @@ class Operations:
         self._known_parents = {"/"}
 
     def get(self, path: str) -> Steps:
-        while True:
-            (outcome,) = yield [self._request("get", path, watch=self._watch(path))]
-            if not isinstance(outcome, NoNodeError):
-                value, stat = _checked(outcome, path)
-                return _to_result(value, stat)
-            # ZooKeeper watches for a node to appear only when it is asked whether it exists.
-            if not self._is_watched(path) or not (yield from self.exists(path)):
-                return None
+        watch = self._watched.on_event if self._is_watched(path) else None
+        (outcome,) = yield [self._request("get", path, watch=watch)]
+        if isinstance(outcome, NoNodeError):
+            return None
+        value, stat = _checked(outcome, path)
+        if watch is not None:
+            self._watched.note_node(path)
+        return _to_result(value, stat)
 
-    def exists(self, path: str) -> Steps:
-        (outcome,) = yield [self._request("exists", path, watch=self._watch(path))]
-        return _checked(outcome, path) is not None
+    def exists(self, path: str, is_told: bool) -> Steps:
+        # ZooKeeper watches for a node to appear only when it is asked whether it exists.
+        watch = self._watched.on_event if is_told else None
+        (outcome,) = yield [self._request("exists", path, watch=watch)]
+        found = _checked(outcome, path) is not None
+        if watch is not None:
+            self._watched.note_node(path)
+        return found
 
     def children(self, path: str) -> Steps:
-        watch = self._watched.watch_children(path) if self._is_watched(path) else None
+        watch = self._watched.on_event if self._is_list_watched(path) else None
         (outcome,) = yield [self._request("get_children", path, watch=watch)]
         if isinstance(outcome, NoNodeError):
             return []
-        return sorted(_checked(outcome, path))
+        names = sorted(_checked(outcome, path))
+        if watch is not None:
+            self._watched.note_children(path)
+        return names
 
     def put_new(
         self, path: str, value: bytes, ephemeral: bool, sequential: bool, repeated: bool = False
@@ -187,9 +200,6 @@ class Operations:
         for outcome in outcomes:
             if not isinstance(outcome, (NodeExistsError, NoNodeError)):
                 _checked(outcome, path)
-
-    def _watch(self, path: str) -> Callable[[WatchedEvent], None] | None:
-        return self._watched.watch_node(path) if self._is_watched(path) else None
 
     def _request(self, name: str, path: str, *arguments: Any, **options: Any) -> Request:
         return functools.partial(

@@ -86,6 +86,7 @@ class NamespacePolicies:
     ) -> None:
         self.broker = broker
         self._cluster = cluster
+        self._store = store
         self._cache = cache
         self._run = run
         self._namespaces: dict[str, _Namespace] = {}
@@ -328,7 +329,11 @@ class NamespacePolicies:
                 continue
             namespace.is_changed = False
             try:
-                value = await self._cache.get(paths.namespace_policies(namespace.name))
+                path = paths.namespace_policies(namespace.name)
+                value = await self._cache.get(path)
+                if value is None and namespace.followers:
+                    # Its topics are to hear of it when it comes back.
+                    namespace.is_changed |= await self._store.exists(path, watch=True)
             except MetadataError as error:
                 log.warning(
                     "policies cannot be read, those before stay",

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from pyxbroker.base.errors import IncompatibleSchema
 from pyxbroker.base.slices import Slices
-from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.turns import Turns
 from pyxbroker.schemas import compatibility
 from pyxbroker.schemas.storage import SchemaStorage, Versions
 from pyxbroker.schemas.values import (
@@ -57,7 +57,7 @@ class SchemaRegistry:
     ) -> None:
         self._storage = SchemaStorage(store, ledgers)
         self._check_space = check_space
-        self._changing = TurnsByKey[str]()
+        self._changing = Turns[str](store)
 
     # --- what there is ------------------------------------------------------------------------
 

@@ -39,7 +39,12 @@ from pyxbroker.broker.commands.topics_pattern import (
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
+from pyxbroker.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    Notification,
+    followed_children,
+)
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -168,9 +173,15 @@ class WatchedNamespace:
         self._path = paths.managed_ledgers(namespace, PERSISTENT)
         self._matching: dict[str, MatchingTopics] = {}  # by the text of their pattern
         self._changed = asyncio.Event()
-        self._unsubscribe = store.watch(self._on_notification, prefix=self._path)
+        self._unsubscribe = store.watch(
+            self._on_notification,
+            prefix=self._path,
+            lists_down_to=paths.TOPIC_LIST_SLASHES,
+            above=True,
+        )
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
+        self._is_empty = True  # the list in metadata, or it is not there
         self.topics: dict[str, TopicName] = {}  # by their names in metadata
         self._announced: dict[str, TopicName] = {}  # those that every watcher has been told of
         self.users = 0  # watchers, and those that are being made
@@ -232,11 +243,15 @@ class WatchedNamespace:
             task.cancel()
 
     def _on_notification(self, notification: Notification) -> None:
-        if notification.path == self._path:
+        path = notification.path
+        # What is above it tells while it is not there.
+        if path == self._path or (self._is_empty and self._path.startswith(path)):
             self._changed.set()
 
     async def _read(self) -> None:
-        self.topics = await list_persistent_topics(self._store, self._namespace, self.topics)
+        nodes = await followed_children(self._store, self._path)
+        self._is_empty = not nodes
+        self.topics = await _persistent_topics(self._namespace, nodes, self.topics)
 
     async def _follow(self) -> None:
         """Reads the list again after changes and tells of them; what takes long comes rarely."""
@@ -340,7 +355,9 @@ class TopicLists:
         modes = pb.CommandGetTopicsOfNamespace
         found: list[TopicName] = []
         if mode != modes.NON_PERSISTENT:
-            persistent = await list_persistent_topics(self._broker.metadata, namespace)
+            path = paths.managed_ledgers(namespace, PERSISTENT)
+            nodes = await self._broker.metadata.children(path)
+            persistent = await _persistent_topics(namespace, nodes, _NOTHING)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
             names = self._broker.topics.open_names(namespace, NON_PERSISTENT)
@@ -457,20 +474,15 @@ class TopicLists:
         connection.send_frame(replies.success(message.request_id))
 
 
-async def list_persistent_topics(
-    store: MetadataStore, namespace: str, known: Mapping[str, TopicName] = _NOTHING
+async def _persistent_topics(
+    namespace: str, nodes: Iterable[str], known: Mapping[str, TopicName]
 ) -> dict[str, TopicName]:
-    """The persistent topics of a namespace, without the broker's own, by their names in metadata.
-
-    known: what an earlier list said. The store tells the next change of the list to who watches
-    it. Raises MetadataError.
+    """The persistent topics of a namespace, without the broker's own, by their names in metadata,
+    which are all that it has there. known: what an earlier list said.
     """
-    path = paths.managed_ledgers(namespace, PERSISTENT)
-    # A list that does not exist has no children to watch; its creation notifies separately.
-    _, names = await asyncio.gather(store.exists(path), store.children(path))
     slices = Slices()
     found: dict[str, TopicName] = {}
-    for name in names:
+    for name in nodes:
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
         if topic is not None and not topic.is_system:
             found[name] = topic

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, SYSTEM_NAMESPACE
-from pyxbroker.base.turns_by_key import TurnsByKey
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
+from pyxbroker.metadata.turns import Turns
 
 NAMESPACES_MAX = 1_000  # whose numbers are kept
 STEPS = {NotificationKind.CREATED: 1, NotificationKind.DELETED: -1}
@@ -29,11 +28,15 @@ class TopicCounts:
         self._counts: dict[str, int] = {}  # by the path of the list
         self._namespaces: dict[str, str] = {}  # of those paths
         self._changes = 0
-        self._making = TurnsByKey[str]()
-        self._unsubscribe = store.watch(self._on_notification, prefix=paths.MANAGED_LEDGERS + "/")
+        self._making = Turns[str](store)
+        self._unsubscribe = store.watch(
+            self._on_notification,
+            prefix=paths.MANAGED_LEDGERS + "/",
+            lists_down_to=paths.TOPIC_LIST_SLASHES,
+        )
 
     def turn(self, namespace: str) -> AbstractAsyncContextManager[None]:
-        """Whoever counts and then makes topics does so alone."""
+        """Whoever counts and then makes topics does so alone. Raises Unavailable."""
         return self._making.turn(namespace)
 
     async def get(self, namespace: str) -> int:
@@ -44,8 +47,11 @@ class TopicCounts:
         while True:
             changes = self._changes
             self._namespaces[path] = namespace
-            # A list that does not exist has no children to watch; its creation notifies separately.
-            _, nodes = await asyncio.gather(self._store.exists(path), self._store.children(path))
+            nodes = await self._store.children(path)
+            if not nodes and self._store.is_shared:
+                # Nobody tells of what comes to be in a list that is not there.
+                self._forget(path)
+                return 0
             slices = Slices()
             count = 0
             for node in nodes:
