@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.granted import GrantRecords
+    from pyxbroker.broker.kept_records import KeptRecords
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
@@ -256,6 +257,13 @@ class Broker:
         from pyxbroker.auth.failed_logins import FailedLogins
 
         return FailedLogins(self.config)
+
+    @cached_property
+    def kept_records(self) -> KeptRecords:
+        """Records of an operator's that are kept for the whole cluster."""
+        from pyxbroker.broker.kept_records import KeptRecords
+
+        return KeptRecords(self.metadata)
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:

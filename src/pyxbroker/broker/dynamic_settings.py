@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker import kept_records
-from pyxbroker.broker.kept_records import Fields
+from pyxbroker.broker.kept_records import Fields, KeptRecords
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
 from pyxbroker.settings.config import SCHEMA, Config
@@ -29,6 +28,7 @@ class DynamicSettings:
     def __init__(self, config: Config, store: MetadataStore, on_change: Callable[[], None]) -> None:
         self._config = config
         self._store = store
+        self._records = KeptRecords(store)
         self._on_change = on_change
         self._at_start: dict[str, Value] = {name: getattr(config, name) for name in DYNAMIC}
         self._reading: asyncio.Task[None] | None = None
@@ -50,7 +50,7 @@ class DynamicSettings:
 
     async def values(self) -> dict[str, str]:
         """What is set. Raises MetadataError."""
-        return _texts(await kept_records.read(self._store, paths.CONFIGURATION) or {})
+        return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
         """Sets one of DYNAMIC, in force when this returns. Raises ValueError, MetadataError."""
@@ -68,7 +68,7 @@ class DynamicSettings:
 
     async def _change(self, change: Callable[[Fields], Fields]) -> None:
         # What cannot be read is not written over: the settings in it may be needed.
-        fields = await kept_records.change(self._store, paths.CONFIGURATION, change)
+        fields = await self._records.change(paths.CONFIGURATION, change)
         self._apply(_texts(fields))
 
     def _on_notification(self, notification: Notification) -> None:

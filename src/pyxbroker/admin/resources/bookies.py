@@ -13,7 +13,6 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
-from pyxbroker.broker import kept_records
 from pyxbroker.metadata import paths
 
 PATH = "/admin/v2/bookies"
@@ -68,7 +67,7 @@ async def set_rack(request: Request) -> Response:
             raise HttpError(412, f"The racks of at most {BOOKIES_MAX} bookies are kept.")
         return others | {group: {**others.get(group, {}), bookie: info}}
 
-    await kept_records.change(request.app.broker.metadata, paths.BOOKIE_RACKS, put)
+    await request.app.broker.kept_records.change(paths.BOOKIE_RACKS, put)
     return Response.empty()
 
 
@@ -81,12 +80,12 @@ async def delete_rack(request: Request) -> Response:
             raise HttpError(404, NOT_FOUND.format(bookie))
         return _without(groups, bookie)
 
-    await kept_records.change(request.app.broker.metadata, paths.BOOKIE_RACKS, drop)
+    await request.app.broker.kept_records.change(paths.BOOKIE_RACKS, drop)
     return Response.empty()
 
 
 async def _groups(request: Request) -> Groups:
-    found = await kept_records.read(request.app.broker.metadata, paths.BOOKIE_RACKS)
+    found = await request.app.broker.kept_records.read(paths.BOOKIE_RACKS)
     return _without(found or {}, "")
 
 

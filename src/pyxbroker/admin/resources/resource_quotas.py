@@ -19,7 +19,6 @@ from pyxbroker.auth.authorization import (
     WRITE_QUOTA,
     WRITE_QUOTAS,
 )
-from pyxbroker.broker import kept_records
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import NotFound
 
@@ -49,7 +48,7 @@ async def set_usual(request: Request) -> Response:
 
 async def get(request: Request) -> Response:
     """The quota of a bundle."""
-    found = await kept_records.read(request.app.broker.metadata, await _path(request))
+    found = await request.app.broker.kept_records.read(await _path(request))
     return Response.json(found or await _usual(request))
 
 
@@ -71,7 +70,7 @@ async def delete(request: Request) -> Response:
 
 async def _usual(request: Request) -> dict[str, Any]:
     path = paths.RESOURCE_QUOTAS + "/default"
-    return await kept_records.read(request.app.broker.metadata, path) or dict(USUAL)
+    return await request.app.broker.kept_records.read(path) or dict(USUAL)
 
 
 async def _path(request: Request) -> str:
@@ -94,7 +93,7 @@ async def _set(request: Request, path: str) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > MAX:
             raise HttpError(400, f"{name} must be a number.")
         quota[name] = float(value)
-    await kept_records.change(request.app.broker.metadata, path, lambda before: quota)
+    await request.app.broker.kept_records.change(path, lambda before: quota)
 
 
 MAX = 1e18
