@@ -79,8 +79,9 @@ async def create(request: Request) -> Response:
         raise HttpError(400, reason)
     await check_namespace(request, name.namespace)
     subscription = new_subscription_of(request)
+    await _make(request, name)
     is_new = False
-    for each in await _made(request, name):
+    async for each in names_of(request, name):
         topic = await opened(request, each)
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
@@ -100,15 +101,14 @@ async def create(request: Request) -> Response:
     return Response.empty()
 
 
-async def _made(request: Request, name: TopicName) -> list[TopicName]:
-    """The topic or its partitions, made if need be. Raises HttpError 412."""
+async def _make(request: Request, name: TopicName) -> None:
+    """Makes the topic, or says how many partitions it has, if need be. Raises HttpError 412."""
     topics = request.app.broker.topics
     try:
         if not await is_there(request, name):
             count = await topics.partitioned.metadata(name, auto_create=True)
             if count == 0:
                 await topics.get(name, create=True)
-        return await names_of(request, name)
     except (NotAllowed, TopicNotFound):
         raise HttpError(412, "Topic does not exist and cannot be auto-created") from None
 
@@ -121,7 +121,7 @@ async def get_list(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     found: dict[str, None] = {}
-    for each in await names_of(request, name):
+    async for each in names_of(request, name):
         if topics.is_open(each):
             topic = await opened(request, each)
             found |= dict.fromkeys(one.name for one in topic.all_subscriptions())

@@ -45,8 +45,8 @@ async def get_internal_stats(request: Request) -> Response:
 
 async def get_partitioned_stats(request: Request) -> Response:
     """The statistics of all partitions together, and of each."""
-    metadata, partitions = await _partitions(request, "Partitioned topic not found {}")
-    found = await _of_each(request, partitions, _stats_of)
+    name, metadata, indexes = await _partitions(request, "Partitioned topic not found {}")
+    found = await _of_each(request, name, indexes, _stats_of)
     answer = await together(list(found.values()))
     answer["metadata"] = metadata
     answer["partitions"] = found if request.argument("perPartition") else {}
@@ -55,8 +55,8 @@ async def get_partitioned_stats(request: Request) -> Response:
 
 async def get_partitioned_internal_stats(request: Request) -> Response:
     """Those below each partition."""
-    metadata, partitions = await _partitions(request, "Partitioned Topic {} not found")
-    found = await _of_each(request, partitions, _internal_stats_of)
+    name, metadata, indexes = await _partitions(request, "Partitioned Topic {} not found")
+    found = await _of_each(request, name, indexes, _internal_stats_of)
     return await Response.long_json({"metadata": metadata, "partitions": found})
 
 
@@ -116,7 +116,10 @@ async def _topic(request: Request, reason: str | None = None) -> Topic:
         raise HttpError(404, reason) from None
 
 
-async def _partitions(request: Request, reason: str) -> tuple[Json, list[TopicName]]:
+async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, list[int]]:
+    """The partitioned topic of a path, what metadata says of it, and which of its partitions there
+    are. Raises HttpError 404.
+    """
     name = partitioned_topic_of(request)
     await check_namespace(request, name.namespace)
     partitioned = request.app.broker.topics.partitioned
@@ -133,25 +136,31 @@ async def _partitions(request: Request, reason: str) -> tuple[Json, list[TopicNa
         # Nobody uses it yet: in Pulsar they are there all the same, and so all fields are.
         await request.app.broker.topics.make(name.partition(0))
         existing = [0]
-    return metadata, [name.partition(index) for index in existing]
+    return name, metadata, existing
 
 
 async def _of_each(
-    request: Request, names: list[TopicName], ask: Callable[[Request, Topic], Awaitable[Json]]
+    request: Request,
+    whole: TopicName,
+    indexes: list[int],
+    ask: Callable[[Request, Topic], Awaitable[Json]],
 ) -> dict[str, Json]:
     """The answers of partitions, a few at a time; one that is deleted or unloaded meanwhile is left
     out, as in Pulsar.
     """
+    slices = Slices()
 
     async def one(name: TopicName) -> Json | None:
+        # Each of those that are asked at once would else be in the same turn.
+        await slices.pause()
         try:
             return await ask(request, await request.app.broker.topics.get(name, create=False))
         except (TopicNotFound, ServiceNotReady):
             return None
 
     found: dict[str, Json] = {}
-    for at in range(0, len(names), AT_ONCE):
-        some = names[at : at + AT_ONCE]
+    for at in range(0, len(indexes), AT_ONCE):
+        some = [whole.partition(index) for index in indexes[at : at + AT_ONCE]]
         answers = await asyncio.gather(*map(one, some))
         for name, answer in zip(some, answers, strict=True):
             if answer is not None:

@@ -31,6 +31,7 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 
@@ -95,11 +96,11 @@ def _encode(names: list[str]) -> bytes:
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
-    """A list in parts; yields to the loop between them."""
+    """A list in parts; between them others have a turn."""
+    slices = Slices()
     for at in range(0, len(items), SLICE):
-        if at:
-            await asyncio.sleep(0)
         yield items[at : at + SLICE]
+        await slices.pause()
 
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
@@ -208,9 +209,12 @@ async def terminate_partitions(request: Request) -> Response:
         )
     if not name.is_persistent:
         raise HttpError(405, "Termination of a non-persistent topic is not allowed")
-    return Response.json(
-        {str(index): await _terminate(request, name.partition(index)) for index in range(count)}
-    )
+    slices = Slices()
+    last: dict[str, dict[str, int]] = {}
+    for index in range(count):
+        last[str(index)] = await _terminate(request, name.partition(index))
+        await slices.pause()
+    return await Response.long_json(last)
 
 
 async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
