@@ -18,7 +18,7 @@ from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.internal_stats import internal_stats
+from pyxbroker.broker.topics.internal_stats import internal_stats, offline_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
@@ -67,36 +67,7 @@ async def get_backlog(request: Request) -> Response:
     topic = await _topic(request)
     if not isinstance(topic, PersistentTopic):
         raise HttpError(405, "The backlog of a non-persistent topic is not stored")
-    internal = await internal_stats(
-        topic, False, request.app.broker.metadata, request.app.broker.topics.schemas
-    )
-    slices = Slices()
-    cursors: dict[str, Json] = {}
-    backlog = 0
-    for name, told in internal["cursors"].items():
-        subscription = topic.subscriptions.get(name)
-        if subscription is not None:  # it may have gone since then
-            cursors[name] = {
-                "cursorBacklog": subscription.backlog,
-                "cursorLedgerId": told["cursorLedger"],
-            }
-            backlog += subscription.backlog
-        await slices.pause()
-    ledgers: list[Json] = []
-    for each in internal["ledgers"]:
-        ledgers.append({name: each[name] for name in ("entries", "size", "ledgerId")})
-        await slices.pause()
-    return await Response.long_json(
-        {
-            "storageSize": topic.storage_size,
-            "totalMessages": topic.entries,
-            "messageBacklog": backlog,
-            "brokerName": request.app.broker.broker_id,
-            "topicName": topic.name.managed_ledger_name,
-            "dataLedgerDetails": ledgers,
-            "cursorDetails": cursors,
-        }
-    )
+    return await Response.long_json(await offline_stats(topic, request.app.broker.broker_id))
 
 
 # --- what they have in common -----------------------------------------------------------------
