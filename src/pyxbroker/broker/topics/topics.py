@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -385,9 +393,23 @@ class Topics:
         topic = self._topics.get(name)
         if topic is not None and not topic.fenced:
             return list(topic.subscriptions)
-        path = paths.managed_ledger(name.managed_ledger_name)
-        names = [decode(each) for each in await self._store.children(path)]
-        return [each for each in names if each != DEDUPLICATION_CURSOR]
+        [found] = await self.subscriptions_of_closed([name])
+        return found
+
+    async def subscriptions_of_closed(self, names: Sequence[TopicName]) -> list[list[str]]:
+        """The durable subscriptions of some persistent topics by their nodes, of which the store is
+        asked together: of what is open these say the same.
+        """
+        nodes = [paths.managed_ledger(name.managed_ledger_name) for name in names]
+        slices = Slices()
+        found: list[list[str]] = []
+        for cursors in await self._store.children_all(nodes):
+            if isinstance(cursors, BaseException):
+                raise cursors
+            subscriptions = map(decode, cursors)
+            found.append([each for each in subscriptions if each != DEDUPLICATION_CURSOR])
+            await slices.pause()
+        return found
 
     def loaded(self, name: TopicName) -> Topic | None:
         """The topic, if it is open here."""
