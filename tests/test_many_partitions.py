@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyxbroker.admin.resources import topics
 from pyxbroker.base import topic_name
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
@@ -101,6 +104,33 @@ def test_many_open_partitions_are_gone_through_in_short_turns(
         assert found[0] == status
 
     run(tmp_path, scenario)
+
+
+def test_a_long_list_of_topics_is_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a thread that sorts 100,000 at once holds up the loop, for 30 ms."""
+    whole = TopicName.get(f"{NAME}/t")
+    names = [whole.partition(index) for index in range(COUNT)]
+    random.Random(1).shuffle(names)
+    longest: list[int] = []
+    encode = topics._encode
+
+    def noting(parts: list[list[str]]) -> bytes:
+        longest.append(max(map(len, parts)))
+        return encode(parts)
+
+    monkeypatch.setattr(topics, "_encode", noting)
+
+    async def listed() -> None:
+        body = (await topics.listed(names, False)).body
+        assert isinstance(body, bytes)
+        assert json.loads(body) == sorted(map(str, names))
+
+    async def shortest() -> float:
+        return await turn_of(lambda: topics.listed(names, False))
+
+    asyncio.run(listed())
+    assert asyncio.run(shortest()) < TURN_S
+    assert max(longest) < 2_000
 
 
 def test_each_of_many_is_done_in_short_turns() -> None:

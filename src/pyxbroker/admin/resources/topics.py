@@ -83,16 +83,18 @@ async def listed(
             texts = [text for text in texts if low <= zlib.crc32(text.encode()) < high]
         chosen += texts
     if len(chosen) <= SLICE:
-        return Response(_encode(chosen), JSON)
+        return Response(_encode([sorted(chosen)]), JSON)
+    # With the first long list. A thread that sorted all of them in one go would hold the loop up.
+    from pyxbroker.broker.commands.topics_pattern import sorted_parts
+
+    parts = await sorted_parts(chosen, Slices().pause)
     loop = asyncio.get_running_loop()
-    return Response(await loop.run_in_executor(None, _encode, chosen), JSON)
+    return Response(await loop.run_in_executor(None, _encode, parts), JSON)
 
 
-def _encode(names: list[str]) -> bytes:
-    """Sorts the names and writes them in JSON, in parts: a thread lets others run between them."""
-    names.sort()
-    parts = (to_json(names[at : at + SLICE])[1:-1] for at in range(0, len(names), SLICE))
-    return b"[" + b",".join(parts) + b"]"
+def _encode(parts: list[list[str]]) -> bytes:
+    """Writes names in JSON, in parts: a thread lets others run between them."""
+    return b"[" + b",".join(to_json(part)[1:-1] for part in parts if part) + b"]"
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
