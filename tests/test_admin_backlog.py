@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -127,6 +128,31 @@ def test_a_million_holes_are_not_gone_through_to_tell_a_thousand(tmp_path: Path,
             ledger_id = topic.managed_ledger.ledger_ids[0]
             assert ranges[0] == f"[({ledger_id}:0..{ledger_id}:1]"
             assert len(ranges) == 1_000
+
+    run(tmp_path, scenario)
+
+
+def test_the_ledgers_of_many_schemas_are_told_in_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        ledger_id = topic.managed_ledger.ledger_ids[0]
+        assert len((await rest("GET", f"{P}/t/internalStats"))[1]["schemaLedgers"]) == 0
+
+        async def index(_: str) -> list[Any]:
+            return [SimpleNamespace(ledger_id=each) for each in range(ledger_id, 10_000)]
+
+        monkeypatch.setattr(rest.broker.topics.schemas, "index", index)
+        found: list[Any] = []
+
+        async def ask() -> None:
+            found.append((await rest("GET", f"{P}/t/internalStats"))[1]["schemaLedgers"])
+
+        turns = [await longest_turn([asyncio.ensure_future(ask())]) for _ in range(2)]
+        assert min(turns) < 0.02
+        # Of the others nothing is known.
+        assert ledger_id in {each["ledgerId"] for each in found[0]}
 
     run(tmp_path, scenario)
 

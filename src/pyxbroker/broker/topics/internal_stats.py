@@ -21,6 +21,7 @@ from pyxbroker.mledger.state import State
 from pyxbroker.schemas.registry import SchemaRegistry
 
 RANGES_MAX = 1_000  # of a cursor that are told
+LEDGERS_AT_ONCE = 16  # of schemas whose metadata is asked for
 NO_LEDGER = {
     "ledgerId": -1,
     "entries": -1,
@@ -203,13 +204,15 @@ def _described(metadata: LedgerMetadata) -> str:
 async def _schema_ledgers(
     topic: Topic, store: MetadataStore, schemas: SchemaRegistry
 ) -> list[Json]:
-    """The ledgers that have the schemas of a topic."""
+    """The ledgers that have the schemas of a topic: each version may have its own."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
-    return [
-        each
-        for each in await asyncio.gather(*(_schema_ledger(store, each) for each in ledgers))
-        if each is not None
-    ]
+    told: list[Json] = []
+    slices = Slices()
+    for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
+        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_AT_ONCE])
+        told += [each for each in await asyncio.gather(*some) if each is not None]
+        await slices.pause()
+    return told
 
 
 async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
