@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.admin.resources import topics
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources import statistics, topics
 from pyxbroker.base import topic_name
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.partition_nodes import each_of
+from pyxbroker.broker.topics.topic import Topic
 from test_admin_topics import DONE, NAME, NP, P, Rest, run
 from test_slices import longest_turn
 
@@ -102,6 +104,26 @@ def test_many_open_partitions_are_gone_through_in_short_turns(
         is_read = method == "GET" or status == 404
         assert await turn_of(ask, 2 if is_read else 1) < TURN_S
         assert found[0] == status
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_per_partition", ["true", "false"])
+def test_what_was_told_of_many_partitions_is_freed_in_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_per_partition: str
+) -> None:
+    async def stats_of(request: Request, topic: Topic) -> dict[str, Any]:
+        return {"subscriptions": {f"s{n}": {"msgBacklog": n} for n in range(100)}}
+
+    async def scenario(rest: Rest) -> None:
+        await open_partitions(rest, OPEN)
+        monkeypatch.setattr(statistics, "_stats_of", stats_of)
+        path = f"{NP}/t/partitioned-stats?perPartition={is_per_partition}"
+
+        async def ask() -> None:
+            assert (await rest.answer("GET", path)).status == 200
+
+        assert await turn_of(ask) < TURN_S, "it took 40 ms"
 
     run(tmp_path, scenario)
 
