@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from contextlib import suppress
 
 import pytest
@@ -46,6 +47,8 @@ def assert_same(acks: AckSet, slow: SlowAckSet) -> None:
     assert acks.ledger_ids() == sorted({ledger for ledger, _ in slow.single})
     for ledger in acks.ledger_ids():
         assert acks.ranges(ledger) == slow.ranges(ledger)
+        for count_max in (-1, 0, 1, 2, 2**63 - 1):
+            assert acks.ranges(ledger, count_max) == slow.ranges(ledger)[: max(count_max, 0)]
         assert acks.to_longs(ledger) == slow.longs(ledger)
     assert acks.count_ranges() == sum(len(slow.ranges(each)) for each in acks.ledger_ids())
     assert acks.longs_size() == sum(len(slow.longs(each)) for each in acks.ledger_ids())
@@ -218,6 +221,20 @@ def test_longs_and_ranges_restore_the_same_set(
         assert all(
             restored.is_acknowledged(*each) == acks.is_acknowledged(*each) for each in ENTRIES
         )
+
+
+def test_some_of_many_ranges_are_told_without_all_of_them() -> None:
+    acks = AckSet(1, -1)
+    acks.add_longs(1, [0x5555555555555554] * 10_000, 639_999)
+    assert acks.count_ranges() == 310_000
+    began = time.thread_time()
+    for _ in range(100):
+        assert len(acks.ranges(1, 1_000)) == 1_000
+    assert time.thread_time() - began < 0.5, "of all of them, a hundred times, it takes 4 s"
+    assert acks.ranges(1, 1_000) == acks.ranges(1)[:1_000]
+    assert acks.ranges(2, 5) == []
+    with pytest.raises(OverflowError):
+        acks.ranges(1, 2**63)
 
 
 def test_longs_before_the_mark_are_not_restored() -> None:

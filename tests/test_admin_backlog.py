@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -13,6 +14,7 @@ import pytest
 
 from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import internal_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.ledger.handle import JournalFailed
 from pyxbroker.metadata.store import Unavailable
@@ -92,6 +94,82 @@ def test_what_many_subscriptions_have_left_is_told_in_short_turns(tmp_path: Path
             for name in names:
                 del topic.subscriptions[name]
         assert min(turns) < 0.02
+
+    run(tmp_path, scenario)
+
+
+def with_holes(topic: PersistentTopic, count: int) -> None:
+    """Entries are added in memory of which every other one is acknowledged, all but the first."""
+    managed_ledger = topic.managed_ledger
+    ledger_id = managed_ledger.ledger_ids[0]
+    acks = topic.subscriptions["s"].cursor.acks
+    words = [0x2AAAAAAAAAAAAAAA] * (count // 31)
+    acks.add_longs(ledger_id, words, 64 * len(words) - 1)
+    assert acks.count_ranges() == 31 * len(words)
+
+
+@pytest.mark.parametrize("path", ["internalStats", "backlog"])
+def test_a_million_holes_are_not_gone_through_to_tell_a_thousand(tmp_path: Path, path: str) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        with_holes(topic, 1_000_000)
+        found: list[Any] = []
+
+        async def ask() -> None:
+            found.append((await rest("GET", f"{P}/t/{path}"))[1])
+
+        turns = [await longest_turn([asyncio.ensure_future(ask())]) for _ in range(3)]
+        topic.subscriptions["s"].cursor.acks.clear()
+        assert min(turns) < 0.02, "it took 0.1 s"
+        if path == "internalStats":
+            told = found[0]["cursors"]["s"]
+            assert told["totalNonContiguousDeletedMessagesRange"] == 31 * (1_000_000 // 31)
+            ranges = told["individuallyDeletedMessages"].split(",")
+            ledger_id = topic.managed_ledger.ledger_ids[0]
+            assert ranges[0] == f"[({ledger_id}:0..{ledger_id}:1]"
+            assert len(ranges) == 1_000
+
+    run(tmp_path, scenario)
+
+
+def test_the_ledgers_of_many_schemas_are_told_in_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        ledger_id = topic.managed_ledger.ledger_ids[0]
+        assert len((await rest("GET", f"{P}/t/internalStats"))[1]["schemaLedgers"]) == 0
+
+        async def index(_: str) -> list[Any]:
+            return [SimpleNamespace(ledger_id=each) for each in range(ledger_id, 10_000)]
+
+        monkeypatch.setattr(rest.broker.topics.schemas, "index", index)
+        found: list[Any] = []
+
+        async def ask() -> None:
+            found.append((await rest("GET", f"{P}/t/internalStats"))[1]["schemaLedgers"])
+
+        turns = [await longest_turn([asyncio.ensure_future(ask())]) for _ in range(2)]
+        assert min(turns) < 0.02
+        # Of the others nothing is known.
+        assert ledger_id in {each["ledgerId"] for each in found[0]}
+
+    run(tmp_path, scenario)
+
+
+def test_the_backlog_is_told_without_a_look_at_holes_and_schemas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await filled(rest, "t", *[1] * 3)
+
+        def must_not(*_: Any) -> Any:
+            raise AssertionError("it is not needed")
+
+        monkeypatch.setattr(internal_stats, "_cursor", must_not)
+        monkeypatch.setattr(rest.broker.topics.schemas, "index", must_not)
+        status, told = await rest("GET", f"{P}/t/backlog")
+        assert (status, told["messageBacklog"]) == (200, 3)
 
     run(tmp_path, scenario)
 

@@ -31,6 +31,16 @@ def test_a_payload_is_unpacked_unless_only_its_reader_can() -> None:
     assert asyncio.run(entry(b"as it is").plain()) == b"as it is"
 
 
+def test_a_payload_that_java_has_compressed_with_zlib_is_unpacked() -> None:
+    """CompressionCodecZLib flushes a stream, and leaves out its end mark."""
+    packer = zlib.compressobj()
+    packed = packer.compress(b"a" * 1000) + packer.flush(zlib.Z_SYNC_FLUSH)
+    view = entry(packed, compression=2, uncompressed_size=1000)
+    assert asyncio.run(view.plain()) == b"a" * 1000
+    with pytest.raises(ValueError, match="promised"):
+        asyncio.run(entry(packed[:8], compression=2, uncompressed_size=1000).plain())
+
+
 def test_a_payload_that_is_too_large_is_not_unpacked() -> None:
     def compressed(size: int) -> EntryView:
         return entry(zlib.compress(bytes(size)), compression=2, uncompressed_size=size)

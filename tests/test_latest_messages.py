@@ -7,13 +7,13 @@ import os
 import random
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from compacting import Sent, batch, batched, left_of, messages_of, packed_batch, single
 from one_broker import section
-from pyxbroker.broker.topics import packed_batches
 from pyxbroker.broker.topics.packed_batches import last_index_of, unpack, with_messages
 from pyxbroker.compaction import (
     KEY_PARTS,
@@ -280,13 +280,23 @@ def test_what_cannot_be_read_is_left_as_it_is(name: str) -> None:
 def test_a_bomb_takes_no_more_memory_than_a_message_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forbidden(*_: object) -> bytes:
-        raise AssertionError("it was unpacked")
+    unpacked: list[int] = []
 
-    monkeypatch.setattr(packed_batches, "_unpack", forbidden)
+    def noting(codec: int) -> Callable[[bytes, int], bytes]:
+        def unpack_it(_: bytes, size: int) -> bytes:
+            unpacked.append(codec)
+            return bytes(size)
+
+        return unpack_it
+
+    noted = {codec: noting(codec) for codec in (*CODECS, 9)}
+    monkeypatch.setattr("pyxbroker.base.compression._DECOMPRESSORS", noted)
     assert unpack(pb.ZSTD, LARGE + 1, b"x" * 1000, LARGE) is None
     assert unpack(pb.LZ4, LARGE, b"x" * 1000, LARGE) is None
     assert unpack(9, 10, b"x" * 1000, LARGE) is None
+    assert not unpacked
+    assert unpack(pb.ZSTD, LARGE, b"x" * 1000, LARGE) == bytes(LARGE)
+    assert unpacked == [pb.ZSTD]
 
 
 def test_a_zlib_stream_needs_no_end_mark() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from one_bookie import append, until
 from one_broker import Broker, Client, run
+from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.backlog import bytes_after, mark_before_bytes
@@ -181,3 +183,65 @@ def test_the_precise_age_is_that_of_the_oldest_message(tmp_path: Path) -> None:
         assert subscription.backlog == 2, "what is older than nine tenths of it goes"
 
     run(tmp_path, scenario, preciseTimeBasedBacklogQuotaCheck=True)
+
+
+def test_who_asks_for_a_look_at_quotas_while_one_is_under_way_shares_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand requests at once do not look at all topics a thousand times."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        looks: list[asyncio.Event] = []
+
+        async def look(topic: PersistentTopic) -> None:
+            looks.append(asyncio.Event())
+            await looks[-1].wait()
+
+        monkeypatch.setattr(quotas, "check", look)
+        upkeep = broker.topics.upkeep
+        first = asyncio.ensure_future(upkeep.check_quotas())
+        await until(lambda: len(looks) == 1)
+        others = [asyncio.ensure_future(upkeep.check_quotas()) for _ in range(1_000)]
+        await asyncio.sleep(0.01)
+        assert len(looks) == 1
+        others[0].cancel()  # It is not the others' concern.
+        looks[0].set()
+        await first
+        await until(lambda: len(looks) == 2)
+        last = asyncio.ensure_future(upkeep.check_quotas())
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in others[1:]), "what was under way may be old"
+        looks[1].set()
+        await asyncio.gather(*others[1:])
+        await until(lambda: len(looks) == 3)
+        looks[2].set()
+        await last
+        assert len(looks) == 3
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_that_stops_holds_up_nobody_who_asked_for_a_look_at_quotas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[asyncio.Task[None]] = []
+
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        began = asyncio.Event()
+
+        async def look(topic: PersistentTopic) -> None:
+            began.set()
+            await asyncio.sleep(3600)
+
+        monkeypatch.setattr(quotas, "check", look)
+        upkeep = broker.topics.upkeep
+        asked.append(asyncio.ensure_future(upkeep.check_quotas()))
+        await began.wait()
+        asked.append(asyncio.ensure_future(upkeep.check_quotas()))
+        await asyncio.sleep(0)
+        upkeep.close()
+        await asyncio.wait_for(asyncio.gather(*asked), 5)
+
+    run(tmp_path, scenario)

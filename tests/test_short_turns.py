@@ -21,7 +21,7 @@ from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.partitioned_statistics import together
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.upkeep import Upkeep
+from pyxbroker.broker.topics.upkeep import Upkeep, in_slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
@@ -68,6 +68,26 @@ def test_topics_are_looked_at_in_short_turns() -> None:
     # The class is asked for: what is not stored has no ledgers.
     topics: list[Any] = [Mock(PersistentTopic, fenced=False, check_age=check_age)] * 200
     assert turn_of(lambda: Upkeep(lambda: iter(topics)).check_ages()) < TURN_S
+
+
+def test_many_walks_over_topics_share_a_turn() -> None:
+    topics: list[Any] = [Mock(PersistentTopic, fenced=False)] * 300
+
+    async def walk() -> None:
+        async for _ in in_slices(iter(topics)):
+            pass
+
+    async def main() -> float:
+        every = [asyncio.ensure_future(walk()) for _ in range(1_500)]
+        await asyncio.sleep(0)  # the first steps are made where the tasks come from
+        return await longest_turn(every)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert min(asyncio.run(main()) for _ in range(2)) < TURN_S
+    finally:
+        gc.enable()
 
 
 # --- statistics -------------------------------------------------------------------------------

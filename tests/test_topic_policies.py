@@ -487,7 +487,7 @@ def test_events_in_a_partitioned_topic_are_all_read(tmp_path: Path) -> None:
         for number, name in enumerate(names):
             await broker.topic(str(name))
             await say(broker, name=name, maxProducerPerTopic=number + 1)
-        open_names = broker.topics.open_names("public/default", "persistent")
+        open_names = await broker.topics.open_names("public/default", "persistent")
         used = [name for name in open_names if name.is_change_events]
         assert len(used) > 1, "they are spread"
         await reopened(broker)

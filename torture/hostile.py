@@ -298,6 +298,7 @@ class Attack:
         count = 0
 
         def begin(stack: ExitStack) -> Callable[[], str]:
+            each.prepare(self.stage, numbers)
             web = socket.create_connection(("127.0.0.1", self.broker.web_port))
             stack.enter_context(web)
             requests = (each.make(self.stage, n) for n in numbers)

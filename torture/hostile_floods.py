@@ -14,10 +14,11 @@ from harness.raw import RawConnection
 from torture.hostile_commands import Input, Scene
 from torture.hostile_fanout import flows_of_many_subscriptions, sends_to_many_subscriptions
 from torture.hostile_inputs import request
-from torture.hostile_scenes import BASE, TOPIC
+from torture.hostile_scenes import BASE, TOPIC, VAST_NAMESPACE, vast
 
 HOST = "127.0.0.1"
 RECONNECTS = 10_000
+OF_VAST = f"/admin/v2/persistent/{VAST_NAMESPACE}/vast"
 
 
 def _subscribe(scene: Scene, n: int) -> bytes:
@@ -90,7 +91,14 @@ COMMAND_FLOODS = {
     ),
     "redeliveries": (Input("of 2,000 messages each", _redeliver, Scene.with_messages), 200),
 }
-REQUEST_FLOODS = {"pipelined requests": (request("GET", BASE), 5_000)}
+REQUEST_FLOODS = {
+    "pipelined requests": (request("GET", BASE), 5_000),
+    "subscriptions of 100,000 partitions": (
+        request("GET", f"{OF_VAST}/subscriptions", scene=vast),
+        2,
+    ),
+    "unloads of 100,000 partitions": (request("PUT", f"{OF_VAST}/unload", scene=vast), 5),
+}
 
 
 # What peers do that differs from asking and reading. Each says how many things it did.

@@ -245,9 +245,9 @@ ENDPOINTS: dict[str, Request] = {
     ),
     "POST /topics/{domain}/{tenant}/{namespace}/{topic}": request(
         "POST",
-        "/topics/persistent/public/default/rest-{n}",
+        f"/topics/persistent/{scenes.VAST_NAMESPACE}/vast",
         PUBLISHED,
-        scene=scenes.one_each(f"{BASE}/rest-{{n}}"),
+        scene=scenes.vast,
     ),
 }
 

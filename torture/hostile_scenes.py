@@ -37,6 +37,7 @@ SUBSCRIPTIONS = 1_000
 CLIENTS = 20  # producers, and consumers, each with all the metadata that it may have
 TOPICS = 2_000  # of one namespace
 PARTITIONS = 1_000
+VAST = 100_000  # partitions, the most that a topic may have; they are closed
 ENTRIES = 500  # of a list of clusters, ..., half of what there may be
 OTHERS_MAX = 400  # besides, which requests make and destroy
 VERSIONS = 5  # of a schema
@@ -46,6 +47,7 @@ TOGETHER = 500  # commands that are sent before their answers are read
 CROWD = "public/hostile-crowd"
 POLICIES = "public/hostile-policies"
 SCHEMAS = "public/hostile-schemas"
+VAST_NAMESPACE = "public/hostile-vast"
 
 
 def pairs(count: int, size: int) -> list[bytes]:
@@ -343,6 +345,19 @@ def partitioned(stage: Stage, numbers: range) -> None:
 def _make_partitioned(stage: Stage) -> None:
     stage.ask_one("PUT", f"{BASE}/hostile-parts/partitions", b"%d" % stage.some(PARTITIONS))
     stage.fill(f"{TOPIC}-parts-partition-{i}" for i in range(stage.some(PARTITIONS)))
+
+
+def vast(stage: Stage, numbers: range) -> None:
+    """A topic of as many partitions as there may be, which nobody has used."""
+    stage.once("vast", lambda: _make_vast(stage))
+
+
+def _make_vast(stage: Stage) -> None:
+    stage.namespace(VAST_NAMESPACE)
+    path = f"/admin/v2/persistent/{VAST_NAMESPACE}/vast/partitions"
+    # Apache Pulsar would make them for minutes.
+    count = VAST if stage.broker.kind == "pyxbroker" else PARTITIONS
+    stage.ask_one("PUT", path, b"%d" % stage.some(count))
 
 
 def own_partitioned(stage: Stage, numbers: range) -> None:

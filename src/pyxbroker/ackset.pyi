@@ -68,8 +68,8 @@ class AckSet:
         """Forgets every single entry and message; the mark stays."""
     def acknowledged_up_to(self, ledger_id: int, first: int, last: int) -> int:
         """How many of the entries first..last of one ledger are acknowledged one by one."""
-    def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Single entries of one ledger as (lower, upper], in order."""
+    def ranges(self, ledger_id: int, count_max: int = ...) -> list[tuple[int, int]]:
+        """Single entries of one ledger as (lower, upper], in order; the first count_max of many."""
     def ledger_ids(self) -> list[int]:
         """Ledgers that hold single acknowledged entries, ascending."""
     def batch_ledger_ids(self) -> list[int]:

@@ -8,6 +8,8 @@ ledger ends comes in from outside.
 A batch of which some messages are acknowledged is remembered by the bits of those that are left, as
 clients and Pulsar's ManagedCursorImpl write them; when none is left, its entry is acknowledged.
 """
+from libc.stdint cimport INT64_MAX
+
 from pyxbroker.integers cimport put_varint, varint_size
 
 from pyxbroker.entry import Position
@@ -435,18 +437,21 @@ cdef class AckSet:
         """Ledgers that hold batches of which messages are acknowledged, ascending."""
         return sorted(self.batches)
 
-    def ranges(self, ledger_id):
-        """[(lower, upper)] of one ledger, lower open and upper closed, as MessageRange has them."""
+    def ranges(self, ledger_id, int64_t count_max=INT64_MAX):
+        """The first [(lower, upper)] of one ledger, lower open and upper closed, as MessageRange
+        has them. A million take a tenth of a second: who tells of some asks for no more.
+        """
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         cdef int64_t at, stop
         found = []
         if bitmap is None:
             return found
         at = bitmap.next_set(0)
-        while at != -1:
+        while at != -1 and count_max > 0:
             stop = bitmap.next_clear(at)
             found.append((at - 1, stop - 1))
             at = bitmap.next_set(stop)
+            count_max -= 1
         return found
 
     def count_ranges(self):

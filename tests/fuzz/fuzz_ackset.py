@@ -144,6 +144,7 @@ class Cursor:
         assert acks.ledger_ids() == sorted({ledger for ledger, _ in slow.single})
         for ledger in acks.ledger_ids():
             assert acks.ranges(ledger) == slow.ranges(ledger)
+            assert acks.ranges(ledger, 3) == slow.ranges(ledger)[:3]
             assert acks.to_longs(ledger) == slow.longs(ledger)
         assert acks.partial == len(slow.left)
         for position, left in slow.left.items():

@@ -1,4 +1,4 @@
-"""Pulsar's codecs, of messages and of records: CompressionType by number, raw blocks.
+"""Pulsar's codecs, of messages, batches and records: CompressionType by number, raw blocks.
 
 What bytes claim to become is believed only within what their codec can make of them, so that memory
 is taken for what can be there.
@@ -19,7 +19,11 @@ def compress(compression: int, data: bytes) -> bytes:
 
 
 def decompress(compression: int, data: bytes, size: int) -> bytes:
-    """The `size` bytes that `data` was compressed from. Raises ValueError."""
+    """The `size` bytes that `data` was compressed from. Raises ValueError.
+
+    What they have to be is their size: Java's clients and brokers leave out the end mark of a zlib
+    stream, CompressionCodecZLib.
+    """
     check_claim(compression, len(data), size)
     try:
         plain = _DECOMPRESSORS[compression](data, size)
@@ -37,10 +41,7 @@ def check_claim(compression: int, packed_bytes: int, size: int) -> None:
 
 
 def decompress_into(compression: int, data: memoryview, output: memoryview) -> None:
-    """Fills `output` with what a client has compressed. Raises ValueError.
-
-    What it has to be is its size: Java's client may leave out the end mark of a zlib stream.
-    """
+    """The same into `output`, which has the size of what it was. Raises ValueError."""
     try:
         written = _DECOMPRESSORS_INTO[compression](data, output)
     except Exception as error:  # every codec has its own exception classes
@@ -50,11 +51,7 @@ def decompress_into(compression: int, data: memoryview, output: memoryview) -> N
 
 
 def _decompress_zlib(data: bytes, size: int) -> bytes:
-    decompressor = zlib.decompressobj()
-    plain = decompressor.decompress(data, size + 1)
-    if not decompressor.eof:
-        raise ValueError("it is cut short")
-    return plain
+    return zlib.decompressobj().decompress(data, size + 1)
 
 
 def _decompress_lz4(data: bytes, size: int) -> bytes:

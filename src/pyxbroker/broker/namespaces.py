@@ -127,7 +127,7 @@ class Namespaces:
         ones, or those non-persistent ones that are open here.
         """
         if domain == NON_PERSISTENT:
-            return self._topics.open_names(name, domain)
+            return await self._topics.open_names(name, domain)
         return await self._of_nodes(name, domain, paths.managed_ledgers(name))
 
     async def partitioned_names(self, name: str, domain: str) -> list[TopicName]:
@@ -256,7 +256,7 @@ class Namespaces:
             ):
                 for domain in DOMAINS:
                     found = await look(name, domain)
-                    await each_of([each for each in found if each.is_system == is_system], work)
+                    await each_of((each for each in found if each.is_system == is_system), work)
 
     async def _delete_nodes(self, name: str) -> bool:
         """Deletes what metadata has of a namespace besides topics, its record last.
@@ -463,9 +463,9 @@ class Namespaces:
         await self.record(name)
         # What topics say of themselves is the namespace's, whichever bundle it is in.
         topics = await self.bundle_topics(name, bundle)
-        found = [each for each in topics if not each.is_system]
-        if found and not force:
+        if not force and not all(each.is_system for each in topics):
             raise BundleNotEmpty("Cannot delete non empty bundle")
+        found = (each for each in topics if not each.is_system)
         await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))
 
 

@@ -66,7 +66,7 @@ async def unload(request: Request) -> Response:
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    for each in await names_of(request, name):
+    async for each in names_of(request, name):
         await topics.unload(each)
     return Response.empty()
 
@@ -113,7 +113,7 @@ async def compact(request: Request) -> Response:
     _check_compactable(name)
     await check_changeable(request, name, "Compaction")
     refusal: HttpError | PulsarError | None = None
-    for each in await names_of(request, name):
+    async for each in names_of(request, name):
         try:
             topic = await opened(request, each)
             assert isinstance(topic, PersistentTopic)

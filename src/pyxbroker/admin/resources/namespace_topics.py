@@ -27,7 +27,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
 from pyxbroker.base.system_cursors import COMPACTION, REPLICATOR_PREFIX
-from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
+from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 MODES = {
     "PERSISTENT": (PERSISTENT,),
@@ -45,7 +45,9 @@ async def get_topics(request: Request) -> Response:
     namespaces = request.app.broker.namespaces
     if not await namespaces.exists(name):
         raise HttpError(404, NO_NAMESPACE)
-    names = [each for domain in MODES[mode] for each in await namespaces.topic_names(name, domain)]
+    names: list[TopicName] = []
+    for domain in MODES[mode]:
+        names += await namespaces.topic_names(name, domain)
     return await listed(names, request.argument("includeSystemTopic"))
 
 

@@ -50,6 +50,7 @@ from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
 EARLIEST, LATEST = -1, 2**63 - 1
+CLOSED_AT_ONCE = 16  # partitions of which the store is asked; each may have 10,000 subscriptions
 BATCH_MESSAGES_MAX = 1 << 20  # of which one is chosen; of a larger one all come
 NO_PLACE = "The body must be a message id, latest or earliest."
 
@@ -79,8 +80,9 @@ async def create(request: Request) -> Response:
         raise HttpError(400, reason)
     await check_namespace(request, name.namespace)
     subscription = new_subscription_of(request)
+    await _make(request, name)
     is_new = False
-    for each in await _made(request, name):
+    async for each in names_of(request, name):
         topic = await opened(request, each)
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
@@ -100,15 +102,14 @@ async def create(request: Request) -> Response:
     return Response.empty()
 
 
-async def _made(request: Request, name: TopicName) -> list[TopicName]:
-    """The topic or its partitions, made if need be. Raises HttpError 412."""
+async def _make(request: Request, name: TopicName) -> None:
+    """Makes the topic, or says how many partitions it has, if need be. Raises HttpError 412."""
     topics = request.app.broker.topics
     try:
         if not await is_there(request, name):
             count = await topics.partitioned.metadata(name, auto_create=True)
             if count == 0:
                 await topics.get(name, create=True)
-        return await names_of(request, name)
     except (NotAllowed, TopicNotFound):
         raise HttpError(412, "Topic does not exist and cannot be auto-created") from None
 
@@ -121,13 +122,24 @@ async def get_list(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     found: dict[str, None] = {}
-    for each in await names_of(request, name):
+    closed: list[TopicName] = []
+
+    async def add_closed() -> None:
+        for names in await topics.subscriptions_of_closed(closed):
+            found.update(dict.fromkeys(names))
+        closed.clear()
+
+    async for each in names_of(request, name):
         if topics.is_open(each):
             topic = await opened(request, each)
-            found |= dict.fromkeys(one.name for one in topic.all_subscriptions())
+            found.update(dict.fromkeys(one.name for one in topic.all_subscriptions()))
         elif each.is_persistent:
-            found |= dict.fromkeys(await topics.subscription_names(each))
-    return Response.json(list(found))
+            closed.append(each)
+            if len(closed) == CLOSED_AT_ONCE:
+                await add_closed()
+    if closed:
+        await add_closed()
+    return await Response.long_json(list(found))
 
 
 # --- moved ------------------------------------------------------------------------------------

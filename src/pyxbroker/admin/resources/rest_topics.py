@@ -71,7 +71,7 @@ async def publish_messages(request: Request) -> Response:
     """Publishes to a topic; to the partitions of one in turn, or by the key of a message."""
     name = _named(request)
     count = await _partitions(request, name)
-    return await _publish(request, [name.partition(n) for n in range(count)] if count else [name])
+    return await _publish(request, name, count)
 
 
 async def publish_to_partition(request: Request) -> Response:
@@ -80,7 +80,7 @@ async def publish_to_partition(request: Request) -> Response:
     count = await _partitions(request, name)
     if number >= count:
         raise _missing(name.partition(number) if count else name)
-    return await _publish(request, [name.partition(number)])
+    return await _publish(request, name.partition(number), 0)
 
 
 def _named(request: Request) -> TopicName:
@@ -106,7 +106,8 @@ def _missing(name: TopicName) -> HttpError:
     return HttpError(404, f"Fail to publish message: Topic {name} not found")
 
 
-async def _publish(request: Request, names: list[TopicName]) -> Response:
+async def _publish(request: Request, whole: TopicName, count: int) -> Response:
+    """Publishes to so many partitions of a topic; 0: to the topic itself."""
     if await is_heavy(await read_body(request), SIGNS_MAX):
         raise HttpError(400, f"The body has more than {SIGNS_MAX} values and names.")
     body = await read_json(request)
@@ -121,18 +122,19 @@ async def _publish(request: Request, names: list[TopicName]) -> Response:
     if not isinstance(producer, str):
         raise HttpError(400, f"producerName must be text, not {producer!r:.100}.")
     check_length("producerName", producer, limits.PRODUCER_BYTES_MAX, 400)
-    opened: dict[TopicName, Topic] = {names[0]: await _opened(request, names[0])}
-    encoder = await _encoder(request, opened[names[0]], body)
+    first = _chosen(whole, count, 0)
+    opened: dict[TopicName, Topic] = {first: await _opened(request, first)}
+    encoder = await _encoder(request, opened[first], body)
     bytes_max = request.app.broker.config.maxMessageSize
     results: list[Json] = []
     slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
     for number, message in enumerate(messages):
-        name = names[number % len(names)]
+        name = _chosen(whole, count, number)
         result: Json = {}
         results.append(result)
         try:
-            name = _chosen(names, message, number)
+            name = _chosen(whole, count, _key_hash(message, number))
             if name not in opened:
                 opened[name] = await _opened(request, name)
             entry = _entry(message, producer, encoder)
@@ -164,11 +166,15 @@ async def _opened(request: Request, name: TopicName) -> Topic:
     return topic
 
 
-def _chosen(names: list[TopicName], message: Json, number: int) -> TopicName:
-    """As Pulsar's clients choose a partition: those of one key go to the same one."""
+def _chosen(whole: TopicName, count: int, number: int) -> TopicName:
+    """One of so many partitions of a topic; the topic itself if it has none."""
+    return whole.partition(number % count) if count else whole
+
+
+def _key_hash(message: Json, number: int) -> int:
+    """By which Pulsar's clients choose a partition: messages of one key go to the same one."""
     key = message.get("key")
-    at = java_hash(key) if isinstance(key, str) and key else number
-    return names[at % len(names)]
+    return java_hash(key) if isinstance(key, str) and key else number
 
 
 async def _settled(publication: Publication, name: TopicName, version: int) -> Json:

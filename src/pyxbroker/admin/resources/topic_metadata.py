@@ -23,7 +23,7 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
+from pyxbroker.admin.resources.topic_work import missing, names_of, opened, partitions_of
 from pyxbroker.admin.resources.topics import listed
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
@@ -163,10 +163,9 @@ async def get_info(request: Request) -> Response:
     try:
         if not count:
             return await Response.long_json(await read_info(broker.metadata, name))
-        partitions = [
-            name.partition(index) for index in await broker.topics.partitioned.existing(name, count)
-        ]
-        found = {str(each): await read_info(broker.metadata, each) for each in partitions}
+        found = {}
+        async for each in names_of(request, name):
+            found[str(each)] = await read_info(broker.metadata, each)
     except TopicNotFound:
         raise missing(name) from None
     return await Response.long_json({"version": 0, "partitions": found})

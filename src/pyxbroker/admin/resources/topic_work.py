@@ -4,7 +4,7 @@ found; for a partitioned topic each of its partitions.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
@@ -16,6 +16,7 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.base import limits
 from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -127,25 +128,31 @@ async def check_topic(request: Request, name: TopicName) -> None:
     await check_there(request, name)
 
 
-async def names_of(request: Request, name: TopicName) -> list[TopicName]:
-    """The topic, or the partitions of it that there are. Raises HttpError 404."""
+async def names_of(request: Request, name: TopicName) -> AsyncIterator[TopicName]:
+    """The topic, or the partitions of it that there are, one at a time; between two of them others
+    have a turn. Raises HttpError 404.
+    """
     topics = request.app.broker.topics
     count = await partitions_of(request, name)
-    if count:
-        return [name.partition(index) for index in await topics.partitioned.existing(name, count)]
-    if not await topics.exists(name):
-        raise missing(name)
-    return [name]
+    if not count:
+        if not await topics.exists(name):
+            raise missing(name)
+        yield name
+        return
+    slices = Slices()
+    for index in await topics.partitioned.existing(name, count):
+        yield name.partition(index)
+        # Of a topic that is open, or is not, much is done without waiting for anything.
+        await slices.pause()
 
 
 async def with_each(request: Request, name: TopicName, work: Work) -> None:
     """Does work with a topic, or with each of its partitions; what some of them do not have is
     missing only when none has it.
     """
-    names = await names_of(request, name)
     missed: SubscriptionNotFound | None = None
     is_done = False
-    for each in names:
+    async for each in names_of(request, name):
         topic = await opened(request, each)
         try:
             await work(topic)

@@ -31,6 +31,7 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 
@@ -82,24 +83,26 @@ async def listed(
             texts = [text for text in texts if low <= zlib.crc32(text.encode()) < high]
         chosen += texts
     if len(chosen) <= SLICE:
-        return Response(_encode(chosen), JSON)
+        return Response(_encode([sorted(chosen)]), JSON)
+    # With the first long list. A thread that sorted all of them in one go would hold the loop up.
+    from pyxbroker.broker.commands.topics_pattern import sorted_parts
+
+    parts = await sorted_parts(chosen, Slices().pause)
     loop = asyncio.get_running_loop()
-    return Response(await loop.run_in_executor(None, _encode, chosen), JSON)
+    return Response(await loop.run_in_executor(None, _encode, parts), JSON)
 
 
-def _encode(names: list[str]) -> bytes:
-    """Sorts the names and writes them in JSON, in parts: a thread lets others run between them."""
-    names.sort()
-    parts = (to_json(names[at : at + SLICE])[1:-1] for at in range(0, len(names), SLICE))
-    return b"[" + b",".join(parts) + b"]"
+def _encode(parts: list[list[str]]) -> bytes:
+    """Writes names in JSON, in parts: a thread lets others run between them."""
+    return b"[" + b",".join(to_json(part)[1:-1] for part in parts if part) + b"]"
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
-    """A list in parts; yields to the loop between them."""
+    """A list in parts; between them others have a turn."""
+    slices = Slices()
     for at in range(0, len(items), SLICE):
-        if at:
-            await asyncio.sleep(0)
         yield items[at : at + SLICE]
+        await slices.pause()
 
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
@@ -208,9 +211,12 @@ async def terminate_partitions(request: Request) -> Response:
         )
     if not name.is_persistent:
         raise HttpError(405, "Termination of a non-persistent topic is not allowed")
-    return Response.json(
-        {str(index): await _terminate(request, name.partition(index)) for index in range(count)}
-    )
+    slices = Slices()
+    last: dict[str, dict[str, int]] = {}
+    for index in range(count):
+        last[str(index)] = await _terminate(request, name.partition(index))
+        await slices.pause()
+    return await Response.long_json(last)
 
 
 async def _terminate(request: Request, name: TopicName) -> dict[str, int]:

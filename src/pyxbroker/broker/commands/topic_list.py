@@ -213,11 +213,15 @@ class WatchedNamespace:
     async def _fill(self, topics: MatchingTopics) -> None:
         known = self.topics
         found = await _matching(topics.pattern, known.values())
-        names = dict.fromkeys(str(each) for each in found)
+        names: dict[str, None] = {}
+        slices = Slices()
+        for each in found:
+            names[str(each)] = None
+            await slices.pause()
         # Nobody has heard of anything yet, so what changed meanwhile just counts.
         while known is not self.topics:
             before, known = known, self.topics
-            added, deleted = await _difference(before, known, Slices().pause)
+            added, deleted = await _difference(before, known, slices.pause)
             names.update((str(each), None) for each in added if matches(topics.pattern, each))
             for each in deleted:
                 names.pop(str(each), None)
@@ -360,7 +364,7 @@ class TopicLists:
             persistent = await _persistent_topics(namespace, nodes, _NOTHING)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
-            names = self._broker.topics.open_names(namespace, NON_PERSISTENT)
+            names = await self._broker.topics.open_names(namespace, NON_PERSISTENT)
             found.extend(each for each in names if not each.is_system)
         return found
 

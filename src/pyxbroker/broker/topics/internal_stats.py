@@ -1,4 +1,6 @@
-"""What is below a topic, as REST tells it: Pulsar's PersistentTopicInternalStats."""
+"""What is below a topic, as REST tells it: Pulsar's PersistentTopicInternalStats, and its
+PersistentOfflineTopicStats.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from pyxbroker.mledger.state import State
 from pyxbroker.schemas.registry import SchemaRegistry
 
 RANGES_MAX = 1_000  # of a cursor that are told
+LEDGERS_AT_ONCE = 16  # of schemas whose metadata is asked for
 NO_LEDGER = {
     "ledgerId": -1,
     "entries": -1,
@@ -80,6 +83,38 @@ async def internal_stats(
     }
 
 
+async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
+    """How much is in each ledger and what each subscription has left: Pulsar's
+    PersistentOfflineTopicStats.
+    """
+    slices = Slices()
+    cursors: dict[str, Json] = {}
+    backlog = 0
+    for subscription in list(topic.subscriptions.values()):
+        cursor = subscription.cursor
+        assert isinstance(cursor, Cursor)
+        left = cursor.backlog
+        cursors[subscription.name] = {"cursorBacklog": left, "cursorLedgerId": cursor.ledger_id}
+        backlog += left
+        await slices.pause()
+    ledgers: list[Json] = []
+    managed_ledger = topic.managed_ledger
+    for ledger_id in list(managed_ledger.ledger_ids):
+        # Others may be trimmed while one of them is told.
+        if ledger_id in managed_ledger.ledgers:
+            ledgers.append(_ledger_size(managed_ledger, ledger_id))
+        await slices.pause()
+    return {
+        "storageSize": topic.storage_size,
+        "totalMessages": topic.entries,
+        "messageBacklog": backlog,
+        "brokerName": broker_id,
+        "topicName": topic.name.managed_ledger_name,
+        "dataLedgerDetails": ledgers,
+        "cursorDetails": cursors,
+    }
+
+
 def _compacted(topic: PersistentTopic) -> Json:
     """The ledger of what compaction has left."""
     found = topic.compacted
@@ -118,19 +153,25 @@ def _of_nothing(topic: Topic) -> Json:
 # --- ledgers ----------------------------------------------------------------------------------
 
 
-async def _ledger(
-    managed_ledger: ManagedLedger, ledger_id: int, in_metadata: LedgerMetadataStore | None
-) -> Json:
-    """One ledger of the list; the one that is being written counts as empty, as in Pulsar."""
+def _ledger_size(managed_ledger: ManagedLedger, ledger_id: int) -> Json:
+    """How much is in one ledger of the list; the one that is being written counts as empty, as in
+    Pulsar.
+    """
     info = managed_ledger.ledgers[ledger_id]
     current = managed_ledger.current
     is_open = current is not None and current.ledger_id == ledger_id
-    answer: Json = {
+    return {
         "ledgerId": ledger_id,
         "entries": 0 if is_open else info.entries,
         "size": 0 if is_open else info.size,
-        "offloaded": False,
     }
+
+
+async def _ledger(
+    managed_ledger: ManagedLedger, ledger_id: int, in_metadata: LedgerMetadataStore | None
+) -> Json:
+    """One ledger of the list."""
+    answer = _ledger_size(managed_ledger, ledger_id) | {"offloaded": False}
     if in_metadata is not None:
         try:
             found = await in_metadata.read(ledger_id)
@@ -163,13 +204,15 @@ def _described(metadata: LedgerMetadata) -> str:
 async def _schema_ledgers(
     topic: Topic, store: MetadataStore, schemas: SchemaRegistry
 ) -> list[Json]:
-    """The ledgers that have the schemas of a topic."""
+    """The ledgers that have the schemas of a topic: each version may have its own."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
-    return [
-        each
-        for each in await asyncio.gather(*(_schema_ledger(store, each) for each in ledgers))
-        if each is not None
-    ]
+    told: list[Json] = []
+    slices = Slices()
+    for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
+        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_AT_ONCE])
+        told += [each for each in await asyncio.gather(*some) if each is not None]
+        await slices.pause()
+    return told
 
 
 async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
@@ -241,10 +284,10 @@ def _ranges(cursor: Cursor) -> str:
     """The entries that are acknowledged one by one, the first ranges of many."""
     found: list[str] = []
     for ledger_id in cursor.acks.ledger_ids() if cursor.acks.holes else ():
-        for lower, upper in cursor.acks.ranges(ledger_id):
+        for lower, upper in cursor.acks.ranges(ledger_id, RANGES_MAX - len(found)):
             found.append(f"({ledger_id}:{lower}..{ledger_id}:{upper}]")
-            if len(found) == RANGES_MAX:
-                return f"[{','.join(found)}]"
+        if len(found) == RANGES_MAX:
+            break
     return f"[{','.join(found)}]"
 
 

@@ -6,65 +6,28 @@ and what does not become exactly that is not a batch that anybody could read.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
+from pyxbroker.base.compression import compress, decompress
 from pyxbroker.broker.topics.messages import (
     BROKER_METADATA_MAGIC,
     CHECKSUM_MAGIC,
     write_message,
 )
 
-NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)  # CompressionType
-
 EXTENDED_AT_ONCE = 4_096  # indexes of messages
-
-# How many bytes one compressed byte can become.
-_RATIOS_MAX = {LZ4: 255, ZLIB: 1032, ZSTD: 32 << 10, SNAPPY: 22}
 
 
 def unpack(compression: int, size: int, payload: bytes, size_max: int) -> bytes | None:
     """The messages of a compressed batch, of so many bytes; None: it has others, or more than
     size_max, or nobody knows how it is packed.
     """
-    ratio = _RATIOS_MAX.get(compression)
-    if ratio is None or size > size_max or size > len(payload) * ratio + 64:
+    if size > size_max:
         return None
     try:
-        found = _unpack(compression, size, payload)
-    except Exception:  # every codec has its own exception classes
+        return decompress(compression, payload, size)
+    except ValueError:
         return None
-    return found if len(found) == size else None
-
-
-def _unpack(compression: int, size: int, payload: bytes) -> bytes:
-    if compression == ZLIB:
-        # Java's client may leave out the end mark of a stream.
-        return zlib.decompressobj().decompress(payload, size + 1)
-    import cramjam
-
-    output = bytearray(size)
-    if compression == LZ4:
-        written = cramjam.lz4.decompress_block_into(payload, output, output_len=size)
-    elif compression == ZSTD:
-        written = cramjam.zstd.decompress_into(payload, output)
-    else:
-        written = cramjam.snappy.decompress_raw_into(payload, output)
-    return bytes(output[:written])
-
-
-def _pack(compression: int, messages: bytes) -> bytes:
-    if compression == NONE:
-        return messages
-    if compression == ZLIB:
-        return zlib.compress(messages)
-    import cramjam
-
-    if compression == LZ4:
-        return bytes(cramjam.lz4.compress_block(messages, store_size=False))
-    if compression == ZSTD:
-        return bytes(cramjam.zstd.compress(messages))
-    return bytes(cramjam.snappy.compress_raw(messages))
 
 
 def last_index_of(entry: bytes) -> int:
@@ -89,7 +52,7 @@ def with_messages(entry: bytes, messages: bytes, left: list[int]) -> bytes:
     for at in range(0, len(left), EXTENDED_AT_ONCE):
         # A call for all of them would let no other thread run meanwhile.
         metadata.compacted_batch_indexes.extend(left[at : at + EXTENDED_AT_ONCE])
-    return head + write_message(metadata, _pack(metadata.compression, messages))
+    return head + write_message(metadata, compress(metadata.compression, messages))
 
 
 def _read_metadata(entry: bytes) -> tuple[bytes, Any]:

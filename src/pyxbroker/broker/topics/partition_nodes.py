@@ -79,24 +79,35 @@ async def partitions_there(
 
     The time goes with the topics that there are, however large count is.
     """
-    if count <= ASKED_FOR_MAX:
-        return [index for index in range(count) if await topics.exists(name.partition(index))]
-    found: set[int] = set()
     slices = Slices()
+    if count <= ASKED_FOR_MAX:
+        there = []
+        for index in range(count):
+            if await topics.exists(name.partition(index)):
+                there.append(index)
+            await slices.pause()
+        return there
+    found: set[int] = set()
     if name.is_persistent:
         prefix = name.partition(0).encoded_local_name[:-1]
         nodes = await store.children(paths.managed_ledgers(name.namespace, name.domain))
         for node in nodes:
             if node.startswith(prefix):
-                found.add(_index_of(node[len(prefix) :]))
+                index = _index_of(node[len(prefix) :])
+                if 0 <= index < count:
+                    found.add(index)
             await slices.pause()
     whole = str(name)
     for topic in topics:
         each = topic.name
-        if each.is_partitioned and not topic.fenced and each.partitioned_topic_name == whole:
+        if (
+            0 <= each.partition_index < count
+            and not topic.fenced
+            and each.partitioned_topic_name == whole
+        ):
             found.add(each.partition_index)
         await slices.pause()
-    return sorted(index for index in found if 0 <= index < count)
+    return sorted(found)
 
 
 def _index_of(digits: str) -> int:
@@ -115,10 +126,15 @@ async def each_of(
     What was begun is done to its end: who repeats it finds nothing under way, or half done.
     """
     iterator = iter(items)
+    slices = Slices()
     errors: list[Exception] = []
 
     async def do() -> None:
         for item in iterator:
+            # Much work does not wait for anything, and all workers begin in one turn.
+            await slices.pause()
+            if errors:
+                return
             try:
                 await work(item)
             except Exception as error:

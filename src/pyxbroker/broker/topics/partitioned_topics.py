@@ -255,8 +255,10 @@ class PartitionedTopics:
     async def _withdraw(self, name: TopicName, found: PartitionedTopic, count: int) -> NoReturn:
         """Deletes what was made, with the partitions that are there. Raises TopicExists."""
         marked = await self._mark(name, found, {"deleted": True})
+        slices = Slices()
         for index in range(count):
             await self._topics.delete_by_name(name.partition(index), force=True)
+            await slices.pause()
         await self._forget(name, marked.version)
         raise TopicExists(f"Topic {name} exists already.")
 
@@ -354,10 +356,12 @@ class PartitionedTopics:
 
         await each_of(range(first), look)
         subscriptions = []
+        slices = Slices()
         for each, index in wanted.items():
             topic = await self._topics.get(name.partition(index), create=True)
             if each in topic.subscriptions:
                 subscriptions.append(topic.subscriptions[each])
+            await slices.pause()
 
         from pyxbroker.broker.topics.persistent import PersistentTopic
 

@@ -104,7 +104,11 @@ class TopicPolicies:
             if namespace.is_loaded:
                 return namespace
             try:
-                for each in await self._event_topics(name):
+                whole, count = await self._event_topics(name)
+                slices = Slices()
+                for index in range(max(count, 1)):
+                    await slices.pause()
+                    each = whole.partition(index) if count else whole
                     try:
                         await self._open(namespace, each, create=False)
                     except NamespaceNotFound:
@@ -207,8 +211,8 @@ class TopicPolicies:
         from pyxbroker.proto import PulsarApi as pb
 
         key = key_of(name, is_global)
-        names = await self._event_topics(name.namespace_name)
-        target = names[java_hash(key) % len(names)]
+        whole, count = await self._event_topics(name.namespace_name)
+        target = whole.partition(java_hash(key) % count) if count else whole
         events = await self._open(namespace, target, create=True)
         metadata = pb.MessageMetadata(
             producer_name=f"{self._cluster}-policies",
@@ -224,11 +228,10 @@ class TopicPolicies:
         await events.topic.append_message(write_message(metadata, value or b""))
         await self._catch_up(events)
 
-    async def _event_topics(self, name: NamespaceName) -> list[TopicName]:
-        """The topic of a namespace's events, or its partitions."""
+    async def _event_topics(self, name: NamespaceName) -> tuple[TopicName, int]:
+        """The topic of a namespace's events, and how many partitions it has: 0 for none."""
         whole = TopicName.get(f"persistent://{name}/{CHANGE_EVENTS}")
-        count = (await self._topics.partitioned.read(whole)).partitions
-        return [whole.partition(index) for index in range(count)] if count else [whole]
+        return whole, (await self._topics.partitioned.read(whole)).partitions
 
     async def _open(self, namespace: _Namespace, name: TopicName, create: bool) -> _Events:
         topic = await (self._topics.make(name) if create else self._topics.get(name, create=False))

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +29,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.base.url_encoding import decode
@@ -61,7 +70,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPICS_PER_LOOK = 256  # then the look yields
 CLOSING_MAX = 128  # topics at a time, when the broker stops: a turn closes no more
 UNLIMITED = nullcontext()
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
@@ -385,9 +393,23 @@ class Topics:
         topic = self._topics.get(name)
         if topic is not None and not topic.fenced:
             return list(topic.subscriptions)
-        path = paths.managed_ledger(name.managed_ledger_name)
-        names = [decode(each) for each in await self._store.children(path)]
-        return [each for each in names if each != DEDUPLICATION_CURSOR]
+        [found] = await self.subscriptions_of_closed([name])
+        return found
+
+    async def subscriptions_of_closed(self, names: Sequence[TopicName]) -> list[list[str]]:
+        """The durable subscriptions of some persistent topics by their nodes, of which the store is
+        asked together: of what is open these say the same.
+        """
+        nodes = [paths.managed_ledger(name.managed_ledger_name) for name in names]
+        slices = Slices()
+        found: list[list[str]] = []
+        for cursors in await self._store.children_all(nodes):
+            if isinstance(cursors, BaseException):
+                raise cursors
+            subscriptions = map(decode, cursors)
+            found.append([each for each in subscriptions if each != DEDUPLICATION_CURSOR])
+            await slices.pause()
+        return found
 
     def loaded(self, name: TopicName) -> Topic | None:
         """The topic, if it is open here."""
@@ -603,6 +625,7 @@ class Topics:
             return
         missing: PulsarError = _not_found(name.partition(0))
         is_found = False
+        slices = Slices()
         for index in await self.partitioned.existing(name, count):
             try:
                 topic = await self.get(name.partition(index), create=False)
@@ -613,6 +636,7 @@ class Topics:
                 missing = error
             except SubscriptionNotFound:
                 missing = SubscriptionNotFound("Subscription not found")  # of any partition
+            await slices.pause()
         try:
             if not is_found:
                 raise missing
@@ -646,22 +670,22 @@ class Topics:
                 raise ServiceNotReady(f"Topic {name} is being closed; look it up again.") from error
             raise PersistenceError(f"Topic {name} was not terminated: {error}") from error
 
-    def open_names(self, namespace: str, domain: str) -> list[TopicName]:
+    async def open_names(self, namespace: str, domain: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
         return [
             topic.name
-            for topic in self
+            async for topic in self._in_slices()
             if topic.name.domain == domain
             and topic.name.namespace == namespace
             and not topic.fenced
         ]
 
     async def _in_slices(self) -> AsyncIterator[Topic]:
-        """The topics that are open; yields to the loop now and then."""
-        for number, topic in enumerate(self):
-            if number % TOPICS_PER_LOOK == 0:
-                await asyncio.sleep(0)
+        """The topics that are open; between them others have a turn."""
+        slices = Slices()
+        for topic in self:
             yield topic
+            await slices.pause()
 
     async def delete_inactive(self) -> None:
         """Called now and then: deletes the topics that nobody has used for long enough."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPICS_PER_LOOK = 256  # then the look yields
 TOPIC_S = 5.0  # then the others are looked at meanwhile
 LEFT_MAX = 64  # topics that go on by themselves at a time
 
@@ -30,12 +29,12 @@ Look = Callable[["PersistentTopic"], Awaitable[None]]
 
 
 async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
-    """The persistent topics among those that are open; yields to the loop now and then."""
-    for number, topic in enumerate(topics):
-        if number % TOPICS_PER_LOOK == 0:
-            await asyncio.sleep(0)
+    """The persistent topics among those that are open; between them others have a turn."""
+    slices = Slices()
+    for topic in topics:
         if isinstance(topic, PersistentTopic) and not topic.fenced:
             yield topic
+        await slices.pause()
 
 
 class _Walk:
@@ -60,6 +59,8 @@ class Upkeep:
         self._left: dict[asyncio.Task[None], PersistentTopic] = {}
         self._telling: asyncio.Task[None] | None = None  # topics of the broker's rates
         self._has_other_rates = False  # since that began
+        self._checking: asyncio.Task[None] | None = None  # of quotas: the last one that has begun
+        self._next_checking: asyncio.Task[None] | None = None  # that begins when it is over
 
     async def expire_messages(self) -> None:
         """Called now and then: what is older than the TTL counts as acknowledged."""
@@ -99,7 +100,21 @@ class Upkeep:
             self._telling = None
 
     async def check_quotas(self) -> None:
-        """Called now and then: topics whose backlog exceeds a quota."""
+        """Called now and then, and by who asks for it: topics whose backlog exceeds a quota.
+
+        All who ask while topics are looked at share the look that begins afterwards.
+        """
+        if self._next_checking is None:
+            self._next_checking = asyncio.ensure_future(self._check_quotas(self._checking))
+        checking = self._next_checking
+        await asyncio.wait([checking])  # Who does not wait any more leaves it to the others.
+        if not checking.cancelled():
+            checking.result()
+
+    async def _check_quotas(self, last: asyncio.Task[None] | None) -> None:
+        if last is not None:
+            await asyncio.wait([last])
+        self._checking, self._next_checking = self._next_checking, None
         await self._look_at_open("a backlog quota was not looked at", quotas.check)
 
     async def check_ages(self) -> None:
@@ -179,7 +194,6 @@ class Upkeep:
 
     async def _walk(self, walk: _Walk) -> None:
         this = asyncio.current_task()
-        slices = Slices()
         async for topic in walk.topics:
             if self._left and topic in self._left.values():
                 continue
@@ -189,12 +203,12 @@ class Upkeep:
             if this in self._left:
                 return
             walk.at = None
-            await slices.pause()
 
     def close(self) -> None:
         """Nothing more is begun."""
         self._due.clear()
-        for task in (*self._left, self._task, self._telling):
+        quotas_looks = (self._checking, self._next_checking)
+        for task in (*self._left, self._task, self._telling, *quotas_looks):
             if task is not None:
                 task.cancel()
 
