@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote
 from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
+from pyxbroker.base.json_weight import SIGNS_MAX, is_heavy
+from pyxbroker.base.slices import Slices
 
 if TYPE_CHECKING:
     from pyxbroker.admin.app import Application
@@ -153,15 +155,23 @@ class Request:
             await again(self)
         return found
 
-    async def json(self, bytes_max: int = BODY_BYTES_MAX) -> Any:
-        """The body as JSON. Raises HttpError, 400 when it is none."""
+    async def json(self, bytes_max: int = BODY_BYTES_MAX, signs_max: int = SIGNS_MAX) -> Any:
+        """The body as JSON. Raises HttpError, 400 when it is none, or has more values and names:
+        nothing else runs while it is read.
+        """
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             raise HttpError(415, f"A body in {coding:.100} is not read; send it as it is.")
         body = await self.read(bytes_max)
+        if await is_heavy(body, signs_max):
+            raise HttpError(400, f"The body has more than {signs_max} values and names.")
+        slices = Slices()
         try:
             value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
-            if _HALVES.search(body):
+            await slices.pause()
+            has_halves = _HALVES.search(body) is not None
+            await slices.pause()
+            if has_halves:
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             reason = "The body has half of a character (one of \\ud800 to \\udfff alone)."

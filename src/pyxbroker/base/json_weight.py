@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from pyxbroker.base.slices import Slices
 
+SIGNS_MAX = 20_000  # values and names of most texts: to read so many takes some 2 ms at once
+MANY_SIGNS_MAX = 100_000  # of those that may well have more; at most 10 ms
 CHUNK_BYTES = 64 << 10
+# What takes as long to read as a value does: so many escapes, and a tenth of so many digits of one
+# number, of which no one that is meant has as many.
+ESCAPES_PER_SIGN = 64
+DIGITS = 100
+SIGNS_PER_DIGITS = 10
 SIGNS = (
     b",:[{"  # there is no more of values and names than of these outside of strings, but for one
 )
 
 _QUOTE = b'"'
 _BACKSLASH = b"\\"
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS)
 _REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
 async def is_heavy(text: bytes, signs_max: int) -> bool:
-    """Whether a text has more values and names than that; a long string is one of them.
+    """Whether a text has more values and names than that; a long string is one of them, where it
+    has few escapes.
 
     It is looked through in slices of the loop's time, and no further than the answer is known.
     """
-    signs, at, in_string = 0, 0, False
+    if len(text) <= signs_max:
+        return False
+    signs, escapes, at, in_string = 0, 0, 0, False
     slices = Slices()
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
         if in_string:
+            begin = at
             at, in_string = _pass_string(text, at, end)
+            escapes += text.count(_BACKSLASH, begin, at)
         else:
             quote = text.find(_QUOTE, at, end)
             stop = end if quote < 0 else quote
             signs += sum(text.count(sign, at, stop) for sign in SIGNS)
-            if signs > signs_max:
-                return True
+            if stop - at >= DIGITS:
+                signs += SIGNS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
             in_string = quote >= 0
             at = stop + in_string
+        if signs + escapes // ESCAPES_PER_SIGN > signs_max:
+            return True
         await slices.pause()
     return False
+
+
+async def parse_light(text: str, signs_max: int) -> Any:
+    """The value of a text within another one. Raises ValueError, also for one that is heavy, and
+    RecursionError.
+    """
+    if await is_heavy(text.encode("utf-8", "surrogatepass"), signs_max):
+        raise ValueError(f"it has more than {signs_max} values and names")
+    return json.loads(text)
 
 
 def _pass_string(text: bytes, at: int, end: int) -> tuple[int, bool]:
