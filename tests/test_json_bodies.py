@@ -15,7 +15,7 @@ N = "/admin/v2/namespaces/public/default"
 S = "/admin/v2/schemas/public/default/t"
 SIZE = 1 << 20
 LISTS = b'{"a":[' + b"[]," * ((SIZE - 20) // 3) + b"1]}"
-HEAVY = "The body has more than {} values and names."
+HEAVY = "The body has more than {} values and names, of which 64 escapes count as one."
 SUBSCRIPTION = f"{P}/t/subscription/s"
 
 
@@ -108,7 +108,7 @@ def test_halves_of_a_schema_with_a_million_values_are_refused_unread(
         assert (status, answer["reason"]) == (
             422,
             "Invalid schema definition data for KEY_VALUE schema: it has more than 100000 values"
-            " and names",
+            " and names, of which 64 escapes count as one",
         )
 
     run(tmp_path, scenario)

@@ -102,7 +102,7 @@ PUBLISHED = json.dumps(
                 "properties": {f"k{i}": "v" * 20 for i in range(6)},
             }
         ]
-        * 1_000
+        * 1_000,
     }
 ).encode()
 

@@ -29,11 +29,16 @@ _REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 async def is_heavy(text: bytes, signs_max: int) -> bool:
     """Whether a text has more values and names than that; a long string is one of them, where it
     has few escapes.
-
-    It is looked through in slices of the loop's time, and no further than the answer is known.
     """
-    if len(text) <= signs_max:
-        return False
+    return len(text) > signs_max and await weigh(text, signs_max) > signs_max
+
+
+async def weigh(text: bytes, signs_max: int) -> int:
+    """How many values and names a text has; where those are more than `signs_max`, any number that
+    is more, too.
+
+    It is looked through in slices of the loop's time, and no further than that.
+    """
     signs, escapes, at, in_string = 0, 0, 0, False
     slices = Slices()
     while at < len(text):
@@ -50,10 +55,19 @@ async def is_heavy(text: bytes, signs_max: int) -> bool:
                 signs += SIGNS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
             in_string = quote >= 0
             at = stop + in_string
-        if signs + escapes // ESCAPES_PER_SIGN > signs_max:
-            return True
+        weight = signs + escapes // ESCAPES_PER_SIGN
+        if weight > signs_max:
+            return weight
         await slices.pause()
-    return False
+    return signs + escapes // ESCAPES_PER_SIGN
+
+
+def too_heavy(signs_max: int) -> str:
+    """What is wrong with a text that weighs more than that."""
+    return (
+        f"has more than {signs_max} values and names, of which {ESCAPES_PER_SIGN} escapes count as"
+        " one"
+    )
 
 
 async def parse_light(text: str, signs_max: int) -> Any:
@@ -61,7 +75,7 @@ async def parse_light(text: str, signs_max: int) -> Any:
     RecursionError.
     """
     if await is_heavy(text.encode("utf-8", "surrogatepass"), signs_max):
-        raise ValueError(f"it has more than {signs_max} values and names")
+        raise ValueError(f"it {too_heavy(signs_max)}")
     return json.loads(text)
 
 
