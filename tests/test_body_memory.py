@@ -244,6 +244,28 @@ def test_what_is_made_of_a_body_is_paid_for_and_who_is_still_sending_gives_way_t
     run(main)
 
 
+def test_nobody_gives_way_to_a_body_that_is_too_much_all_the_same(run: Run) -> None:
+    async def main() -> None:
+        memory = ClientMemory(total_max=BODIES_PART * 5 * MIB)
+        async with served(answer, memory=memory) as web:
+            clients = await half_sent(web, 2)
+            await until(lambda: memory.body_bytes == 2 * (MIB - BODY_FREE_BYTES))
+            many = b"[" + b"[]," * (5 * MIB // SIGN_BYTES) + b"1]"
+            assert await statuses(web, post(len(many), "json") + many) == [503]
+            # Connections have it.
+            memory.used = memory.total_max
+            assert await statuses(web, post(MIB) + SENT) == [503]
+            assert memory.bodies_refused == 2
+            memory.used = 0
+            for reader, writer in clients:
+                writer.write(SENT)
+                assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+                writer.close()
+            assert (memory.body_bytes, memory._coming_bytes) == (0, 0)
+
+    run(main)
+
+
 def test_without_a_limit_bodies_are_counted_and_none_is_refused(run: Run) -> None:
     async def main() -> None:
         memory = ClientMemory()

@@ -82,7 +82,9 @@ class ClientMemory:
         self.answers_refused = 0
         self.body_bytes = 0  # of requests of REST that are not answered yet; not in `used`
         self.bodies_refused = 0
-        self._coming: Costs[WebBody] = Costs()  # those of them that are not there as a whole
+        # Those of them that are not there as a whole.
+        self._coming: Costs[WebBody] = Costs()
+        self._coming_bytes = 0
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
         self.stranger_bytes = 0  # of CONNECTs and requests that are looked at; in `used`
@@ -145,7 +147,10 @@ class ClientMemory:
         much, the one that has most gives way, of those that are still to come: for one that is
         there as a whole, each does. Raises TooManyBodies; nothing is charged then.
         """
-        least = body.cost + size if body.is_coming else 0
+        its_own = body.cost if body.is_coming else 0
+        least = its_own + size if body.is_coming else 0
+        # Where it would not be enough nobody gives way.
+        is_of_use = not self._is_too_much(self.body_bytes - self._coming_bytes + its_own + size)
         while self._is_too_much(self.body_bytes + size):
             costliest, cost = self._coming.costliest()
             told = (
@@ -155,7 +160,7 @@ class ClientMemory:
             self.bodies_refused += 1
             log.warning("a request is refused: bodies of requests hold too much",
                         bytes=self.body_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip
-            if costliest is None or cost <= least:
+            if costliest is None or cost <= least or not is_of_use:
                 raise TooManyBodies(told)
             self.release_body(costliest)
             costliest.refuse(told)
@@ -164,6 +169,7 @@ class ClientMemory:
         if body.is_coming:
             self._coming.remove(body)
             self._coming.add(body, body.cost)
+            self._coming_bytes += size
 
     def _is_too_much(self, bodies: int) -> bool:
         most = self.total_max
@@ -171,11 +177,11 @@ class ClientMemory:
 
     def end_body(self, body: WebBody) -> None:
         """It is there as a whole, and gives way to nobody."""
-        self._coming.remove(body)
+        self._coming_bytes -= self._coming.remove(body)
 
     def release_body(self, body: WebBody) -> None:
         """Its request is answered, or nobody will read it."""
-        self._coming.remove(body)
+        self._coming_bytes -= self._coming.remove(body)
         self.body_bytes -= body.cost
         body.cost = 0
 
