@@ -44,9 +44,8 @@ async def weigh(text: bytes, signs_max: int) -> int:
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
         if in_string:
-            begin = at
-            at, in_string = _pass_string(text, at, end)
-            escapes += text.count(_BACKSLASH, begin, at)
+            at, in_string, found = _pass_string(text, at, end)
+            escapes += found
         else:
             quote = text.find(_QUOTE, at, end)
             stop = end if quote < 0 else quote
@@ -79,14 +78,17 @@ async def parse_light(text: str, signs_max: int) -> Any:
     return json.loads(text)
 
 
-def _pass_string(text: bytes, at: int, end: int) -> tuple[int, bool]:
-    """Where to go on within a chunk that begins in a string, and whether that is in it still."""
+def _pass_string(text: bytes, at: int, end: int) -> tuple[int, bool, int]:
+    """Where to go on within a chunk that begins in a string, whether that is in it still, and how
+    many escapes were passed.
+    """
     quote = text.find(_QUOTE, at, end)
     stop = end if quote < 0 else quote
     if text.find(_BACKSLASH, at, stop) < 0:  # most strings have none, and this is much faster
-        return (end, True) if quote < 0 else (quote + 1, False)
+        return (end, True, 0) if quote < 0 else (quote + 1, False, 0)
     found = _REST_OF_STRING.match(text, at, end)
     assert found is not None
     # A backslash that ends a chunk begins the next one.
     in_string = text[found.end() : found.end() + 1] != _QUOTE
-    return found.end() + (not in_string or found.end() == at), in_string
+    stop = found.end() + (not in_string or found.end() == at)
+    return stop, in_string, text.count(_BACKSLASH, at, stop)
