@@ -35,7 +35,7 @@ def signs_of(value: Any) -> int:
 @given(VALUES, st.booleans(), st.integers(2, 9))
 def test_what_is_in_strings_does_not_count(value: Any, ascii_only: bool, chunk: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    expected = signs_of(value)
+    expected = signs_of(value) + text.count(b"\\") // json_weight.ESCAPES_PER_SIGN
     whole, json_weight.CHUNK_BYTES = json_weight.CHUNK_BYTES, chunk
     try:
         assert not asyncio.run(is_heavy(text, expected))
@@ -54,5 +54,15 @@ def test_texts_that_are_no_json_come_to_an_end(text: bytes) -> None:
 
 
 def test_a_long_string_is_one_value_and_many_short_ones_are_many() -> None:
-    assert not asyncio.run(is_heavy(b'{"a":"' + b'[,:{\\"' * 1_000_000 + b'"}', 2))
+    assert not asyncio.run(is_heavy(b'{"a":"' + b"[,:{}" * 1_000_000 + b'"}', 2))
     assert asyncio.run(is_heavy(b'"",' * 3_000_000, 10_000))
+
+
+def test_escapes_and_digits_that_take_as_long_as_many_values_count_as_such() -> None:
+    # A text of JSON within another one has an escape for each quote.
+    within = json.dumps(json.dumps([{"name": n} for n in range(100_000)])).encode()
+    assert not asyncio.run(is_heavy(within, 20_000))
+    assert asyncio.run(is_heavy(b'"' + b"a\\n" * 2_000_000 + b'"', 20_000))
+    # Python's time for a whole number grows with the square of its digits.
+    assert asyncio.run(is_heavy(b"[" + (b"9" * 4_300 + b",") * 1_000 + b"1]", 20_000))
+    assert not asyncio.run(is_heavy(b"[" + b"1234567890123456789," * 9_000 + b"1]", 20_000))

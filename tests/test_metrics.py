@@ -287,6 +287,8 @@ def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:
     assert value(sample, "pyxbroker_client_state_closed_total") == 1
     assert value(sample, "pyxbroker_batch_ack_state_refused_total") >= 0
     assert value(sample, "pyxbroker_rest_answer_bytes") == 0
+    assert value(sample, "pyxbroker_rest_body_bytes") == 0
+    assert value(sample, "pyxbroker_rest_bodies_refused_total") == 0
     assert value(sample, "pyxbroker_rest_answers_refused_total") == 0
     acks, delayed = AckSet(0, -1), DelayedIndex()
     acks.add(0, 100)

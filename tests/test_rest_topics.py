@@ -12,6 +12,7 @@ import pytest
 
 from pyxbroker.admin.resources import rest_topics
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -305,7 +306,7 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
         for body in (
             *("", "x", "[]", "{}", '{"messages":{}}', '{"messages":[1]}'),
             json.dumps({"messages": many}),
-            json.dumps({"messages": [{"payload": [0] * rest_topics.SIGNS_MAX}]}),
+            json.dumps({"messages": [{"payload": [0] * SIGNS_MAX}]}),
             *(
                 json.dumps({"messages": [], name: value})
                 for name, value in (
@@ -332,3 +333,55 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
         assert await stored(rest, "t") == []
 
     run(tmp_path, scenario)
+
+
+LISTS = "[" + "[]," * 1_000_000 + "1]"
+
+
+def test_a_schema_with_a_million_values_within_one_text_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        monkeypatch.setattr(json, "loads", _small_only(json.loads))
+        status, answer = await posted(rest, f"{T}/t", valueSchema=LISTS)
+        assert (status, answer["reason"]) == (
+            400,
+            "valueSchema must be the JSON of a SchemaInfo: it has more than 20000 values and"
+            " names, of which 64 escapes count as one.",
+        )
+
+    run(tmp_path, scenario)
+
+
+def test_a_payload_of_json_with_a_million_values_is_refused_unread_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        schema = info("JSON", '{"type":"record","name":"R","fields":[]}')
+        assert (await posted(rest, f"{T}/t", valueSchema=schema))[0] == 200
+        monkeypatch.setattr(json, "loads", _small_only(json.loads))
+        many = json.dumps([0] * 90_000)
+        status, answer = await posted(
+            rest, f"{T}/t", {"payload": LISTS}, {"payload": many}, valueSchema=schema
+        )
+        heavy, light = answer["messagePublishResults"]
+        assert (status, heavy["errorMsg"], light["errorCode"]) == (
+            200,
+            "The payload does not fit the schema: it has more than 100000 values and names,"
+            " of which 64 escapes count as one.",
+            0,
+        )
+        assert [payload for _, payload in await stored(rest, "t")] == [many.encode()]
+
+    run(tmp_path, scenario)
+
+
+def _small_only(loads: Any) -> Any:
+    def checked(text: Any, **more: Any) -> Any:
+        value = loads(text, **more)
+        assert not isinstance(value, list) or len(value) < 100_000, "it was read"
+        return value
+
+    return checked

@@ -88,8 +88,13 @@ PLACE = b'{"ledgerId":{ledger},"entryId":0,"batchIndex":1048575,"properties":' +
 # Of many that change one record, or move one subscription, at once.
 AT_ONCE = (503,)
 
+# A text of JSON that is read as well, of as many values as it may have.
+LISTS_WITHIN = json.dumps(
+    {"type": "STRING", "properties": {"__charset": "UTF-8"}, "unknown": [[]] * 9_900}
+)
 PUBLISHED = json.dumps(
     {
+        "valueSchema": LISTS_WITHIN,
         "messages": [
             {
                 "payload": "x" * 5_000,
@@ -97,7 +102,7 @@ PUBLISHED = json.dumps(
                 "properties": {f"k{i}": "v" * 20 for i in range(6)},
             }
         ]
-        * 1_000
+        * 1_000,
     }
 ).encode()
 
@@ -349,7 +354,7 @@ ALL_POLICIES = (
     b'{"bundles":{"numBundles":4096},"properties":{"a":"'
     + b"x" * 60_000
     + b'"},"unknown":['
-    + b",".join([b"{}"] * 100_000)
+    + b",".join([b"{}"] * 49_000)
     + b"]}"
 )
 ROLES = b"[" + b",".join(b'"%s%03d"' % (b"r" * 50, i) for i in range(1000)) + b"]"
@@ -364,7 +369,7 @@ GROUP = "/admin/v2/resourcegroups/hostile-{k}"
 BUNDLE = NS + "/0x00000000_0x40000000"
 DOMAIN = f"{CLUSTER}/failureDomains/{'d' * 256}"
 # Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
-PEERS = b'{"peerClusterNames":' + ROLES + b',"a":[' + b"{}," * 60_000 + b"1]}"
+PEERS = b'{"peerClusterNames":' + ROLES + b',"a":[' + b"{}," * 8_900 + b"1]}"
 BROKERS = b'{"brokers":[' + b",".join(b'"b%03d"' % i for i in range(1000)) + b"]}"
 LIMITS = b'{"publishRateInMsgs":1,"a":[' + b"{}," * 1_300 + b"1]}"
 URL = b'{"serviceUrl":"http://127.0.0.1:1"}'

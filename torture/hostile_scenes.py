@@ -64,11 +64,12 @@ def definition(more: bytes = b"") -> bytes:
 
 
 def schema_body(first_field: str) -> bytes:
-    """The schema, which differs from others in one field. Each may follow the others."""
+    """The schema, which differs from others in one field. Each may follow the others. With it are
+    as many values as a body may have.
+    """
     text = definition(b',"default":0').decode().replace('"f0"', f'"{first_field}"')
-    return json.dumps(
-        {"type": "AVRO", "schema": text, "properties": json.loads(PROPERTIES)}
-    ).encode()
+    whole = {"type": "AVRO", "schema": text, "properties": json.loads(PROPERTIES)}
+    return json.dumps(whole).encode()[:-1] + b',"a":[' + b"[]," * 8_500 + b"1]}"
 
 
 def http(method: str, path: str, body: bytes = b"", head: str = "") -> bytes:

@@ -281,6 +281,7 @@ def serve(pieces: list[bytes], turns: int) -> tuple[Server, Transport, list[dict
         assert not server.tasks, "an answer does not end"
         connection.connection_lost(None)
         assert server.memory.answer_bytes == 0, "what an answer held is not given back"
+        assert server.memory.body_bytes == 0, "what a body held is not given back"
         assert server.memory.used == 0, "what a login held is not given back"
         return server, transport
 

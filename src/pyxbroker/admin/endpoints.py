@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import Resource, Right
+from pyxbroker.base.json_weight import SIGNS_MAX
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
@@ -72,12 +73,15 @@ class Query(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The JSON body of a request: its media types, and the schema for each."""
+    """The JSON body of a request: its media types, and the schema for each. It has at most so many
+    bytes, and values and names: legal ones have fewer.
+    """
 
     about: str
     schemas: dict[str, Schema]
     required: bool = False
     bytes_max: int = BODY_BYTES_MAX
+    signs_max: int = SIGNS_MAX
 
 
 class Answer(NamedTuple):

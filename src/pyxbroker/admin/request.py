@@ -14,11 +14,16 @@ from urllib.parse import parse_qsl, unquote
 from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
+from pyxbroker.base.json_weight import SIGNS_MAX, too_heavy, weigh
+from pyxbroker.base.slices import Slices
 
 if TYPE_CHECKING:
     from pyxbroker.admin.app import Application
+    from pyxbroker.broker.client_memory import WebBody
 
 QUERY_FIELDS_MAX = 100
+SHORT_BYTES = 1 << 10  # a body that is not worth a look at what is in it
+SIGN_BYTES = 64  # about what a value of JSON takes, besides its text
 
 _WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
@@ -153,15 +158,23 @@ class Request:
             await again(self)
         return found
 
-    async def json(self, bytes_max: int = BODY_BYTES_MAX) -> Any:
-        """The body as JSON. Raises HttpError, 400 when it is none."""
+    async def json(self, bytes_max: int = BODY_BYTES_MAX, signs_max: int = SIGNS_MAX) -> Any:
+        """The body as JSON. Raises HttpError, 400 when it is none, or has more values and names:
+        nothing else runs while it is read.
+        """
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             raise HttpError(415, f"A body in {coding:.100} is not read; send it as it is.")
         body = await self.read(bytes_max)
+        if len(body) > SHORT_BYTES:
+            await self._weigh(body, signs_max)
+        slices = Slices()
         try:
             value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
-            if _HALVES.search(body):
+            await slices.pause()
+            has_halves = _HALVES.search(body) is not None
+            await slices.pause()
+            if has_halves:
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             reason = "The body has half of a character (one of \\ud800 to \\udfff alone)."
@@ -169,6 +182,18 @@ class Request:
         except (ValueError, RecursionError) as error:
             raise HttpError(400, f"The body is not JSON: {error}.") from None
         return value
+
+    async def _weigh(self, body: bytes, signs_max: int) -> None:
+        """Raises HttpError where it has too many values, and TooManyBodies where too much is held
+        for all requests.
+        """
+        signs = await weigh(body, signs_max)
+        if signs > signs_max:
+            raise HttpError(400, f"The body {too_heavy(signs_max)}.")
+        # What is made of its texts, as they are and once more; of one that has characters beyond
+        # ASCII each may take four bytes.
+        width = 1 if body.isascii() and b"\\u" not in body else 4
+        self.body.hold(signs * SIGN_BYTES + (1 + width) * len(body))
 
 
 # Escapes of what may be half a character: nobody could write it down.
@@ -195,13 +220,18 @@ class Body:
     `length` is what Content-Length says, None when the body comes in chunks; `size` counts the
     bytes that came, `discarded` those that came after the answer. `on_wait` is called when the
     reader wants more than is there. While it `needs_continue`, the client waits to be told.
+    `account` pays for what is long until the body is closed, which it is when its request is
+    answered: nothing of it is kept then.
     """
 
     __slots__ = (
+        "_data",
         "_error",
+        "_is_closed",
         "_on_wait",
-        "_pieces",
         "_waiter",
+        "_whole",
+        "account",
         "complete",
         "discarded",
         "is_discarded",
@@ -211,7 +241,12 @@ class Body:
     )
 
     def __init__(
-        self, length: int | None, on_wait: Callable[[], None], *, needs_continue: bool = False
+        self,
+        length: int | None,
+        on_wait: Callable[[], None],
+        *,
+        needs_continue: bool = False,
+        account: WebBody | None = None,
     ) -> None:
         self.length = length
         self.needs_continue = needs_continue
@@ -220,7 +255,10 @@ class Body:
         self.discarded = 0
         self.is_discarded = False
         self._on_wait = on_wait
-        self._pieces: list[bytes] = []
+        self.account = account
+        self._data = bytearray()  # pieces may be very short
+        self._whole: bytes | None = None
+        self._is_closed = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -236,24 +274,41 @@ class Body:
         if self.is_discarded:
             self.discarded += len(data)
             return
-        self._pieces.append(data)
-        self._wake()
+        if not self._is_closed:
+            self._data += data
+            self._wake()
 
     def end(self) -> None:
         """The last byte has come."""
         self.complete = True
+        if self.account is not None:
+            self.account.end()
         self._wake()
 
     def fail(self, error: Exception) -> None:
         """No more bytes will come: whoever reads gets the error."""
         if not self.complete:
             self._error = error
+            self.close()
             self._wake()
 
     def discard(self) -> None:
         """Nobody will read: what comes is only counted."""
         self.is_discarded = True
-        self._pieces.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Nobody will read: nothing is kept, nor paid for."""
+        self._is_closed = True
+        self._data = bytearray()
+        self._whole = None
+        if self.account is not None:
+            self.account.release()
+
+    def hold(self, size: int) -> None:
+        """So much is made of what is there, until it is closed. Raises TooManyBodies."""
+        if self.account is not None:
+            self.account.hold(size)
 
     async def read(self, bytes_max: int) -> bytes:
         """All bytes; may be called again. Raises HttpError."""
@@ -262,14 +317,16 @@ class Body:
                 raise HttpError(413, f"The body is longer than {bytes_max} bytes.")
             if self._error is not None:
                 raise self._error
+            assert not self._is_closed, "who has answered does not read"
             if self.complete:
                 break
             self._on_wait()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        whole = b"".join(self._pieces)
-        self._pieces[:] = [whole]
-        return whole
+        if self._whole is None:
+            self._whole = bytes(self._data)
+            self._data = bytearray()
+        return self._whole
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

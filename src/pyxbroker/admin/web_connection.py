@@ -31,9 +31,15 @@ from pyxbroker.admin.request_parser import (
 )
 from pyxbroker.admin.response import BODILESS, Response
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.base.errors import AnswersNotRead, PulsarError
+from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR, WebStranger
+from pyxbroker.broker.client_memory import (
+    BODY_FREE_BYTES,
+    COMMAND_BYTES,
+    COMMAND_FACTOR,
+    WebBody,
+    WebStranger,
+)
 
 if TYPE_CHECKING:
     from pyxbroker.admin.server import WebServer
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 # Bytes of a body that wait for a resource; with more, the socket is not read.
-BODY_WINDOW = 64 << 10
+BODY_WINDOW = BODY_FREE_BYTES
 # What nobody has read of a body is taken in, up to this size, to keep the connection.
 DISCARD_BYTES_MAX = 256 << 10
 # Up to here an answer's head and body are joined into one piece.
@@ -152,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._parser.end()
         self._clear_deadline()
-        self._waiting.clear()
+        self._drop_waiting()
         self._end_body()
         if self._looking is not None:
             self._looking.cancel()  # a change that somebody known has begun goes on
@@ -179,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Closes the connection, behind the answer that is being made."""
-        self._waiting.clear()
+        self._drop_waiting()
         if not self._is_open:
             self.abort()
         elif self._current is None:
@@ -264,7 +270,15 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(event)
 
     def _on_head(self, head: Head) -> None:
-        body = Body(head.length, self._on_body_awaited, needs_continue=head.expects_continue)
+        account = None
+        if head.length != 0:
+            account = WebBody(self._server.memory, self._refuse_body)
+        body = Body(
+            head.length,
+            self._on_body_awaited,
+            needs_continue=head.expects_continue,
+            account=account,
+        )
         request = Request(
             head.method,
             head.path,
@@ -287,6 +301,12 @@ class HttpConnection(asyncio.Protocol):
     def _on_body(self, data: bytes) -> None:
         assert self._receiving is not None
         body = self._receiving.body
+        if body.account is not None:
+            try:
+                body.account.take_in(body.size + len(data))
+            except TooManyBodies as error:
+                self._refuse_body(str(error))
+                return
         body.feed(data)
         if body.discarded > DISCARD_BYTES_MAX:
             self._close()
@@ -329,6 +349,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._waiting.append(error)
 
+    def _refuse_body(self, reason: str) -> None:
+        """The body that comes in is too much, beside those of others."""
+        self._refuse(HttpError(TooManyBodies.http_status, reason))
+
     def _hear_no_more(self) -> None:
         """Nothing more of what the client sends is looked at."""
         self._events.clear()
@@ -341,6 +365,13 @@ class HttpConnection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if not self._transport.is_reading() and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _drop_waiting(self) -> None:
+        """Nothing that waits behind the answer is answered."""
+        for waiting in self._waiting:
+            if isinstance(waiting, Request):
+                waiting.body.close()
+        self._waiting.clear()
 
     # --- who sends a request ------------------------------------------------------------------
 
@@ -401,6 +432,7 @@ class HttpConnection(asyncio.Protocol):
     async def _serve(self, request: Request) -> None:
         try:
             response = await self._server.answer(request)
+            request.body.close()
             keep_alive = await self._respond(request, await self._charge(response))
             if keep_alive:
                 await self._make_room(request)
@@ -419,6 +451,8 @@ class HttpConnection(asyncio.Protocol):
             log.exception("answer failed", method=request.method, path=request.path)
             self.abort()
             return
+        finally:
+            request.body.close()
         self._on_answered(request, keep_alive)
 
     async def _charge(self, response: Response) -> Response:
@@ -557,7 +591,7 @@ class HttpConnection(asyncio.Protocol):
     def _on_answered(self, request: Request, keep_alive: bool) -> None:
         self._current = None
         if not keep_alive:
-            self._waiting.clear()
+            self._drop_waiting()
             self._close()
         elif request.body.complete or self._parser.has_ended or self._server.is_stopping:
             self._next()

@@ -208,6 +208,13 @@ class AnswersNotRead(TooManyRequests):
     sentence = "Too many answers are not read yet; try again in a moment."
 
 
+class TooManyBodies(TooManyRequests):
+    """Bodies of requests of REST hold more than the settings allow."""
+
+    http_status = 503
+    sentence = "Too many long requests are under way; try again in a moment."
+
+
 class TopicTerminated(PulsarError):
     """The topic was terminated: it can be read and never written again."""
 

@@ -10,7 +10,9 @@ them, too, who has most gives way. Where a client that is known needs room, they
 others.
 
 Answers of REST are counted apart, while they are written: they have a part of the budget at most,
-and one that is too much is refused. They close no connection.
+and one that is too much is refused. They close no connection. So are the bodies of its requests,
+from when they come until they are answered; where those are too much, the longest of them that is
+still to come gives way.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
 from pyxbroker.base.crowd import network_of
-from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
+from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyBodies, TooManyRequests
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ TEXT_BYTES = 100  # an object for a text, and its place
 ANSWERS_PART = 4
 STRANGERS_PART = 4  # the same of CONNECTs, and requests, whose senders are not known yet
 ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
+
+# The same of bodies of requests of REST.
+BODIES_PART = 4
+BODY_FREE_BYTES = 64 << 10
+BODY_STEP_BYTES = 64 << 10  # it is charged by so many
 
 SWEPT_FROM = 64  # places in a heap that nobody has any more, before it is made anew
 
@@ -73,6 +80,11 @@ class ClientMemory:
         self.used = 0
         self.answer_bytes = 0  # of REST, that clients have not taken yet; not in `used`
         self.answers_refused = 0
+        self.body_bytes = 0  # of requests of REST that are not answered yet; not in `used`
+        self.bodies_refused = 0
+        # Those of them that are not there as a whole.
+        self._coming: Costs[WebBody] = Costs()
+        self._coming_bytes = 0
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
         self.stranger_bytes = 0  # of CONNECTs and requests that are looked at; in `used`
@@ -129,6 +141,49 @@ class ClientMemory:
     def release_answer(self, cost: int) -> None:
         """The client has taken the answer, or has gone."""
         self.answer_bytes -= cost
+
+    def charge_body(self, body: WebBody, size: int) -> None:
+        """More comes of the body of a request of REST, or more is made of it. Where that is too
+        much, the one that has most gives way, of those that are still to come: for one that is
+        there as a whole, each does. Raises TooManyBodies; nothing is charged then.
+        """
+        its_own = body.cost if body.is_coming else 0
+        least = its_own + size if body.is_coming else 0
+        # Where it would not be enough nobody gives way.
+        is_of_use = not self._is_too_much(self.body_bytes - self._coming_bytes + its_own + size)
+        while self._is_too_much(self.body_bytes + size):
+            costliest, cost = self._coming.costliest()
+            told = (
+                f"The broker holds {self.body_bytes} bytes of requests that are not answered yet,"
+                f" and {size} more are over the limit ({TOTAL_SETTING}); try again later."
+            )
+            self.bodies_refused += 1
+            log.warning("a request is refused: bodies of requests hold too much",
+                        bytes=self.body_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip
+            if costliest is None or cost <= least or not is_of_use:
+                raise TooManyBodies(told)
+            self.release_body(costliest)
+            costliest.refuse(told)
+        self.body_bytes += size
+        body.cost += size
+        if body.is_coming:
+            self._coming.remove(body)
+            self._coming.add(body, body.cost)
+            self._coming_bytes += size
+
+    def _is_too_much(self, bodies: int) -> bool:
+        most = self.total_max
+        return most > 0 and (bodies > most // BODIES_PART or self.used + bodies > most)
+
+    def end_body(self, body: WebBody) -> None:
+        """It is there as a whole, and gives way to nobody."""
+        self._coming_bytes -= self._coming.remove(body)
+
+    def release_body(self, body: WebBody) -> None:
+        """Its request is answered, or nobody will read it."""
+        self._coming_bytes -= self._coming.remove(body)
+        self.body_bytes -= body.cost
+        body.cost = 0
 
     def charge_stranger(self, stranger: Connection | WebStranger, size: int) -> None:
         """The CONNECT of a client is looked at, or its request, or more has come of that. Raises
@@ -333,3 +388,40 @@ class WebStranger:
     def __init__(self, budget: ClientMemory, address: str, close: Callable[[], object]) -> None:
         self.memory = ConnectionMemory(budget, address)
         self.close = close  # ends its connection
+
+
+class WebBody:
+    """The account of a request's body, which costs what it has beyond BODY_FREE_BYTES.
+
+    refuse: told why it has to give way, when nothing of it is charged any more.
+    """
+
+    __slots__ = ("_budget", "_is_over", "cost", "is_coming", "refuse")
+
+    def __init__(self, budget: ClientMemory, refuse: Callable[[str], object]) -> None:
+        self._budget = budget
+        self._is_over = False
+        self.cost = 0
+        self.is_coming = True
+        self.refuse = refuse
+
+    def take_in(self, size: int) -> None:
+        """It is to have so many bytes. Raises TooManyBodies."""
+        more = size - BODY_FREE_BYTES - self.cost
+        if more > 0 and not self._is_over:
+            self._budget.charge_body(self, -(-more // BODY_STEP_BYTES) * BODY_STEP_BYTES)
+
+    def hold(self, size: int) -> None:
+        """So much is made of it besides. Raises TooManyBodies."""
+        if size > BODY_FREE_BYTES and not self._is_over:
+            self._budget.charge_body(self, size)
+
+    def end(self) -> None:
+        """It is there as a whole."""
+        self.is_coming = False
+        self._budget.end_body(self)
+
+    def release(self) -> None:
+        """Its request is answered, or nobody will read it: nothing is charged any more."""
+        self._is_over = True
+        self._budget.release_body(self)

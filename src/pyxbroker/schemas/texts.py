@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 
+from pyxbroker.base.json_weight import MANY_SIGNS_MAX, parse_light
 from pyxbroker.schemas.values import SchemaType
 
 INTEGERS = {SchemaType.INT8: 8, SchemaType.INT16: 16, SchemaType.INT32: 32, SchemaType.INT64: 64}
@@ -48,10 +49,11 @@ def _boolean(text: str) -> bytes:
     return found
 
 
-def _json(text: str) -> bytes:
+async def encode_json(text: str) -> bytes:
+    """The same for JSON, which may take long to read: too much is refused before that."""
     try:
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
+        await parse_light(text, MANY_SIGNS_MAX)
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from None
     return text.encode()
 
@@ -59,9 +61,9 @@ def _json(text: str) -> bytes:
 ENCODERS: dict[SchemaType, Callable[[str], bytes]] = {
     SchemaType.NONE: str.encode,
     SchemaType.STRING: str.encode,
-    SchemaType.JSON: _json,
     SchemaType.BOOLEAN: _boolean,
     **{kind: _integer(bits) for kind, bits in INTEGERS.items()},
     **{kind: _real(form) for kind, form in REALS.items()},
 }
-"""What makes bytes of a text; it raises ValueError for one that is no value of the type."""
+"""What makes bytes of a text; it raises ValueError for one that is no value of the type. That for
+JSON is `encode_json`."""

@@ -460,6 +460,17 @@ CLIENT_STATE = (
         kind=COUNTER,
     ),
     Stat(
+        "body_bytes",
+        "Bytes of long requests of REST that are not answered yet.",
+        "pyxbroker_rest_body_bytes",
+    ),
+    Stat(
+        "bodies_refused",
+        "Requests of REST refused, since those that are not answered yet are too long.",
+        "pyxbroker_rest_bodies_refused_total",
+        kind=COUNTER,
+    ),
+    Stat(
         "batch_ack_bytes",
         "Bytes remembered of acknowledgements of single messages of batches.",
         "pyxbroker_batch_ack_state_bytes",

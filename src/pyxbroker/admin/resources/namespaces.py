@@ -32,6 +32,7 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.bundles import bundles_of
 from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
+from pyxbroker.base.json_weight import MANY_SIGNS_MAX
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.metadata import paths
 from pyxbroker.policies.records import Change, Fields
@@ -343,7 +344,10 @@ ENDPOINTS = (
         "Makes a namespace.",
         resource=namespace_name_of,
         content=Content(
-            "Pulsar's Policies.", {"application/json": POLICIES}, bytes_max=POLICIES_BYTES_MAX
+            "Pulsar's Policies.",
+            {"application/json": POLICIES},
+            bytes_max=POLICIES_BYTES_MAX,
+            signs_max=MANY_SIGNS_MAX,
         ),
     ),
     Endpoint(

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
@@ -19,7 +19,6 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_length,
     check_not_system,
-    read_body,
     read_json,
     strings_of,
     texts_of,
@@ -30,13 +29,13 @@ from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
 from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.java_hash import java_hash
-from pyxbroker.base.json_weight import is_heavy
+from pyxbroker.base.json_weight import SIGNS_MAX, parse_light
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import write_message
 from pyxbroker.broker.topics.own_messages import Publication
 from pyxbroker.schemas.registry import Rules
-from pyxbroker.schemas.texts import ENCODERS
+from pyxbroker.schemas.texts import ENCODERS, encode_json
 from pyxbroker.schemas.values import Schema, SchemaType, version_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 ONE = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_MAX = 1_000
 BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
-SIGNS_MAX = 20_000  # values and names of a body: to read so many takes a few milliseconds at once
 CLUSTERS_MAX = 100
 FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
 NOT_REPLICATED = "__local__"
@@ -60,11 +58,14 @@ class Refused(Exception):
     """One message cannot be published; the sentence says why."""
 
 
+Encode = Callable[[str], Awaitable[bytes]]  # raises ValueError
+
+
 class Encoder(NamedTuple):
     """What the payloads of a request are."""
 
     version: int  # of their schema
-    encode: Callable[[str], bytes]  # raises ValueError
+    encode: Encode
 
 
 async def publish_messages(request: Request) -> Response:
@@ -108,8 +109,6 @@ def _missing(name: TopicName) -> HttpError:
 
 async def _publish(request: Request, whole: TopicName, count: int) -> Response:
     """Publishes to so many partitions of a topic; 0: to the topic itself."""
-    if await is_heavy(await read_body(request), SIGNS_MAX):
-        raise HttpError(400, f"The body has more than {SIGNS_MAX} values and names.")
     body = await read_json(request)
     if not isinstance(body, dict):
         raise HttpError(400, f"The body must be a JSON object, not {body!r:.100}.")
@@ -137,7 +136,7 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
             name = _chosen(whole, count, _key_hash(message, number))
             if name not in opened:
                 opened[name] = await _opened(request, name)
-            entry = _entry(message, producer, encoder)
+            entry = await _entry(message, producer, encoder)
             if len(entry) > bytes_max:
                 raise Refused("Exceed maximum message size")
             waiting.append((Publication(opened[name], entry), name, result))
@@ -218,7 +217,7 @@ async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
             raise HttpError(404, f"Fail to publish message: there is no schema {version}")
         schema = found.schema
     else:
-        schema = _brought(body.get("valueSchema"))
+        schema = await _brought(body.get("valueSchema"))
         policies = topic.policies
         rules = Rules(
             policies.schema_strategy, policies.schema_auto_update, check_open=topic.check_open
@@ -231,22 +230,28 @@ async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
     return Encoder(version, _encoder_of(schema))
 
 
-def _encoder_of(schema: Schema) -> Callable[[str], bytes]:
+def _encoder_of(schema: Schema) -> Encode:
+    if schema.type is SchemaType.JSON:
+        return encode_json
     encode = ENCODERS.get(schema.type)
     if encode is None:
         kind = schema.type.name
         raise HttpError(400, f"Messages of a schema of type {kind} cannot be published by REST.")
-    return encode
+
+    async def encoded(text: str) -> bytes:
+        return encode(text)
+
+    return encoded
 
 
-def _brought(text: object) -> Schema:
+async def _brought(text: object) -> Schema:
     """The SchemaInfo in a text of JSON; its definition is base64. Raises HttpError 400."""
     if text is None or text == "":
         return STRING
     try:
         if not isinstance(text, str):
             raise ValueError("it is no text")
-        found = json.loads(text)
+        found = await parse_light(text, SIGNS_MAX)
         if not isinstance(found, dict):
             raise ValueError("it is no object")
         kind, data = found.get("type"), found.get("schema") or ""
@@ -266,7 +271,7 @@ def _brought(text: object) -> Schema:
 # --- messages ---------------------------------------------------------------------------------
 
 
-def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
+async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
     """A message as it is stored. Raises Refused."""
     from pyxbroker.proto import PulsarApi as pb
 
@@ -304,7 +309,7 @@ def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
     if payload is None:
         raise Refused("payload is missing.")
     try:
-        return write_message(metadata, encoder.encode(_text(payload, "payload")))
+        return write_message(metadata, await encoder.encode(_text(payload, "payload")))
     except ValueError as error:
         raise Refused(f"The payload does not fit the schema: {error}.") from None
 

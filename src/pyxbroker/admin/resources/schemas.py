@@ -14,6 +14,7 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
+from pyxbroker.base.json_weight import MANY_SIGNS_MAX, parse_light
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.policies.values import Policies
 from pyxbroker.schemas.registry import Rules, SchemaRegistry
@@ -120,7 +121,7 @@ async def get_metadata(request: Request) -> Response:
 async def find_version(request: Request) -> Response:
     """The version that has a definition."""
     name, schemas = await _asked(request)
-    schema = _schema_of(await read_json(request))
+    schema = await _schema_of(await read_json(request))
     return Response.json({"version": await schemas.find(name.schema_name, schema)})
 
 
@@ -130,7 +131,7 @@ async def find_version(request: Request) -> Response:
 async def upload(request: Request) -> Response:
     """Registers a schema, whether or not clients may."""
     name, schemas = await _asked(request)
-    schema = _schema_of(await read_json(request))
+    schema = await _schema_of(await read_json(request))
     policies = await _policies(request, name)
     rules = Rules(policies.schema_strategy, user=request.principal.role or "")
     version = await schemas.find_or_create(name.schema_name, schema, rules)
@@ -140,7 +141,7 @@ async def upload(request: Request) -> Response:
 async def compatibility(request: Request) -> Response:
     """Whether a schema may follow those of a topic."""
     name, schemas = await _asked(request)
-    schema = _schema_of(await read_json(request))
+    schema = await _schema_of(await read_json(request))
     strategy = (await _policies(request, name)).schema_strategy
     try:
         await schemas.check(name.schema_name, schema, strategy)
@@ -175,7 +176,7 @@ async def _policies(request: Request, name: TopicName) -> Policies:
     return policies
 
 
-def _schema_of(value: object) -> Schema:
+async def _schema_of(value: object) -> Schema:
     """The schema that a request brings. Raises HttpError."""
     if not isinstance(value, dict):
         raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
@@ -189,15 +190,15 @@ def _schema_of(value: object) -> Schema:
     try:
         data = text.encode()
         if found is SchemaType.KEY_VALUE:
-            data = _halves_of(text)
+            data = await _halves_of(text)
     except (ValueError, RecursionError) as error:
         raise HttpError(422, f"Invalid schema definition data for {kind} schema: {error}") from None
     return Schema(found, data, properties)
 
 
-def _halves_of(text: str) -> bytes:
+async def _halves_of(text: str) -> bytes:
     """The definition of a KEY_VALUE schema from {"key": ..., "value": ...}. Raises ValueError."""
-    value = json.loads(text)
+    value = await parse_light(text, MANY_SIGNS_MAX)
     if not isinstance(value, dict) or not {"key", "value"} <= value.keys():
         raise ValueError("it has no key and value")
     key, of_value = (

@@ -27,7 +27,8 @@ class Limits(Section, title="Limits"):
         " commands under way, of all connections. Beyond it the connection with most is closed, or"
         " refused what it asks for; 0 is no limit. Clients that are not let in yet have a quarter"
         " of it, and give way first. Answers of REST that are not read yet have a quarter as much"
-        " besides: together it may be five quarters. Apache Pulsar has no such limit.",
+        " besides, and so have the bodies of its requests: together it may be six quarters. Apache"
+        " Pulsar has no such limit.",
         unit="MiB",
     )
     maxClientStateSizeInMBPerConnection: int = setting(
