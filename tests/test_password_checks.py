@@ -255,6 +255,7 @@ def test_the_loop_goes_before_the_thread_that_checks() -> None:
         (f"b:{BCRYPT}\na:{APR1}\n", False),
         (f"a:{APR1}\n", False),
     ],
+    ids=["none of apr1", "one of apr1", "apr1"],
 )
 def test_a_thread_that_holds_pythons_lock_is_as_urgent_as_the_loop(
     users: str, is_nice: bool, monkeypatch: pytest.MonkeyPatch
