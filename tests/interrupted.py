@@ -66,8 +66,8 @@ class Interrupter:
         return write
 
     def _reading(self, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def read(*arguments: Any) -> Any:
-            return _refused() if self.is_away else operation(*arguments)
+        def read(*arguments: Any, **more: Any) -> Any:
+            return _refused() if self.is_away else operation(*arguments, **more)
 
         return read
 

@@ -17,7 +17,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.request_parser import RequestParser
 from pyxbroker.admin.response import Response
 from pyxbroker.base.half_open import HalfOpen
-from pyxbroker.base.pacing import Pace
+from pyxbroker.base.pacing import Line, Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
@@ -247,7 +247,15 @@ def test_who_comes_back_does_not_find_the_place_taken_by_a_connection_that_is_cl
         await client.produce(producer_name="p", user_provided_producer_name=True)
         line = client.connection.session.line
         leaving: list[Any] = []
-        monkeypatch.setattr(type(line), "wait", lambda _, call: leaving.append(call))
+        wait = type(line).wait
+
+        def held(waiting: Line, call: Callable[[], object]) -> None:
+            if waiting is line:
+                leaving.append(call)
+            else:
+                wait(waiting, call)
+
+        monkeypatch.setattr(type(line), "wait", held)
         client.connection.close()
         assert len(leaving) == 1
         answer = await other.subscribe(subType=exclusive)

@@ -391,7 +391,7 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
         await asyncio.wait_for(broker.topics.sweep.look(), 5)
         assert len(begun) == 3
         assert set(begun) == set(names)
-        assert broker.topics.open_names("public/default", "persistent") == [begun[0]]
+        assert await broker.topics.open_names("public/default", "persistent") == [begun[0]]
         # Nor is it begun twice.
         broker.topics.sweep.wall_clock = lambda: now + 1000
         await asyncio.wait_for(broker.topics.sweep.look(), 5)

@@ -83,6 +83,9 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """The server keeps its connections and answers nothing."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        # On a busy machine it goes on for a while: until all of its threads have stopped.
+        os.waitpid(self._process.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
