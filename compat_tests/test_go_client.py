@@ -64,7 +64,8 @@ def _build(answers: multiprocessing.Queue[str]) -> None:
 
 
 def test_several_processes_ask_for_the_program_at_once() -> None:
-    context = multiprocessing.get_context("fork")
+    # A fork of this one might wait for ever for what one of its threads had at that moment.
+    context = multiprocessing.get_context("spawn")
     answers: multiprocessing.Queue[str] = context.Queue()
     processes = [context.Process(target=_build, args=(answers,)) for _ in range(4)]
     for process in processes:
