@@ -462,16 +462,16 @@ OF_CROWD: dict[str, Request] = {
     f"DELETE {ROW}/{{bundle}}": request("DELETE", BUNDLE, answers=(409,)),
 }
 OF_CLEARED_CROWD: dict[str, Request] = {
-    f"POST {ROW}/clearBacklog": request("POST", NS + "/clearBacklog"),
+    f"POST {ROW}/clearBacklog": request("POST", NS + "/clearBacklog", is_dear=True),
     f"POST {ROW}/clearBacklog/{{subscription}}": request(
-        "POST", f"{NS}/clearBacklog/{SUBSCRIPTION_OF_ALL}"
+        "POST", f"{NS}/clearBacklog/{SUBSCRIPTION_OF_ALL}", is_dear=True
     ),
     f"POST {ROW}/unsubscribe/{{subscription}}": request(
         "POST", f"{NS}/unsubscribe/{SUBSCRIPTION_OF_ALL}", answers=(204, *AT_ONCE)
     ),
-    f"POST {ROW}/{{bundle}}/clearBacklog": request("POST", BUNDLE + "/clearBacklog"),
+    f"POST {ROW}/{{bundle}}/clearBacklog": request("POST", BUNDLE + "/clearBacklog", is_dear=True),
     f"POST {ROW}/{{bundle}}/clearBacklog/{{subscription}}": request(
-        "POST", f"{BUNDLE}/clearBacklog/{SUBSCRIPTION_OF_ALL}"
+        "POST", f"{BUNDLE}/clearBacklog/{SUBSCRIPTION_OF_ALL}", is_dear=True
     ),
     f"POST {ROW}/{{bundle}}/unsubscribe/{{subscription}}": request(
         "POST", f"{BUNDLE}/unsubscribe/{SUBSCRIPTION_OF_ALL}", answers=(204, *AT_ONCE)
