@@ -31,7 +31,7 @@ from pyxbroker.mledger.positions import LedgerRecord, encode_cursor, encode_ledg
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.table import Policies, of_broker
 from pyxbroker.settings.config import Config
-from test_slices import longest_turn
+from test_slices import least_of, longest_turn
 
 TURN_S = 0.02  # a slice is a tenth of that; what is guarded took several times as long
 
@@ -47,13 +47,7 @@ def turn_of(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
 
         return await longest_turn([asyncio.ensure_future(run())])
 
-    gc.collect()
-    gc.disable()  # its time is not measured
-    try:
-        # What one run takes longer now and then is the machine's.
-        return min(asyncio.run(main()) for _ in range(2))
-    finally:
-        gc.enable()
+    return least_of(2, main)
 
 
 # --- topics -----------------------------------------------------------------------------------

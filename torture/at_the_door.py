@@ -48,7 +48,7 @@ from harness.raw import RawConnection
 from harness.tokens import BASIC, SECRET, TOKENS, data_url, token
 from harness.turns import Turns, longest_ms, turns_of
 
-from torture.burners import burners
+from torture.burners import burners, threads_of
 from torture.polite import Polite, p99_ms
 
 HOST = "127.0.0.1"
@@ -209,7 +209,7 @@ class Stage:
 
 def _come_first(pid: int, priority: int) -> None:
     """All its threads but those that it lets come last by itself."""
-    for thread in (int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()):
+    for thread in threads_of(pid):
         if os.getpriority(os.PRIO_PROCESS, thread) <= os.getpriority(os.PRIO_PROCESS, pid):
             os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(priority))
 

@@ -36,8 +36,13 @@ def come_first(pid: int) -> None:
     """A process, and what it starts from now on, has the processors before all others. Raises
     PermissionError for who may not ask for that.
     """
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.setpriority(os.PRIO_PROCESS, int(thread.name), FIRST)
+    for thread in threads_of(pid):
+        os.setpriority(os.PRIO_PROCESS, thread, FIRST)
+
+
+def threads_of(pid: int) -> list[int]:
+    """The ids of a process's threads."""
+    return [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
 
 
 @contextlib.contextmanager
