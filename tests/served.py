@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from certificates import client_context, server_context
+from manual_loop import ManualLoop
 from oracles import wire
 from pyxbroker.connection import Connection, Connections, ProducerState
 from pyxbroker.entry import AckRun, EntryRun
@@ -21,9 +22,12 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10240
 
 
 class Notes:
-    """The handlers of a Connections: keeps what it is told, in order."""
+    """The handlers of a Connections: keeps what it is told, in order. Connections get their turns
+    from the loop, or from the one that runs.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: ManualLoop | None = None) -> None:
+        self._loop = loop
         self.told: list[tuple[Any, ...]] = []
         self.stray: list[str] = []  # commands that were dropped
 
@@ -31,7 +35,7 @@ class Notes:
         return True
 
     def wait_turn(self, connection: Connection) -> None:
-        asyncio.get_running_loop().call_soon(connection.go_on)
+        (self._loop or asyncio.get_running_loop()).call_soon(connection.go_on)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         self.told.append(("command", kind, data, payload))

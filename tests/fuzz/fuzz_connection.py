@@ -35,7 +35,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.loop = ManualLoop()
-        self.notes = Notes()
+        self.notes = Notes(self.loop)
         group = Connections(
             self.loop,
             self.notes,

@@ -33,7 +33,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.loop = ManualLoop()
-        self.notes = Notes()
+        self.notes = Notes(self.loop)
         group = Connections(
             self.loop,
             self.notes,
@@ -169,12 +169,12 @@ def one_input(data: bytes) -> None:
 
 def check(peer: Peer) -> None:
     told = peer.notes.told
+    kinds = [each[0] for each in told]
+    assert "malformed" not in kinds and "internal error" not in kinds, told
     frames = [each for each in told if each[0] == "command"]
     wanted = [pb.BaseCommand.FromString(each[2]).lookupTopic.request_id for each in frames]
     assert wanted == list(range(len(wanted))) and len(wanted) <= peer.written
     assert len(wanted) == peer.written or peer.is_changed, f"{len(wanted)} of {peer.written}"
-    kinds = [each[0] for each in told]
-    assert "malformed" not in kinds and "internal error" not in kinds, told
     assert kinds.count("broken tls") <= 1 and kinds.count("closed") <= 1
     if "broken tls" in kinds:
         assert peer.is_changed and "command" not in kinds[kinds.index("broken tls") :]
