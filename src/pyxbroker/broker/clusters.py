@@ -17,6 +17,7 @@ from pyxbroker.base.errors import (
     FailureDomainNotFound,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty
 from pyxbroker.metadata.turns import Turns
@@ -108,7 +109,9 @@ class Clusters:
         """
         async with self._turns.turn(None):
             await self.record(name)
+            slices = Slices()
             for tenant in await self._tenants.names():
+                await slices.pause()
                 if name in ((await self._tenants.record(tenant)).get("allowedClusters") or []):
                     raise ClusterNotEmpty("Cluster not empty")
             if await self.isolation_policies(name):
@@ -131,7 +134,9 @@ class Clusters:
         if name not in await self.names():
             return {}
         domains = {}
+        slices = Slices()
         for each in await self._store.children(paths.failure_domains(name)):
+            await slices.pause()
             path = paths.failure_domain(name, each)
             found = await self._store.get(path)
             if found is not None:
@@ -152,11 +157,14 @@ class Clusters:
             if len(others) >= DOMAINS_MAX:
                 raise ClustersLimitReached(f"A cluster has at most {DOMAINS_MAX} failure domains.")
             wanted = fields.get(BROKERS) or []
+            slices = Slices()
             for other, told in others.items():
+                await slices.pause()
                 known = set(told.get(BROKERS) or [])
                 twice = [each for each in wanted if each in known]
                 if twice:
                     raise BrokerInOtherDomain(f"[{', '.join(twice)}] already exists in {other}")
+            await slices.pause()
             try:
                 await self._store.put(path, to_json(fields))
             finally:

@@ -15,6 +15,7 @@ from pyxbroker.base.errors import (
     ResourceGroupNotFound,
     ResourceGroupsLimitReached,
 )
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataStore, NotFound
 from pyxbroker.metadata.turns import Turns
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 1_000
 GROUP = "resource_group_name"  # a field of a namespace's record
+_GROUP = GROUP.encode()
 
 
 class ResourceGroups:
@@ -77,10 +79,8 @@ class ResourceGroups:
         """Raises ResourceGroupNotFound, ResourceGroupInUse while a namespace is in it."""
         async with self._turns.turn(None):
             await self.record(name)
-            for tenant in await self._tenants.names():
-                for namespace in await self._namespaces.names(tenant):
-                    if await self.of_namespace(namespace) == name:
-                        raise ResourceGroupInUse("ResourceGroup is in use")
+            if await self._is_in_use(name):
+                raise ResourceGroupInUse("ResourceGroup is in use")
             path = paths.resource_group(name)
             try:
                 await self._store.delete(path)
@@ -88,6 +88,24 @@ class ResourceGroups:
                 raise ResourceGroupNotFound("ResourceGroup does not exist") from error
             finally:
                 self._cache.forget(path)
+
+    async def _is_in_use(self, name: str) -> bool:
+        """Whether a namespace is in a group. There may be thousands, and few of them in any: only
+        the records of those are read.
+        """
+        slices = Slices()
+        for tenant in await self._tenants.names():
+            for namespace in await self._namespaces.names(tenant):
+                await slices.pause()
+                path = paths.namespace_policies(namespace)
+                value = await self._cache.get(path)
+                if (
+                    value is not None
+                    and _GROUP in value
+                    and fields_of(path, value).get(GROUP) == name
+                ):
+                    return True
+        return False
 
     async def of_namespace(self, namespace: str) -> str | None:
         """The group that a namespace is in; None of one that there is not any more."""

@@ -13,6 +13,7 @@ from typing import Any
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
@@ -77,13 +78,17 @@ async def change_record(
     Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
     record that cannot be read, MetadataError.
     """
+    slices = Slices()  # to read, to change and to write a large record takes some milliseconds each
     async with cache.turn(path):
         for _ in range(ROUNDS_MAX):
             found = await store.get(path)
             if found is None:
                 return None
+            await slices.pause()
             fields = fields_of(path, found.value)
+            await slices.pause()
             change(fields)
+            await slices.pause()
             try:
                 await store.put(path, to_json(fields), found.version)
             except BadVersion:
