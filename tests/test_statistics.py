@@ -16,14 +16,20 @@ from one_broker import Broker, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry, statistics, stats
 from pyxbroker.broker.topics.internal_stats import internal_stats
-from pyxbroker.broker.topics.partitioned_statistics import together as together_in_slices
+from pyxbroker.broker.topics.partitioned_statistics import Together
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.ledger.metadata import LedgerMetadataStore
 from test_admin_topics import Rest
 
 
 def together(partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    return asyncio.run(together_in_slices(partitions))
+    async def add_all() -> dict[str, Any]:
+        together = Together()
+        for each in partitions:
+            await together.add(each)
+        return await together.end()
+
+    return asyncio.run(add_all())
 
 
 async def told(broker: Broker, **asked: bool) -> dict[str, Any]:

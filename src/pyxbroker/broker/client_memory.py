@@ -1,9 +1,10 @@
 """What clients make the broker remember, in bytes: one budget for all connections, and for each.
 
-Producers, consumers, watchers and commands under way are charged when they come and given back when
-they go; no message is. Sizes are estimates, rather too large than too small. A connection over its
-own limit is refused. When it is all of them together, who has most pays: it is closed, or refused
-when it is the one that asks, so that nobody with little is kept out by somebody with much.
+Producers, consumers, watchers, commands under way and answers that wait to be read are charged when
+they come and given back when they go; no message is. Sizes are estimates, rather too large than too
+small. A connection over its own limit is refused. When it is all of them together, who has most
+pays: it is closed, or refused when it is the one that asks, so that nobody with little is kept out
+by somebody with much.
 
 Strangers, whose CONNECTs or requests by HTTP are looked at, have a part of the budget at most; of
 them, too, who has most gives way. Where a client that is known needs room, they come before all
@@ -43,6 +44,7 @@ WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
 COMMAND_BYTES = 4 << 10  # a task
 COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
 HASH_RANGE_BYTES = 40  # with who has which, where nobody has what is between them
+LISTED_NAME_BYTES = 600  # of a list while it is told: the name, what it was made of, the answer
 TEXT_BYTES = 100  # an object for a text, and its place
 
 # Answers of REST have one in so many parts of the budget.

@@ -5,7 +5,7 @@ NonPersistentTopics.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Endpoint, Query
@@ -19,13 +19,14 @@ from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats, offline_stats
-from pyxbroker.broker.topics.partitioned_statistics import together
+from pyxbroker.broker.topics.partitioned_statistics import Together
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.broker.topics.topic import Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 AT_ONCE = 16  # partitions that are opened and asked
+PARTITION_BYTES = 4 << 10  # what one says, while those that are told one by one are collected
 
 Json = dict[str, Any]
 
@@ -46,10 +47,18 @@ async def get_internal_stats(request: Request) -> Response:
 async def get_partitioned_stats(request: Request) -> Response:
     """The statistics of all partitions together, and of each."""
     name, metadata, indexes = await _partitions(request, "Partitioned topic not found {}")
-    found = await _of_each(request, name, indexes, _stats_of)
-    answer = await together(list(found.values()))
+    is_each_told = request.argument("perPartition")
+    if is_each_told:
+        request.body.hold(PARTITION_BYTES * len(indexes))
+    together = Together()
+    found: dict[str, Json] = {}
+    async for partition, one in _of_each(request, name, indexes, _stats_of):
+        await together.add(one)
+        if is_each_told:
+            found[partition] = one
+    answer = await together.end()
     answer["metadata"] = metadata
-    answer["partitions"] = found if request.argument("perPartition") else {}
+    answer["partitions"] = found
     response = await Response.long_json(answer)
     await _free(found)
     return response
@@ -58,7 +67,11 @@ async def get_partitioned_stats(request: Request) -> Response:
 async def get_partitioned_internal_stats(request: Request) -> Response:
     """Those below each partition."""
     name, metadata, indexes = await _partitions(request, "Partitioned Topic {} not found")
-    found = await _of_each(request, name, indexes, _internal_stats_of)
+    request.body.hold(PARTITION_BYTES * len(indexes))
+    found = {
+        partition: one
+        async for partition, one in _of_each(request, name, indexes, _internal_stats_of)
+    }
     response = await Response.long_json({"metadata": metadata, "partitions": found})
     await _free(found)
     return response
@@ -119,9 +132,9 @@ async def _of_each(
     whole: TopicName,
     indexes: list[int],
     ask: Callable[[Request, Topic], Awaitable[Json]],
-) -> dict[str, Json]:
-    """The answers of partitions, a few at a time; one that is deleted or unloaded meanwhile is left
-    out, as in Pulsar.
+) -> AsyncIterator[tuple[str, Json]]:
+    """The answers of partitions, with their names, a few at a time; one that is deleted or unloaded
+    meanwhile is left out, as in Pulsar.
     """
     slices = Slices()
 
@@ -133,14 +146,12 @@ async def _of_each(
         except (TopicNotFound, ServiceNotReady):
             return None
 
-    found: dict[str, Json] = {}
     for at in range(0, len(indexes), AT_ONCE):
         some = [whole.partition(index) for index in indexes[at : at + AT_ONCE]]
         answers = await asyncio.gather(*map(one, some))
         for name, answer in zip(some, answers, strict=True):
             if answer is not None:
-                found[str(name)] = answer
-    return found
+                yield str(name), answer
 
 
 async def _free(found: dict[str, Json]) -> None:

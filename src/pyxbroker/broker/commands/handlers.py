@@ -62,6 +62,7 @@ from pyxbroker.broker.commands.schema_commands import (
 from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
+from pyxbroker.broker.commands.unread import note_unread
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
@@ -403,6 +404,7 @@ class Handlers:
             def on_done(done: asyncio.Future[None]) -> None:
                 tasks.discard(done)
                 memory.release(cost)
+                note_unread(connection, self.broker.client_memory)
                 if len(tasks) == COMMANDS_MAX // 2 and not connection.closed:
                     connection.pause_commands(False)
 

@@ -39,6 +39,7 @@ class Session:
         "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
+        "unread",
         "waiting_producers",
         "watchers",
     )
@@ -66,6 +67,7 @@ class Session:
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
+        self.unread = 0  # bytes that wait for it and are charged (unread.py)
         # ("producer", "consumer" or "watcher", id)
         self.opening: dict[tuple[str, int], Opening] = {}
         # Ids of consumers that a seek has sent away -> what resolves when that seek is done.
@@ -154,7 +156,7 @@ async def opened(connection: Connection, key: tuple[str, int]) -> None:
 async def wait_for(
     connection: Connection,
     done: asyncio.Future[None],
-    timeout_s: float,
+    timeout_s: float | None,
     *others: asyncio.Future[None],
 ) -> bool:
     """Waits until something is done, and no longer than its connection is open or any of others

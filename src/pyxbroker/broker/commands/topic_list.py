@@ -20,8 +20,10 @@ from pyxbroker.base.pacing import paced
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.client_memory import (
+    LISTED_NAME_BYTES,
     WATCHED_NAME_BYTES,
     WATCHER_BYTES,
+    ClientMemory,
     ConnectionMemory,
 )
 from pyxbroker.broker.commands import replies
@@ -36,6 +38,7 @@ from pyxbroker.broker.commands.topics_pattern import (
     sorted_parts,
     topics_hash,
 )
+from pyxbroker.broker.commands.unread import note_unread, until_read
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
@@ -45,6 +48,7 @@ from pyxbroker.metadata.store import (
     Notification,
     followed_children,
 )
+from pyxbroker.metadata.turns import Turns
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -135,8 +139,15 @@ def _nothing() -> None:
 class TopicListWatcher:
     """One WATCH_TOPIC_LIST of a client."""
 
-    def __init__(self, connection: Connection, watcher_id: int, topics: MatchingTopics) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        watcher_id: int,
+        topics: MatchingTopics,
+        budget: ClientMemory,
+    ) -> None:
         self.connection = connection
+        self._budget = budget
         self.watcher_id = watcher_id
         self._owed: tuple[list[str], list[str]] = ([], [])  # news that could not be told yet
         self.topics = topics
@@ -161,6 +172,7 @@ class TopicListWatcher:
 
     def tell(self, frame: bytes) -> None:
         self.connection.send_frame(frame)
+        note_unread(self.connection, self._budget)
 
 
 class WatchedNamespace:
@@ -312,6 +324,25 @@ class WatchedNamespace:
         self._announced = self.topics
 
 
+class Listing:
+    """What a list costs the client that it is made for, while it is."""
+
+    def __init__(self, memory: ConnectionMemory) -> None:
+        self._memory = memory
+        self._cost = 0
+
+    def __enter__(self) -> Listing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.release(self._cost)
+
+    def charge(self, names: int) -> None:
+        """It has so many more. Raises NotAllowed or TooManyRequests."""
+        self._memory.charge(LISTED_NAME_BYTES * names)
+        self._cost += LISTED_NAME_BYTES * names
+
+
 class TopicLists:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
@@ -319,28 +350,40 @@ class TopicLists:
         self._broker = broker
         self._lookups = lookups
         self._watched: dict[str, WatchedNamespace] = {}
+        # A list may be of 100,000 names: of those that one client asks for one is made at a time,
+        # and none while another waits to be read.
+        self._turns = Turns[Connection](broker.metadata)
 
     async def handle_get_topics(self, connection: Connection, message: Any) -> None:
         """GET_TOPICS_OF_NAMESPACE."""
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._pattern(message)
         with self._lookups:
-            topics = await self._topics_of(namespace, message.mode)
+            async with self._turns.turn(connection):
+                await until_read(connection)
+                if not connection.closed:
+                    await self._tell_topics(connection, message, namespace, pattern)
+
+    async def _tell_topics(
+        self, connection: Connection, message: Any, namespace: str, pattern: TopicsPattern | None
+    ) -> None:
+        with Listing(connection.session.memory) as listing:
+            topics = await self._topics_of(namespace, message.mode, listing)
             if pattern is not None:
                 topics = await _matching(pattern, topics)
-        pause = Slices().pause
-        names = []
-        for each in topics:
-            names.append(str(each))
-            await pause()
-        found = await topics_hash(names, pause)
-        changed = not message.HasField("topics_hash") or message.topics_hash != found
-        told = names if changed else []
-        connection.send_frame(
-            await replies.topics_of_namespace(
-                message.request_id, told, pattern is not None, found, changed, pause
+            pause = Slices().pause
+            names = []
+            for each in topics:
+                names.append(str(each))
+                await pause()
+            found = await topics_hash(names, pause)
+            changed = not message.HasField("topics_hash") or message.topics_hash != found
+            told = names if changed else []
+            connection.send_frame(
+                await replies.topics_of_namespace(
+                    message.request_id, told, pattern is not None, found, changed, pause
+                )
             )
-        )
 
     def _pattern(self, message: Any) -> TopicsPattern | None:
         config = self._broker.config
@@ -355,16 +398,18 @@ class TopicLists:
         except BeyondRE2:
             return None  # The client is told that the list is not filtered, and does it by itself.
 
-    async def _topics_of(self, namespace: str, mode: int) -> list[TopicName]:
+    async def _topics_of(self, namespace: str, mode: int, listing: Listing) -> list[TopicName]:
         modes = pb.CommandGetTopicsOfNamespace
         found: list[TopicName] = []
         if mode != modes.NON_PERSISTENT:
             path = paths.managed_ledgers(namespace, PERSISTENT)
             nodes = await self._broker.metadata.children(path)
+            listing.charge(len(nodes))
             persistent = await _persistent_topics(namespace, nodes, _NOTHING)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
             names = await self._broker.topics.open_names(namespace, NON_PERSISTENT)
+            listing.charge(len(names))
             found.extend(each for each in names if not each.is_system)
         return found
 
@@ -380,9 +425,18 @@ class TopicLists:
                     watcher.forget()
                     return
                 watchers[watcher_id] = watcher
-            pause = Slices().pause
-            seen = -1
-            topics = watcher.topics
+            async with self._turns.turn(connection):
+                await until_read(connection)
+                if not connection.closed:
+                    await self._tell_watched(connection, message, watcher.topics)
+
+    async def _tell_watched(
+        self, connection: Connection, message: Any, topics: MatchingTopics
+    ) -> None:
+        pause = Slices().pause
+        seen = -1
+        with Listing(connection.session.memory) as listing:
+            listing.charge(len(topics.names))
             while seen != topics.changes:
                 # The client passes over news that come before the answer: it has to have them.
                 seen = topics.changes
@@ -391,7 +445,7 @@ class TopicLists:
                 is_known = message.HasField("topics_hash") and message.topics_hash == found
                 names = [] if is_known else list(chain.from_iterable(parts))
                 frame = await replies.watch_topic_list_success(
-                    message.request_id, watcher_id, names, found, pause
+                    message.request_id, message.watcher_id, names, found, pause
                 )
             connection.send_frame(frame)
 
@@ -418,7 +472,9 @@ class TopicLists:
         try:
             await watched.load()
             topics = await watched.matching(text, pattern)
-            watcher = TopicListWatcher(connection, message.watcher_id, topics)
+            watcher = TopicListWatcher(
+                connection, message.watcher_id, topics, self._broker.client_memory
+            )
             try:
                 topics.join(watcher)
             except PulsarError:

@@ -40,71 +40,66 @@ OF_ONE = frozenset(
 """What partitions, their producers and consumers do not share."""
 
 
-async def together(partitions: list[Json]) -> Json:
-    """All partitions as if they were one topic."""
-    whole = _Whole(await _has_partial_producers(partitions))
-    for each in partitions:
-        await whole.add(each)
-    found = whole.found
-    _average(found)
-    for each in found.get("publishers", ()):
-        if "averageMsgSize" in each:
-            _average(each)
-    return found
+class Together:
+    """All partitions as if they were one topic. A partition costs what it says, however many there
+    were before it, and is forgotten but for its producers, of which there are no more than clients
+    pay for.
+    """
 
-
-def _average(whole: Json) -> None:
-    rate = whole.get("msgRateIn")
-    whole["averageMsgSize"] = whole["msgThroughputIn"] / rate if rate else 0.0
-
-
-async def _has_partial_producers(partitions: list[Json]) -> bool:
-    slices = Slices()
-    for each in partitions:
-        if any(one.get("supportsPartialProducer") for one in each.get("publishers", ())):
-            return True
-        await slices.pause()
-    return False
-
-
-class _Whole:
-    """What has been added up. A partition costs what it says, however many there were before it."""
-
-    def __init__(self, is_by_name: bool) -> None:
-        self.found: Json = {}
+    def __init__(self) -> None:
+        self._whole: Json = {}
         self._slices = Slices()
-        # Clients that make producers for some partitions only name them alike; those of others are
-        # told by position.
-        self._is_by_name = is_by_name
-        self._named: dict[str, Json] = {}
+        self._publishers: list[list[Json]] = []
 
     async def add(self, part: Json) -> None:
         """Adds a partition, field by field, in the order of the first one."""
         for name, value in part.items():
             if name == "publishers":
-                await self._add_publishers(value)
+                self._whole.setdefault(name, [])
+                if value:
+                    self._publishers.append(value)
             elif name == "subscriptions":
-                mine = self.found.setdefault(name, {})
+                mine = self._whole.setdefault(name, {})
                 for each, one in value.items():
                     await self._add_subscription(mine.setdefault(each, {}), one)
             else:
-                _add_field(self.found, name, value)
+                _add_field(self._whole, name, value)
         await self._slices.pause()
 
-    async def _add_publishers(self, part: list[Json]) -> None:
-        mine = self.found.setdefault("publishers", [])
+    async def end(self) -> Json:
+        """What they are together; nothing is added any more."""
+        # Clients that make producers for some partitions only name them alike; those of others are
+        # told by position.
+        named: dict[str, Json] | None = {} if await self._has_partial_producers() else None
+        for each in self._publishers:
+            await self._add_publishers(each, named)
+        _average(self._whole)
+        for one in self._whole.get("publishers", ()):
+            if "averageMsgSize" in one:
+                _average(one)
+        return self._whole
+
+    async def _has_partial_producers(self) -> bool:
+        for each in self._publishers:
+            if any(one.get("supportsPartialProducer") for one in each):
+                return True
+            await self._slices.pause()
+        return False
+
+    async def _add_publishers(self, part: list[Json], named: dict[str, Json] | None) -> None:
+        mine = self._whole["publishers"]
         for at, each in enumerate(part):
-            if self._is_by_name:
-                name = each["producerName"]
-                if name not in self._named:
-                    self._named[name] = {}
-                    mine.append(self._named[name])
-                one = self._named[name]
-                _add(one, each)
-                one["producerName"] = name
-            else:
+            if named is None:
                 one = _at(mine, at)
                 _add(one, each)
+            else:
+                name = each["producerName"]
+                if name not in named:
+                    named[name] = {}
+                    mine.append(named[name])
+                one = named[name]
+                _add(one, each)
+                one["producerName"] = name
             one["producerId"] = 0
             await self._slices.pause()
 
@@ -120,6 +115,11 @@ class _Whole:
                 one["consumerName"] = each["consumerName"]
                 await self._slices.pause()
         await self._slices.pause()
+
+
+def _average(whole: Json) -> None:
+    rate = whole.get("msgRateIn")
+    whole["averageMsgSize"] = whole["msgThroughputIn"] / rate if rate else 0.0
 
 
 def _at(found: list[Json], at: int) -> Json:
