@@ -357,6 +357,23 @@ def test_all_of_a_namespace_goes_with_it(tmp_path: Path) -> None:
     run(tmp_path, scenario, **FORCED)
 
 
+@pytest.mark.parametrize("force", ["false", "true"])
+def test_a_deletion_looks_at_no_topic_of_another_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: str
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        assert await rest("PUT", "/admin/v2/namespaces/a/empty") == DONE
+        assert await rest("PUT", f"{TOPICS}/t") == DONE
+        await rest.broker.topic("non-persistent://a/x/t")
+        monkeypatch.delattr(type(rest.broker.topics), "__iter__")
+        assert await rest("DELETE", f"/admin/v2/namespaces/a/empty?force={force}") == DONE
+        assert (await rest("GET", "/admin/v2/non-persistent/a/x"))[1] == ["non-persistent://a/x/t"]
+        assert await rest("PUT", f"{A}/unload") == DONE
+
+    run(tmp_path, scenario, forceDeleteNamespaceAllowed=True)
+
+
 def test_the_resource_quotas_of_its_bundles_go_with_a_namespace(tmp_path: Path) -> None:
     quotas = "/admin/v2/resource-quotas"
     lower, upper = f"{quotas}/a/x/0x00000000_0x40000000", f"{quotas}/a/x/0xc0000000_0xffffffff"
@@ -536,7 +553,7 @@ def test_what_cannot_be_stored_as_its_policy_says_is_read_and_deleted(
         assert await rest("POST", f"{above}/persistence", THREE_BOOKIES) == DONE
         topics = rest.broker.topics
         assert await rest("PUT", f"{A}/unload") == DONE
-        assert not await topics.in_namespace("a/x")
+        assert not topics.in_namespace("a/x")
         # What topics say is stored all the same: else nobody could take the policy back.
         assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=2000") == DONE
         other = await rest.broker.client()

@@ -306,7 +306,7 @@ class Namespaces:
         Raises NamespaceNotFound, PersistenceError.
         """
         await self.record(name)
-        found = await self._topics.in_namespace(name)
+        found = self._topics.in_namespace(name)
         await each_of(await _inside(found, bundle), self._topics.unload)
 
     async def clear_backlog(

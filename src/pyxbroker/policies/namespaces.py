@@ -262,6 +262,11 @@ class NamespacePolicies:
                     **{whose: refusal.owner},
                 )
 
+    def followers(self, namespace: str) -> list[TopicName]:
+        """The topics of a namespace that are open here, as none is that does not follow."""
+        found = self._namespaces.get(namespace)
+        return [] if found is None else list(found.followers)
+
     def leave(self, name: str, follower: Follower) -> None:
         """A follower is told nothing any more."""
         namespace = self._namespaces.get(name)

@@ -483,9 +483,9 @@ class Topics:
 
     # --- namespaces ---------------------------------------------------------------------------
 
-    async def in_namespace(self, namespace: str) -> list[TopicName]:
+    def in_namespace(self, namespace: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
-        return [each.name async for each in self._in_slices() if each.name.namespace == namespace]
+        return self._policies.followers(namespace)
 
     async def settled(self, namespace: str) -> None:
         """Waits until all of a namespace that somebody began to open, or make, is there or not."""
@@ -672,13 +672,14 @@ class Topics:
 
     async def open_names(self, namespace: str, domain: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
-        return [
-            topic.name
-            async for topic in self._in_slices()
-            if topic.name.domain == domain
-            and topic.name.namespace == namespace
-            and not topic.fenced
-        ]
+        slices = Slices()
+        found = []
+        for name in self.in_namespace(namespace):
+            topic = self._topics.get(name) if name.domain == domain else None
+            if topic is not None and not topic.fenced:
+                found.append(name)
+            await slices.pause()
+        return found
 
     async def _in_slices(self) -> AsyncIterator[Topic]:
         """The topics that are open; between them others have a turn."""
