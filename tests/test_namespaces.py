@@ -371,7 +371,7 @@ def test_a_deletion_looks_at_no_topic_of_another_namespace(
         assert (await rest("GET", "/admin/v2/non-persistent/a/x"))[1] == ["non-persistent://a/x/t"]
         assert await rest("PUT", f"{A}/unload") == DONE
 
-    run(tmp_path, scenario, forceDeleteNamespaceAllowed=True)
+    run(tmp_path, scenario, **FORCED)
 
 
 def test_the_resource_quotas_of_its_bundles_go_with_a_namespace(tmp_path: Path) -> None:
