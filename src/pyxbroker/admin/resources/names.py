@@ -7,6 +7,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import BrokerId, ClusterName
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.limits import properties_trouble, too_long
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.records import DELETED
 
@@ -105,10 +106,12 @@ async def check_namespace(
     """Raises HttpError 404 when there is no such namespace, or when it is being deleted and may not
     be.
     """
+    slices = Slices()
     try:
         record = await request.app.broker.namespaces.record(namespace)
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
+    await slices.pause()  # it may be half a megabyte, and is read again by who changes it
     if record.get(DELETED) is True and not may_be_going:
         raise HttpError(404, "Namespace is deleted")
 
