@@ -68,6 +68,11 @@ SCHEMA = {
 PUT_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_COUNTER = "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?, ?)"
 PUT_DELETED = "INSERT OR REPLACE INTO deleted VALUES (?, ?, ?)"
+# The names of a node's children, and None behind the last one, where whoever asks has to stop. Not
+# "WHERE parent=?": to see whether a row is the last one SQLite would read all of it, the value too.
+CHILDREN = (
+    "SELECT CASE WHEN parent=?1 THEN name END FROM node WHERE parent>=?1 ORDER BY parent, name"
+)
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?)"
 
 

@@ -149,8 +149,15 @@ class Tree(Files):
 
     def children(self, path: str) -> list[str]:
         # By the index: to sort a hundred thousand would hold the interpreter, and the loop with it.
-        query = "SELECT name FROM node WHERE parent=? ORDER BY name"
-        names = [row[0] for row in self._execute(query, path)]
+        rows = self._execute(database.CHILDREN, path)
+        names: list[str] = []
+        try:
+            for (name,) in rows:
+                if name is None:
+                    break
+                names.append(name)
+        finally:
+            rows.close()
         start = 1 if path == "/" else len(path) + 1
         ephemeral = [each[start:] for each in self._ephemerals if parent_of(each) == path]
         return sorted(names + ephemeral) if ephemeral else names
