@@ -22,6 +22,7 @@ class Session:
     """One connection's client, from its CONNECT to the end."""
 
     __slots__ = (
+        "_listing",
         "address",
         "alive",
         "answered",
@@ -67,6 +68,7 @@ class Session:
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
+        self._listing: asyncio.Lock | None = None
         self.unread = 0  # bytes that wait for it and are charged (unread.py)
         # ("producer", "consumer" or "watcher", id)
         self.opening: dict[tuple[str, int], Opening] = {}
@@ -76,6 +78,15 @@ class Session:
         self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
         self.waiting_producers: dict[int, WaitingProducer] = {}
+
+    @property
+    def listing(self) -> asyncio.Lock:
+        """A list of topics may have 100,000 names: of those that a client asks for one is made at a
+        time, and none while another waits to be read, however long that takes.
+        """
+        if self._listing is None:
+            self._listing = asyncio.Lock()
+        return self._listing
 
     def end(self) -> None:
         """The connection is closed: nobody waits for the sake of its client any more."""

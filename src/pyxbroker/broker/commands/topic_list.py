@@ -48,7 +48,6 @@ from pyxbroker.metadata.store import (
     Notification,
     followed_children,
 )
-from pyxbroker.metadata.turns import Turns
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -350,16 +349,13 @@ class TopicLists:
         self._broker = broker
         self._lookups = lookups
         self._watched: dict[str, WatchedNamespace] = {}
-        # A list may be of 100,000 names: of those that one client asks for one is made at a time,
-        # and none while another waits to be read.
-        self._turns = Turns[Connection](broker.metadata)
 
     async def handle_get_topics(self, connection: Connection, message: Any) -> None:
         """GET_TOPICS_OF_NAMESPACE."""
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._pattern(message)
         with self._lookups:
-            async with self._turns.turn(connection):
+            async with connection.session.listing:
                 await until_read(connection)
                 if not connection.closed:
                     await self._tell_topics(connection, message, namespace, pattern)
@@ -425,7 +421,7 @@ class TopicLists:
                     watcher.forget()
                     return
                 watchers[watcher_id] = watcher
-            async with self._turns.turn(connection):
+            async with connection.session.listing:
                 await until_read(connection)
                 if not connection.closed:
                     await self._tell_watched(connection, message, watcher.topics)
