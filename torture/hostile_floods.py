@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import cycle, islice
 
 from harness import wire
@@ -237,6 +238,22 @@ def consumers_sent_away(port: int, web_port: int, most: int) -> int:
     return 2 * 3 * count
 
 
+def unread_lists(port: int, web_port: int, most: int) -> int:
+    """Ten that ask again and again for a list of thousands of topics, and read none of it."""
+    topics, lists = min(most, 20_000), 100
+    path = f"{BASE}/hostile-lists/partitions"
+    web = http.client.HTTPConnection(HOST, web_port, timeout=60)
+    with closing(web), ExitStack() as stack:
+        web.request("PUT", path, str(topics), {"Content-Type": "application/json"})
+        assert web.getresponse().status in (204, 409)
+        for _ in range(10):
+            raw = stack.enter_context(RawConnection(port))
+            for n in range(lists):
+                raw.write(wire.command(wire.GET_TOPICS_OF_NAMESPACE, {1: n, 2: "public/default"}))
+        time.sleep(3)
+    return 10 * lists
+
+
 PEERS: dict[str, Callable[[int, int, int], int]] = {
     "connections": connections,
     "reconnecting clients": reconnects,
@@ -248,4 +265,5 @@ PEERS: dict[str, Callable[[int, int, int], int]] = {
     "slow writers": slow_writers,
     "slow readers": slow_readers,
     "consumers that are sent away": consumers_sent_away,
+    "lists that nobody reads": unread_lists,
 }
