@@ -77,21 +77,41 @@ async def change_record(
     Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
     record that cannot be read, MetadataError.
     """
-    async with cache.turn(path):
-        for _ in range(ROUNDS_MAX):
-            found = await store.get(path)
-            if found is None:
-                return None
-            fields = fields_of(path, found.value)
+
+    def changed(fields: Fields | None) -> Fields | None:
+        if fields is not None:
             change(fields)
-            try:
-                await store.put(path, to_json(fields), found.version)
-            except BadVersion:
-                continue
-            finally:
-                # Also when nobody knows whether it was written.
-                cache.forget(path)
-            return fields
+        return fields
+
+    async with cache.turn(path):
+        return await rewrite(store, path, changed, cache.forget)
+
+
+async def rewrite(
+    store: MetadataStore,
+    path: str,
+    changed: Callable[[Fields | None], Fields | None],
+    on_written: Callable[[str], None] = lambda path: None,
+) -> Fields | None:
+    """Writes what becomes of a record, or of None where there is none, and returns it: within a
+    turn of the record. None is not written. `on_written` is called also when nobody knows whether
+    it was.
+
+    Raises what `changed` does, and change_record.
+    """
+    for _ in range(ROUNDS_MAX):
+        found = await store.get(path)
+        fields = changed(None if found is None else fields_of(path, found.value))
+        if fields is None:
+            return None
+        version = MUST_NOT_EXIST if found is None else found.version
+        try:
+            await store.put(path, to_json(fields), version)
+        except BadVersion:
+            continue
+        finally:
+            on_written(path)
+        return fields
     raise ConcurrentModification("Concurrent modification")
 
 
