@@ -104,6 +104,26 @@ def test_a_body_that_is_too_much_is_told_so_and_its_connection_is_closed(run: Ru
     run(main)
 
 
+def test_while_connections_use_all_of_the_memory_long_bodies_are_refused(run: Run) -> None:
+    async def main() -> None:
+        memory = ClientMemory(total_max=BODIES_PART * 5 * MIB)
+        memory.used = memory.total_max
+        async with served(answer, memory=memory) as web:
+            longer = BODY_FREE_BYTES + 1
+            [(status, _, body)] = parse(await talk(web, post(longer) + SENT[:longer]))
+            assert status == 503
+            assert "maxClientStateSizeInMB" in json.loads(body)["reason"]
+            assert await statuses(web, SMALL) == [200]
+            free = BODY_FREE_BYTES
+            [(status, _, body)] = parse(await talk(web, post(free) + SENT[:free]))
+            assert (status, json.loads(body)) == (200, free)
+            memory.used = 0
+            [(status, _, body)] = parse(await talk(web, post(longer) + SENT[:longer]))
+            assert (status, json.loads(body)) == (200, longer)
+
+    run(main)
+
+
 def test_a_short_body_costs_nothing_and_a_long_one_what_it_has_beyond(run: Run) -> None:
     async def main() -> None:
         memory = ClientMemory(total_max=BODIES_PART * 5 * MIB)

@@ -19,10 +19,9 @@ from command_line import Broker, standalone
 from one_bookie import turns
 from one_broker import Broker as OneBroker
 from one_broker import run, section
-from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.base.errors import MetadataStoreError, TooManyRequests
 from pyxbroker.broker.dynamic_settings import DYNAMIC, DynamicSettings
 from pyxbroker.metadata.paths import CONFIGURATION
-from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST
 from pyxbroker.policies.table import of_broker
 from pyxbroker.proto import PulsarApi as pb
@@ -132,7 +131,9 @@ async def follow(broker: OneBroker) -> None:
     """Each setting of a policy reaches a topic that is open, and goes again."""
     topic = await broker.topic()
     config = broker.topics._config
-    settings = DynamicSettings(config, broker.node.store, broker.topics.on_settings)
+    settings = DynamicSettings(
+        config, broker.node.store, broker.service.kept_records, broker.topics.on_settings
+    )
     await settings.open()
     before = topic.policies
     for name in sorted(of_policies() & set(DYNAMIC)):
@@ -181,7 +182,8 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
     async def scenario(broker: OneBroker) -> None:
         store, config = broker.node.store, broker.topics._config
         changes: list[str] = []
-        settings = DynamicSettings(config, store, lambda: changes.append("changed"))
+        records = broker.service.kept_records
+        settings = DynamicSettings(config, store, records, lambda: changes.append("changed"))
         for value in (
             b"no JSON",
             b"[]",
@@ -209,12 +211,13 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
 def test_what_cannot_be_read_in_metadata_is_not_written_over(tmp_path: Path, value: bytes) -> None:
     async def scenario(broker: OneBroker) -> None:
         store = broker.node.store
-        settings = DynamicSettings(broker.topics._config, store, lambda: None)
+        records = broker.service.kept_records
+        settings = DynamicSettings(broker.topics._config, store, records, lambda: None)
         await store.put(CONFIGURATION, value, MUST_NOT_EXIST)
         for change in (settings.set("maxTenants", "5"), settings.remove("maxTenants")):
-            with pytest.raises(MalformedRecord, match="/admin/configuration is "):
+            with pytest.raises(MetadataStoreError, match="cannot be read"):
                 await change
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MetadataStoreError, match="cannot be read"):
             await settings.values()
         found = await store.get(CONFIGURATION)
         assert found is not None
@@ -230,6 +233,15 @@ async def changing(broker: OneBroker) -> AsyncIterator[DynamicSettings]:
     await settings.open()
     yield settings
     await settings.close()
+
+
+def test_settings_and_other_records_of_a_broker_are_changed_in_the_same_turns(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        assert broker.service.dynamic_settings._records is broker.service.kept_records
+
+    run(tmp_path, scenario)
 
 
 def test_rates_of_the_broker_hold_for_open_topics_as_they_change(tmp_path: Path) -> None:

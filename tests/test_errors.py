@@ -10,6 +10,7 @@ from pyxbroker.base import errors
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.turns import WaitedTooLong
 from pyxbroker.proto import PulsarApi as pb
 
 CLASSES = list(errors.BY_CODE.values())
@@ -66,3 +67,9 @@ def test_an_error_of_the_metadata_is_told_as_a_sentence_and_where_to_look() -> N
     sentence = re.escape(errors.MetadataStoreError.sentence)
     assert re.fullmatch(rf"{sentence} \(reference \w+\)", str(refused))
     assert refusal_of(ValueError("a defect"), log, "a test") is None
+
+
+def test_who_waited_too_long_for_others_is_not_told_that_the_store_failed() -> None:
+    refused = refusal_of(WaitedTooLong("30 s"), get_logger("pyxbroker.test"), "a test")
+    assert isinstance(refused, errors.MetadataStoreError)
+    assert str(refused).startswith("Others have been changing the same for too long; try again")

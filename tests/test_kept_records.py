@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pyxbroker.broker.kept_records import Fields, KeptRecords
+from pyxbroker.base.errors import ConcurrentModification
+from pyxbroker.broker.kept_records import KeptRecords
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.policies.records import ROUNDS_MAX, Fields
 
 PATH = "/bookies"
 
@@ -48,10 +49,10 @@ def test_who_is_never_first_among_other_brokers_is_told() -> None:
             store.put(PATH, json.dumps({"try": tries}).encode())  # somebody else's
             return before | {"own": 1}
 
-        with pytest.raises(MetadataError, match="being changed by others; try again"):
+        with pytest.raises(ConcurrentModification):
             await records.change(PATH, change)
-        assert tries == 10
-        assert await records.read(PATH) == {"try": 10}
+        assert tries == ROUNDS_MAX
+        assert await records.read(PATH) == {"try": ROUNDS_MAX}
         await store.close()
 
     asyncio.run(main())

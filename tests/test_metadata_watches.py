@@ -17,9 +17,11 @@ from one_bookie import until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.topic_list import WatchedNamespace
 from pyxbroker.broker.dynamic_settings import DynamicSettings
+from pyxbroker.broker.kept_records import KeptRecords
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import (
     MetadataStore,
     Notification,
@@ -213,8 +215,8 @@ async def test_topics_that_another_process_makes_count_from_the_first(shared: Ba
 async def test_the_first_setting_that_another_process_makes_is_in_force(shared: Backend) -> None:
     async with shared.store() as store, shared.store() as other:
         config, changed = Config(), asyncio.Event()
-        settings = DynamicSettings(config, store, changed.set)
-        others = DynamicSettings(Config(), other, lambda: None)
+        settings = DynamicSettings(config, store, KeptRecords(store), changed.set)
+        others = DynamicSettings(Config(), other, KeptRecords(other), lambda: None)
         await settings.open()
         for value in (7, 8):
             await others.set("dispatchThrottlingRatePerTopicInMsg", str(value))
@@ -254,6 +256,31 @@ async def test_open_topics_hear_of_a_namespace_that_is_made_again(shared: Backen
         await other.put(path, b'{"max_producers_per_topic":3}')
         await until(lambda: follower.policies.producers_max == 3)
         policies.close()
+
+
+@coroutine_test
+async def test_open_topics_hear_of_a_namespace_that_is_made_again_while_it_is_looked_for() -> None:
+    path = paths.namespace_policies("t/n")
+
+    class Overtaken(MemoryStore):
+        """It comes to be when the answer that it is not there is on its way."""
+
+        def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
+            answer = super().exists(path, watch=watch)
+            self.put(path, b'{"max_producers_per_topic":2}')
+            return answer
+
+    store = Overtaken()
+    await store.open()
+    policies = NamespacePolicies(
+        of_broker(Config()), store, MetadataCache(store), lambda call, *args: call(*args), "c"
+    )
+    follower = Follower("persistent://t/n/a")
+    policies.follow("t/n", follower)
+    await until(lambda: follower.policies.producers_max == 2)
+    assert await store.exists(path)
+    policies.close()
+    await store.close()
 
 
 @coroutine_test

@@ -196,7 +196,7 @@ async def test_many_changes_of_a_record_fail_together_while_it_answers_nothing(
             *(change_namespace(store, cache, "a/b", lambda _: None) for _ in range(20)),
             return_exceptions=True,
         )
-        assert [type(each) for each in found] == [Unavailable] * 20
+        assert all(isinstance(each, Unavailable) for each in found)
         assert time.monotonic() - began < 2
         server.resume()
         await change_namespace(store, cache, "a/b", lambda fields: fields.update(later=True))

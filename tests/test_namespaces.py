@@ -587,16 +587,44 @@ def test_a_policy_is_taken_back_while_the_namespace_goes(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_who_deletes_a_namespace_that_is_being_deleted_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "operation_timeout_s", 0.3)
+
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        namespaces = rest.broker.service.namespaces
+        delete, goes_on = namespaces._delete, asyncio.Event()
+
+        async def later(name: str, force: bool) -> None:
+            await goes_on.wait()
+            await delete(name, force)
+
+        monkeypatch.setattr(namespaces, "_delete", later)
+        first = asyncio.ensure_future(namespaces.delete("a/x", False))
+        await asyncio.sleep(0)
+        status, reason = await asyncio.wait_for(rest.reason("DELETE", A), 5)
+        assert status == 503
+        assert reason.startswith("Others have been changing the same for too long; try again")
+        goes_on.set()
+        await first
+        assert (await rest("DELETE", A))[0] == 404
+
+    run(tmp_path, scenario)
+
+
 def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         await begin_with(rest)
         assert await rest("PUT", f"{TOPICS}/t") == DONE
-        # An empty list of a store that others share is not kept.
         assert await rest("PUT", f"{TOPICS}/second") == DONE
         assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=1000") == DONE
         topics = rest.broker.topics
         assert await rest("PUT", f"{A}/unload") == DONE
         await topics.sweep.look()
+        # An empty list of a store that others share is not kept, nor one that has changed.
+        assert await topics._counts.get("a/x") == 2
         kept: list[Any] = [
             topics.records._namespaces,
             topics._counts._namespaces,

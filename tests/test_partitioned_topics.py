@@ -15,6 +15,7 @@ from pyxbroker.base.errors import NotAllowed, PulsarError, TopicExists, TopicNot
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MUST_NOT_EXIST, Put
 from pyxbroker.proto import PulsarApi as pb
 
@@ -348,7 +349,7 @@ def test_a_partitioned_topic_gives_way_to_one_that_another_broker_made_meanwhile
     run(tmp_path, scenario)
 
 
-def test_who_gives_way_does_not_wait_for_topics_that_wait_for_their_place(
+def test_who_gives_way_does_not_wait_for_topics_that_are_made_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
@@ -357,12 +358,10 @@ def test_who_gives_way_does_not_wait_for_topics_that_wait_for_their_place(
         loading: list[asyncio.Future[Topic]] = []
 
         async def and_another_topic_is_made(name: TopicName) -> bool:
-            # It may be loaded by now, and counted when the partitioned topic is.
             another = TopicName.get(TOPIC + "-another")
             loading.append(asyncio.ensure_future(broker.topics.make(another)))
-            for _ in range(100):
+            for _ in range(10):
                 await asyncio.sleep(0)
-            assert not loading[0].done()
             return await is_taken(name)
 
         monkeypatch.setattr(partitioned, "_is_taken", and_another_topic_is_made)
@@ -373,6 +372,36 @@ def test_who_gives_way_does_not_wait_for_topics_that_wait_for_their_place(
         assert await names(broker) == ["t", "t-another"]
 
     run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1, maxTopicsPerNamespace=10)
+
+
+def test_who_asks_for_a_topic_first_does_not_wait_for_ever_while_it_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "operation_timeout_s", 0.3)
+
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        with partitioned._changing(NAME):
+            clients = [await broker.client() for _ in range(3)]
+            asked = [asyncio.ensure_future(ask(each)) for each in clients]
+            assert await asyncio.wait_for(asked[0], 5) == pb.ServiceNotReady
+        # Those behind are refused at the same time, or find that it is over.
+        assert set(await asyncio.gather(*asked[1:])) <= {3, pb.MetadataError, pb.ServiceNotReady}
+        assert await ask(clients[0]) == 3
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
+
+
+def test_who_asks_for_a_topic_first_waits_while_it_is_changed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        clients = [await broker.client() for _ in range(3)]
+        with broker.topics.partitioned._changing(NAME):
+            asked = [asyncio.ensure_future(ask(each)) for each in clients]
+            await asyncio.sleep(0.1)
+            assert not any(each.done() for each in asked)
+        assert await asyncio.gather(*asked) == [3, 3, 3]
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
 
 
 def test_a_topic_that_another_broker_made_meanwhile_does_not_become_partitioned_by_use(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -206,3 +207,13 @@ def test_who_is_called_and_comes_later_when_there_is_no_time_is_called_again() -
         await asyncio.gather(*others)
 
     asyncio.run(main())
+
+
+def test_a_loop_that_has_ended_is_let_go_of() -> None:
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await asyncio.gather(*(work(3) for _ in range(10)))
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(main())
+    gc.collect()
+    assert loop() is None

@@ -22,9 +22,9 @@ CALLED_MAX = 32  # of those in line, in one turn: when they have little left eac
 class _Turn:
     """When long work began in the turn that the loop is in; None: there was none in it yet."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        # It does not know its loop, which is let go of with it.
         self.began: float | None = None
-        self._loop = loop
         self._clock = clock
         # What they wait for; it is True for the first one that is called, which goes on in any
         # case.
@@ -35,7 +35,7 @@ class _Turn:
     def begin(self, now: float) -> float:
         self.began = now
         # It runs in the next turn, before those that yielded in this one.
-        self._loop.call_soon(self._over)
+        asyncio.get_running_loop().call_soon(self._over)
         return now
 
     def _over(self) -> None:
@@ -45,7 +45,7 @@ class _Turn:
         """To be called in a turn to come; None: nobody is in line, and the next turn will do."""
         if self._call():
             return None
-        place: asyncio.Future[bool] = self._loop.create_future()
+        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._line.append(place)
         return place
 
@@ -54,27 +54,28 @@ class _Turn:
         if self._is_calling:
             return False
         self._is_calling = True
-        self._loop.call_soon(self._end_of_line)
+        asyncio.get_running_loop().call_soon(self._end_of_line)
         return True
 
     def keep_place(self) -> asyncio.Future[bool]:
         """The same for one that was called when there was no time left, before all others."""
         # Whose steps are paced may come long after the turn that it was called for.
         self._call()
-        place: asyncio.Future[bool] = self._loop.create_future()
+        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._called_in_vain.append(place)
         return place
 
     def _call_some(self) -> None:
         # All that is called from here runs in the next turn, one after the other.
-        self._loop.call_soon(self._begin_with_line)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._begin_with_line)
         is_first = True
         for _ in range(min(len(self._line), CALLED_MAX)):
             place = self._line.popleft()
             if not place.done():  # who waits may have been cancelled
                 place.set_result(is_first)
                 is_first = False
-        self._loop.call_soon(self._end_of_line)
+        loop.call_soon(self._end_of_line)
 
     def _begin_with_line(self) -> None:
         if self.began is None:
@@ -104,7 +105,7 @@ class Slices:
         # Times of different clocks cannot be compared.
         turn = _turns.get(loop) if clock is time.monotonic else None
         if turn is None:
-            turn = _Turn(loop, clock)
+            turn = _Turn(clock)
             if clock is time.monotonic:
                 _turns[loop] = turn
         self._turn = turn

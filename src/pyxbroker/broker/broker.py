@@ -270,7 +270,7 @@ class Broker:
         """The settings that can be changed while the broker runs."""
         from pyxbroker.broker.dynamic_settings import DynamicSettings
 
-        return DynamicSettings(self.config, self.metadata, self._on_settings)
+        return DynamicSettings(self.config, self.metadata, self.kept_records, self._on_settings)
 
     def _on_settings(self) -> None:
         self.connections.publish_bytes_max = self.config.maxMessagePublishBufferSizeInMB << 20

@@ -10,10 +10,11 @@ Strangers, whose CONNECTs or requests by HTTP are looked at, have a part of the 
 them, too, who has most gives way. Where a client that is known needs room, they come before all
 others.
 
-Answers of REST are counted apart, while they are written: they have a part of the budget at most,
-and one that is too much is refused. They close no connection. So are the bodies of its requests,
-from when they come until they are answered; where those are too much, the longest of them that is
-still to come gives way.
+Answers of REST are counted apart, while they are written, and so are the bodies of its requests,
+from when they come until they are answered. Each of the two has a part of the budget at most, and
+of that what connections leave of the whole; neither makes any of these give way. An answer that is
+too much is refused. Where bodies are too much, the longest that is still to come gives way: its
+request is refused, and the connection that it comes on is closed.
 """
 
 from __future__ import annotations

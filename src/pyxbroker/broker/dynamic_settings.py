@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.kept_records import Fields, KeptRecords
+from pyxbroker.broker.kept_records import KeptRecords
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
+from pyxbroker.policies.records import Fields
 from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.schema import Value
 
@@ -25,10 +27,16 @@ DYNAMIC = {name: row for name, row in SCHEMA.items() if row.dynamic}
 class DynamicSettings:
     """The settings that can be changed. `on_change` is called when some have another value."""
 
-    def __init__(self, config: Config, store: MetadataStore, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: MetadataStore,
+        records: KeptRecords,
+        on_change: Callable[[], None],
+    ) -> None:
         self._config = config
         self._store = store
-        self._records = KeptRecords(store)
+        self._records = records
         self._on_change = on_change
         self._at_start: dict[str, Value] = {name: getattr(config, name) for name in DYNAMIC}
         self._reading: asyncio.Task[None] | None = None
@@ -49,11 +57,13 @@ class DynamicSettings:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def values(self) -> dict[str, str]:
-        """What is set. Raises MetadataError."""
+        """What is set. Raises what KeptRecords does."""
         return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
-        """Sets one of DYNAMIC, in force when this returns. Raises ValueError, MetadataError."""
+        """Sets one of DYNAMIC, in force when this returns. Raises ValueError, and what KeptRecords
+        does.
+        """
         try:
             DYNAMIC[name].parse(text)
         except (KeyError, ValueError) as error:
@@ -61,7 +71,7 @@ class DynamicSettings:
         await self._change(lambda fields: fields | {name: text})
 
     async def remove(self, name: str) -> None:
-        """Lets one be as it was at the start of the process. Raises MetadataError."""
+        """Lets one be as it was when the process started. Raises what KeptRecords does."""
         await self._change(
             lambda fields: {other: text for other, text in fields.items() if other != name}
         )
@@ -91,7 +101,7 @@ class DynamicSettings:
             # Before anything is set there is no node; that it comes to be is told as well.
             await self._store.exists(paths.CONFIGURATION, watch=True)
             values = await self.values()
-        except MetadataError as error:
+        except (MetadataError, MetadataStoreError) as error:
             log.warning("settings cannot be read, those before stay", error=error)
             return
         self._apply(values)

@@ -8,7 +8,6 @@ whoever is interrupted repeats the deletion. Mirrors NamespacesBase and Namespac
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
@@ -89,7 +88,7 @@ class Namespaces:
         self._store = store
         self._topics = topics
         self._coming = Turns[None](store)
-        self._going: dict[str, asyncio.Event] = {}  # set when that is over
+        self._going = Turns[str](store)
 
     @property
     def coming(self) -> contextlib.AbstractAsyncContextManager[None]:
@@ -194,16 +193,11 @@ class Namespaces:
     async def delete(self, name: str, force: bool) -> None:
         """Deletes a namespace, with force together with its topics; who is interrupted repeats it.
 
-        Raises NamespaceNotFound, NamespaceNotEmpty, and what keeps a topic from being deleted.
+        Raises NamespaceNotFound, NamespaceNotEmpty, Unavailable for who has waited for another one
+        who does so, and what keeps a topic from being deleted.
         """
-        while name in self._going:
-            await self._going[name].wait()
-        over = self._going[name] = asyncio.Event()
-        try:
+        async with self._going.turn(name):
             await self._delete(name, force)
-        finally:
-            del self._going[name]
-            over.set()
         log.info("a namespace was deleted", namespace=name)
 
     async def _delete(self, name: str, force: bool) -> None:

@@ -21,6 +21,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import Log
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.turns import WaitedTooLong
 from pyxbroker.mledger.cursor import CursorClosed, CursorDeleted, CursorError
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
@@ -39,6 +40,11 @@ class Told(NamedTuple):
 
 # The first row that an error is of counts.
 TABLE = (
+    Told(
+        WaitedTooLong,
+        MetadataStoreError,
+        "Others have been changing the same for too long; try again later.",
+    ),
     Told(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
     Told(ManagedLedgerTerminated, TopicTerminated, None),
     Told(

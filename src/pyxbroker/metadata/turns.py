@@ -3,6 +3,10 @@
 Nobody waits for a turn longer than the store lets an operation wait. While it hangs, whoever has
 the turn learns of that when their operation's time is up, and with them all who wait behind: each
 of those would only wait as long again.
+
+A turn may last long while the store is well: a schema is compared with every version of its topic
+under a transitive strategy, a namespace is deleted with all that is in it. Then who waits behind it
+is refused alone, when their own time is up, and so is who waits for that turn within another one.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ K = TypeVar("K", bound=Hashable)
 Line = deque["asyncio.Future[None]"]
 
 
+class WaitedTooLong(Unavailable):
+    """Others had the turn for as long as anybody waits for it; the store may be well."""
+
+
 class Turns(Generic[K]):
     """Remembers only keys that somebody has the turn of."""
 
@@ -32,8 +40,8 @@ class Turns(Generic[K]):
 
     @asynccontextmanager
     async def turn(self, key: K) -> AsyncIterator[None]:
-        """Within it nobody else has the turn of the key. Raises Unavailable for who waits too long,
-        or behind somebody to whom the store was unavailable.
+        """Within it nobody else has the turn of the key. Raises WaitedTooLong, and Unavailable
+        behind somebody to whom the store was that.
         """
         line = self._lines.get(key)
         if line is None:
@@ -42,9 +50,12 @@ class Turns(Generic[K]):
             await self._wait(key, line)
         try:
             yield
+        except WaitedTooLong:
+            # That was another turn, which those who wait for this one may not even want.
+            raise
         except Unavailable as error:
             for place in line:
-                _refuse(place, str(error))
+                _refuse(place, Unavailable(str(error)))
             raise
         finally:
             self._pass_on(key, line)
@@ -53,13 +64,11 @@ class Turns(Generic[K]):
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         line.append(place)
-        timer = loop.call_later(
-            self._patience_s,
-            _refuse,
-            place,
+        late = WaitedTooLong(
             f"other changes before this one have waited {self._patience_s:g} s for the metadata"
-            " store, or taken so long",
+            " store, or taken so long"
         )
+        timer = loop.call_later(self._patience_s, _refuse, place, late)
         try:
             await place
         except asyncio.CancelledError:
@@ -68,6 +77,7 @@ class Turns(Generic[K]):
             raise
         finally:
             timer.cancel()
+            del place, late  # what they hold has this frame in its traceback
 
     def _pass_on(self, key: K, line: Line) -> None:
         while line:
@@ -78,6 +88,6 @@ class Turns(Generic[K]):
         del self._lines[key]
 
 
-def _refuse(place: asyncio.Future[None], why: str) -> None:
+def _refuse(place: asyncio.Future[None], error: Unavailable) -> None:
     if not place.done():
-        place.set_exception(Unavailable(why))
+        place.set_exception(error)

@@ -83,7 +83,9 @@ class WatchedPaths:
     A path is noted when the answer says that its watch is set: kazoo keeps none for a get or a list
     of what is not there. So there are as many as nodes are there, and the few that are asked for to
     come to be. kazoo calls on its own threads; `hand_over` brings that to the loop, where `notify`
-    is called, be it before the answer is looked at.
+    is called, be it before the answer is looked at. Then the path is noted although its watch is
+    spent, and stays so until it is read and changes again, or the connection is lost: it is told
+    once too often, where what was not noted by mistake would be told too seldom.
     """
 
     def __init__(

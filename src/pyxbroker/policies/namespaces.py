@@ -336,9 +336,14 @@ class NamespacePolicies:
             try:
                 path = paths.namespace_policies(namespace.name)
                 value = await self._cache.get(path)
-                if value is None and namespace.followers:
-                    # Its topics are to hear of it when it comes back.
-                    namespace.is_changed |= await self._store.exists(path, watch=True)
+                # Its topics are to hear of it when it comes back. What they hear while it is asked
+                # for counts whatever the answer.
+                if (
+                    value is None
+                    and namespace.followers
+                    and await self._store.exists(path, watch=True)
+                ):
+                    namespace.is_changed = True
             except MetadataError as error:
                 log.warning(
                     "policies cannot be read, those before stay",

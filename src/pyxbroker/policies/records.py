@@ -78,25 +78,46 @@ async def change_record(
     Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
     record that cannot be read, MetadataError.
     """
-    slices = Slices()  # to read, to change and to write a large record takes some milliseconds each
-    async with cache.turn(path):
-        for _ in range(ROUNDS_MAX):
-            found = await store.get(path)
-            if found is None:
-                return None
-            await slices.pause()
-            fields = fields_of(path, found.value)
-            await slices.pause()
+
+    def changed(fields: Fields | None) -> Fields | None:
+        if fields is not None:
             change(fields)
-            await slices.pause()
-            try:
-                await store.put(path, to_json(fields), found.version)
-            except BadVersion:
-                continue
-            finally:
-                # Also when nobody knows whether it was written.
-                cache.forget(path)
-            return fields
+        return fields
+
+    async with cache.turn(path):
+        return await rewrite(store, path, changed, cache.forget)
+
+
+async def rewrite(
+    store: MetadataStore,
+    path: str,
+    changed: Callable[[Fields | None], Fields | None],
+    on_written: Callable[[str], None] = lambda path: None,
+) -> Fields | None:
+    """Writes what becomes of a record, or of None where there is none, and returns it: within a
+    turn of the record. None is not written. `on_written` is called also when nobody knows whether
+    it was.
+
+    Raises what `changed` does, and change_record.
+    """
+    slices = Slices()  # to read, to change and to write a large record takes some milliseconds each
+    for _ in range(ROUNDS_MAX):
+        found = await store.get(path)
+        await slices.pause()
+        before = None if found is None else fields_of(path, found.value)
+        await slices.pause()
+        fields = changed(before)
+        if fields is None:
+            return None
+        version = MUST_NOT_EXIST if found is None else found.version
+        await slices.pause()
+        try:
+            await store.put(path, to_json(fields), version)
+        except BadVersion:
+            continue
+        finally:
+            on_written(path)
+        return fields
     raise ConcurrentModification("Concurrent modification")
 
 

@@ -93,7 +93,7 @@ async def partitions_there(
         nodes = await store.children(paths.managed_ledgers(name.namespace, name.domain))
         for node in nodes:
             if node.startswith(prefix):
-                index = _index_of(node[len(prefix) :])
+                index = index_of(node[len(prefix) :])
                 if 0 <= index < count:
                     found.add(index)
             await slices.pause()
@@ -110,7 +110,7 @@ async def partitions_there(
     return sorted(found)
 
 
-def _index_of(digits: str) -> int:
+def index_of(digits: str) -> int:
     """The number of a partition from the end of its name; -1 for what is none."""
     if not (digits.isascii() and digits.isdigit()) or len(digits) > INDEX_DIGITS_MAX:
         return -1

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -44,6 +45,8 @@ from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound, Put
+from pyxbroker.metadata.turns import Turns
+from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ class PartitionedTopics:
         self._cache = cache
         self._topics = topics
         self._being_changed: dict[TopicName, asyncio.Event] = {}  # set when that is over
+        self._asked_for_first = Turns[TopicName](store)
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -141,23 +145,34 @@ class PartitionedTopics:
     async def _create_default(self, name: TopicName, count: int) -> int:
         """The partitions of a topic that somebody asks for first, and others at the same time."""
         self._check_count(count)
-        while name in self._being_changed:
-            await self._being_changed[name].wait()
-        with self._changing(name):
-            if await self._topics.comes_to_be(name):
-                return 0
-            policies = await self._topics.policies(name)
-            fields = {"partitions": count, "deleted": False}
-            try:
-                async with self._topics.room(name, policies, partial(self._missing, name, count)):
-                    version = await self._write(name, fields, MUST_NOT_EXIST)
-            except BadVersion:
-                return (await self.read(name)).partitions
-            if await self._is_taken(name):
-                await self._forget(name, version)
-                return 0
+        async with self._asked_for_first.turn(name):
+            await self._unchanged(name)
+            with self._changing(name):
+                if await self._topics.comes_to_be(name):
+                    return 0
+                policies = await self._topics.policies(name)
+                fields = {"partitions": count, "deleted": False}
+                try:
+                    async with self._room(name, policies, count):
+                        version = await self._write(name, fields, MUST_NOT_EXIST)
+                except BadVersion:
+                    return (await self.read(name)).partitions
+                if await self._is_taken(name):
+                    await self._forget(name, version)
+                    return 0
         log.info("a partitioned topic was made", topic=name, partitions=count)
         return count
+
+    async def _unchanged(self, name: TopicName) -> None:
+        """Waits until nobody makes or deletes partitions of the topic. Raises ServiceNotReady when
+        that takes longer than anybody waits for the store.
+        """
+        until = time.monotonic() + self._store.operation_timeout_s
+        while (over := self._being_changed.get(name)) is not None:
+            try:
+                await asyncio.wait_for(over.wait(), until - time.monotonic())
+            except asyncio.TimeoutError:
+                raise _being_changed(name) from None
 
     async def check_name(self, name: TopicName, create: bool) -> bool:
         """Whether opening a topic may make it, as far as partitions are concerned.
@@ -218,14 +233,20 @@ class PartitionedTopics:
             if await self._topics.comes_to_be(name):
                 raise TopicExists(f"Topic {name} exists already.")
             await self._topics.forget_former(name)
-            async with self._topics.room(name, policies, partial(self._missing, name, count)):
+            async with self._room(name, policies, count):
                 taken = await self._create(name, count, fields)
             if taken is not None:
-                # Partitions are opened to be deleted. Who opens topics may wait for the room.
                 await self._withdraw(name, taken, count)
 
-    async def _missing(self, name: TopicName, count: int) -> int:
-        return count - len(await self.existing(name, count))
+    def _room(
+        self, name: TopicName, policies: Policies, count: int
+    ) -> AbstractAsyncContextManager[None]:
+        """Within it the first `count` partitions may be made, as with Topics.room."""
+
+        async def missing() -> int:
+            return count - len(await self.existing(name, count))
+
+        return self._topics.room(name, policies, missing, count)
 
     async def _create(
         self, name: TopicName, count: int, fields: dict[str, Any]

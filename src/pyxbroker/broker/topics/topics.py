@@ -12,7 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from pyxbroker.base.errors import (
     SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
-    TopicsLimitReached,
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
@@ -330,29 +329,20 @@ class Topics:
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {why}.") from error
 
     def room(
-        self, name: TopicName, policies: Policies, missing: Callable[[], Awaitable[int]]
+        self,
+        name: TopicName,
+        policies: Policies,
+        missing: Callable[[], Awaitable[int]],
+        partitions: int = 0,
     ) -> AbstractAsyncContextManager[None]:
-        """Within it `missing` topics may be made, of which persistent ones count; others of the
-        namespace wait.
+        """Within it a topic, or so many partitions of it, may be made: those that are `missing`, of
+        which persistent ones count.
 
         Raises TopicsLimitReached when the namespace has as many as it may have.
         """
         if not policies.topics_max or name.is_system:
             return UNLIMITED
-        return self._room(name, policies.topics_max, missing)
-
-    @asynccontextmanager
-    async def _room(
-        self, name: TopicName, limit: int, missing: Callable[[], Awaitable[int]]
-    ) -> AsyncIterator[None]:
-        if not await missing():
-            yield
-            return
-        async with self._counts.turn(name.namespace):
-            count = await missing()
-            if count and await self._counts.get(name.namespace) + count > limit:
-                raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
-            yield
+        return self._counts.room(name, policies.topics_max, missing, partitions)
 
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:

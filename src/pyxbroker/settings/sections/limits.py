@@ -27,8 +27,9 @@ class Limits(Section, title="Limits"):
         " commands under way, of all connections. Beyond it the connection with most is closed, or"
         " refused what it asks for; 0 is no limit. Clients that are not let in yet have a quarter"
         " of it, and give way first. Answers of REST that are not read yet have a quarter as much"
-        " besides, and so have the bodies of its requests: together it may be six quarters. Apache"
-        " Pulsar has no such limit.",
+        " besides, and so have the bodies of its requests: together it may be six quarters. Both"
+        " begin where connections leave room for them, and while these use all of it those of more"
+        " than 64 KiB are refused (503). Apache Pulsar has no such limit.",
         unit="MiB",
     )
     maxClientStateSizeInMBPerConnection: int = setting(
