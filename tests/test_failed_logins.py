@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import json
 import socket
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +37,12 @@ from pyxbroker.broker.commands.login import shown_by
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
+from test_audit import lines, told
 from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
+from test_waiting_requests import reset
+from web_client import Run, Served, dial, run, served, until
+
+__all__ = ["lines", "run"]
 
 BAD = token("me", SECRET[::-1])
 WRONG = AuthenticationError("as shown")
@@ -230,6 +238,13 @@ def test_a_request_that_cannot_be_checked_now_is_no_guess(unreachable: str, anon
     assert [each.status for each in answers] == [expected] * 3 + [200]
 
 
+def application_of(store: MemoryStore, **more: Any) -> tuple[FakeService, Application]:
+    config = Config(**settings(**more))
+    service = FakeService(store, config)
+    service.authentication = Authentication(config)
+    return service, Application(cast(Any, service), cast(Any, service))
+
+
 def ask(
     headers: list[tuple[str, str]], common_name: str = "", *, at_once: bool = False, **more: Any
 ) -> list[Response]:
@@ -240,10 +255,7 @@ def ask(
     async def main() -> list[Response]:
         store = MemoryStore()
         await store.open()
-        config = Config(**settings(**more))
-        service = FakeService(store, config)
-        service.authentication = Authentication(config)
-        application = Application(cast(Any, service), cast(Any, service))
+        _, application = application_of(store, **more)
         requests = []
         for address, shown in headers:
             body = Body(0, lambda: None)
@@ -370,15 +382,21 @@ PASSWORDS: dict[str, Any] = {
 }
 
 
-def looked_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The passwords that are checked from now on, in a thread."""
-    assert broker.service.authentication is not None
-    [provider] = broker.service.authentication._in_order
+def looked_at(
+    authentication: Authentication | None,
+    monkeypatch: pytest.MonkeyPatch,
+    may_end: threading.Semaphore | None = None,
+) -> list[bytes]:
+    """The passwords that are checked from now on, in a thread; each check ends when it may."""
+    assert authentication is not None
+    [provider] = authentication._in_order
     assert isinstance(provider, BasicProvider)
     check, seen = provider._is_right, []
 
     def noted(user: str, password: bytes) -> bool:
         seen.append(password)
+        if may_end is not None:
+            may_end.acquire(timeout=5)  # a test that fails ends as well
         return check(user, password)
 
     monkeypatch.setattr(provider, "_is_right", noted)
@@ -402,7 +420,7 @@ def test_of_many_guesses_at_once_no_more_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        seen = looked_at(broker, monkeypatch)
+        seen = looked_at(broker.service.authentication, monkeypatch)
         guesses = [by_password(0, f"wrong {number}") for number in range(60)]
         codes = await all_at_once(broker, guesses)
         assert len(seen) == 2
@@ -438,6 +456,143 @@ def test_of_many_requests_with_guesses_at_once_no_more_are_looked_at() -> None:
     basic = [base64.b64encode(b"user-0:wrong %d" % number).decode() for number in range(60)]
     answers = ask([("a", f"Basic {each}") for each in basic], at_once=True, **PASSWORDS)
     assert Counter(each.status for each in answers) == {401: 2, 429: 58}
+
+
+# --- whose client has hung up -----------------------------------------------------------------
+
+
+async def hang_up(
+    broker: Broker, command: Any, seen: list[bytes], ends: threading.Semaphore
+) -> None:
+    """A client that goes while its password is checked, and is gone before the check ends."""
+    client, before = Client(broker), len(seen)
+    client.send(command)
+    await until(lambda: len(seen) > before)
+    client.far.close()
+    await until(lambda: client.connection.closed)
+    ends.release()
+    await until(lambda: not client.connection.session.tasks)
+
+
+def test_guesses_whose_clients_hang_up_are_failed_logins_each_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        ends = threading.Semaphore(0)
+        seen = looked_at(broker.service.authentication, monkeypatch, ends)
+        await hang_up(broker, by_password(0, "wrong 0"), seen, ends)
+        await keep_out(broker, by_password(0, "wrong 0"))  # known as wrong: it is not checked again
+        client = Client(broker)
+        client.send(by_password(0, "wrong 1"))
+        assert (await client.receive("error")).error == TooManyRequests.code
+        assert seen == [b"wrong 0"]
+        assert not broker.service.failed_logins._under_way
+        *guesses, refused = told(lines)
+        assert guesses == 2 * [
+            {
+                "event": "login failed",
+                "address": "",
+                "operation": "login by CONNECT",
+                "method": "basic",
+                "reason": "Unknown user or invalid password",
+            }
+        ]
+        assert "Too many logins" in refused["reason"]
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+def test_what_is_right_counts_as_nothing_when_its_client_hangs_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        ends, found = threading.Semaphore(0), broker.service.failed_logins
+        seen = looked_at(broker.service.authentication, monkeypatch, ends)
+        await hang_up(broker, by_password(0, "right"), seen, ends)
+        assert not (found._failures or found._right or found._under_way or told(lines))
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+def test_who_hangs_up_while_its_password_waits_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        ends = threading.Semaphore(0)
+        seen = looked_at(broker.service.authentication, monkeypatch, ends)
+        first, second = Client(broker), Client(broker)
+        first.send(by_password(0, "right"))
+        await until(lambda: seen)
+        second.send(by_password(1, "wrong"))
+        await until(lambda: second.connection.session.tasks)
+        await asyncio.sleep(0.01)
+        second.far.close()
+        await until(lambda: not second.connection.session.tasks)
+        ends.release()
+        await first.receive("connected")
+        assert seen == [b"right"] and not told(lines)
+
+    serve(tmp_path, scenario, **PASSWORDS)
+
+
+@asynccontextmanager
+async def web(answers: list[int], **more: Any) -> AsyncIterator[tuple[Served, Authentication]]:
+    """A web server, the statuses of whose answers are noted, sent or not."""
+    store = MemoryStore()
+    await store.open()
+    service, application = application_of(store, **more)
+    assert service.authentication is not None
+
+    async def answer_to(request: Request) -> Response:
+        response = await application.answer(request)
+        answers.append(response.status)
+        return response
+
+    async with served(answer_to) as one:
+        yield one, service.authentication
+    await store.close()
+
+
+@pytest.mark.parametrize(("anonymous", "statuses"), [("", [401, 401, 429]), ("nobody", [429])])
+def test_guesses_by_http_whose_clients_hang_up_are_failed_logins_each_told_once(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: io.StringIO,
+    anonymous: str,
+    statuses: list[int],
+) -> None:
+    """As anonymous nothing is done for who has gone."""
+    answers: list[int] = []
+
+    async def main() -> None:
+        ends = threading.Semaphore(0)
+        async with web(answers, anonymousUserRole=anonymous, **PASSWORDS) as (one, authentication):
+            seen = looked_at(authentication, monkeypatch, ends)
+            for number in range(3):
+                basic = base64.b64encode(b"user-0:wrong %d" % number)
+                reader, writer = await dial(one)
+                writer.write(
+                    b"GET /admin/v2/clusters HTTP/1.1\r\nHost: b\r\n"
+                    b"Authorization: Basic " + basic + b"\r\n\r\n"
+                )
+                if number == 2:
+                    assert (await reader.readline()).split()[1] == b"429"
+                else:
+                    await until(lambda number=number: len(seen) > number)
+                    reset(writer)
+                    await until(lambda: not one.server._connections)
+                    ends.release()
+                    await until(lambda: not one.server._tasks)
+                writer.close()
+        assert seen == [b"wrong 0", b"wrong 1"]
+
+    run(main)
+    assert answers == statuses
+    *guesses, refused = told(lines)
+    assert [(each["operation"], each["address"]) for each in guesses] == 2 * [
+        ("login by HTTP", "127.0.0.1")
+    ]
+    assert "Too many logins" in refused["reason"]
 
 
 class Visitor:

@@ -356,3 +356,27 @@ def test_what_is_behind_a_proxy_and_was_proved_is_asked_for_again(
         assert client.connection.session.principal == Principal("proxy", "me")
 
     serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)
+
+
+def test_who_has_proved_who_it_is_is_closed_when_the_credentials_of_its_proxy_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        def behind(proxy: str) -> Any:
+            return connect(
+                proxy,
+                feature_flags=REFRESHES,
+                original_principal="me",
+                original_auth_data=token("me"),
+                original_auth_method="token",
+            )
+
+        client = await let_in(broker, behind(token("proxy", exp=50)))
+        stays = await let_in(broker, behind(token("proxy", exp=500)))
+        expire(broker, monkeypatch, later_s=10)
+        assert await client.quiet() == []
+        expire(broker, monkeypatch)
+        assert await client.quiet_until_closed() == await stays.quiet() == []
+        assert not stays.connection.closed
+
+    serve(tmp_path, scenario, proxyRoles="proxy", authenticateOriginalAuthData=True)

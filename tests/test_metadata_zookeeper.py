@@ -279,6 +279,30 @@ async def test_watched_paths_are_reported_after_a_reconnection(
 
 
 @coroutine_test
+async def test_what_was_read_stays_good_while_the_server_is_away_and_not_when_it_is_back(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    """Also when the session is lost: nothing is dropped before what has changed can be read."""
+    path, other = "/admin/policies/t/n", "/admin/policies/t/other"
+    async with backend.store(session_timeout_ms=1200, operation_timeout_ms=500) as store:
+        cache, events = MetadataCache(store), _record(store)
+        await asyncio.gather(store.put(path, b"before"), store.put(other, b"before"))
+        assert await cache.get(path) == b"before"
+        server.kill()
+        await _until(lambda: SessionEvent.SESSION_LOST in events)
+        assert await cache.get(path) == b"before"
+        with pytest.raises(Unavailable):
+            await cache.get(other)
+        await asyncio.to_thread(server.start)
+        async with backend.store() as theirs:
+            await theirs.put(path, b"after")
+        await _until(lambda: events == LOST_AND_FOUND)
+        await _until(lambda: path not in cache._values)
+        assert await cache.get(path) == b"after"
+        cache.close()
+
+
+@coroutine_test
 async def test_callbacks_run_on_the_loops_thread(backend: Backend, server: ZooKeeperServer) -> None:
     async with backend.store() as store:
         threads: set[int] = set()

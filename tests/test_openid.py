@@ -497,6 +497,8 @@ def test_without_https_an_issuer_is_asked_only_when_the_settings_say_so(tmp_path
         {"n": "!"},
         {"n": 5},
         {"e": ""},
+        {"e": "AQAAAAE"},  # 2^32 + 1
+        {"e": base64.urlsafe_b64encode((2**2000 + 1).to_bytes(251, "big")).rstrip(b"=").decode()},
         {"d": "AA"},
         {"kid": None},
         {"kid": 5},
@@ -512,6 +514,7 @@ def test_a_key_that_nothing_can_be_checked_with_is_passed_over(changes: dict[str
 
 def test_a_small_key_is_passed_over_and_a_curve_has_one_algorithm() -> None:
     assert parse_key(public_jwk(rsa_key(1024), "k"))[1] is None
+    assert parse_key(public_jwk(rsa_key(), "k") | {"e": "_____w"})[1] is not None  # 2^32 - 1
     found = parse_key(public_jwk(ec_key(), "k"))[1]
     assert found is not None and found.algorithms == ["ES256"]
 

@@ -146,6 +146,44 @@ def test_a_check_whose_asker_has_gone_keeps_the_thread_and_is_a_guess_all_the_sa
     assert run(scenario).seen == [b"guess", b"2"]
 
 
+@pytest.mark.parametrize(("password", "is_told"), [(b"guess", True), (b"right", False)])
+def test_who_goes_while_its_password_is_checked_is_told_that_it_is_wrong_and_no_more(
+    password: bytes, is_told: bool
+) -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        [task] = await begin(checks, gate, "a", password)
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.open()
+        [found] = await asyncio.gather(task, return_exceptions=True)
+        assert found is False if is_told else isinstance(found, asyncio.CancelledError)
+        assert await checks.check("a", gate.check, b"right")
+
+    assert run(scenario).seen == [password, b"right"]
+
+
+def test_a_defect_of_a_check_is_told_whoever_has_gone() -> None:
+    def broken(password: bytes) -> bool:
+        may_fail.wait()
+        raise ZeroDivisionError("broken")
+
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        task = asyncio.ensure_future(checks.check("a", broken, b"1"))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        may_fail.set()
+        with pytest.raises(ZeroDivisionError):
+            await task
+        gate.open()
+        assert await checks.check("a", gate.check, b"right")
+
+    may_fail = threading.Event()
+    run(scenario)
+
+
 def test_who_gave_way_and_has_gone_had_no_turn() -> None:
     """One check at a time, also when somebody is told to go in the moment in which it goes."""
 

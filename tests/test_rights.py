@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from harness.tokens import settings, token
 
+from fake_service import FakeService
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
@@ -39,10 +40,12 @@ from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.broker.commands.command import no_resource
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import authentication_of
 from pyxbroker.settings.config import Config
 from test_logins import connect, let_in
+from test_metadata_away import refuse
 
 TENANT, NAMESPACE = TenantName("public"), NamespaceName("public", "default")
 T = TopicName.get(TOPIC)
@@ -520,6 +523,20 @@ def test_a_record_that_cannot_be_read_grants_nothing(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_while_metadata_is_not_there_grants_that_were_read_before_stay_good(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("np")))
+        assert not hasattr(await client.produce(1), "error")
+        refuse(broker.node, "get", Unavailable("it is away"))
+        assert not hasattr(await client.produce(2), "error")
+        stranger = await let_in(broker, connect(token("nobody")))
+        assert (await stranger.produce(1)).error == AuthorizationError.code
+        other = await client.produce(3, topic="persistent://public/other/t")
+        assert other.error == MetadataStoreError.code
+
+    serve(tmp_path, scenario)
+
+
 # --- REST -------------------------------------------------------------------------------------
 
 
@@ -582,6 +599,25 @@ def test_each_resource_is_for_those_alone_who_have_its_right(
         for role in filter(None, ROLES):
             status = await rest(broker, method, path, role)
             assert (status != refused) == (role in allowed), (role, status)
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_for_whoever_is_known_needs_no_right(tmp_path: Path) -> None:
+    """The names of all topics among it, by /metrics, as in Apache Pulsar."""
+    brokers = "/admin/v2/brokers"
+
+    async def scenario(broker: Broker) -> None:
+        broker.config.authenticateMetricsEndpoint = True
+        store: Any = broker.node.store
+        source: Any = FakeService(store)
+        for path in ("/metrics", "/openapi.json", f"{brokers}/ready", f"{brokers}/version"):
+            body = Body(0, lambda: None)
+            body.end()
+            head = {"authorization": f"Bearer {token('nobody')}"}
+            request = Request("GET", path, "", head, body)
+            answer = await Application(broker.service, source).answer(request)
+            assert answer.status == 200, path
 
     serve(tmp_path, scenario)
 

@@ -9,7 +9,7 @@ import hmac
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -234,6 +234,16 @@ class LongKey:
         return rsa.RSAPublicNumbers(65537, (1 << 8192) + 1).public_key()
 
 
+class Exponent(NamedTuple):
+    """A key with another public exponent."""
+
+    exponent: int
+
+    def public_key(self) -> Any:
+        modulus = rsa_key().public_key().public_numbers().n
+        return rsa.RSAPublicNumbers(self.exponent, modulus).public_key()
+
+
 LONG_KEY = LongKey()
 
 
@@ -256,6 +266,8 @@ LONG_KEY = LongKey()
         (of_public(rsa_key(), "ES256"), "no EC key"),
         (of_public(rsa_key(1024), "RS256"), "at least 2048"),
         (of_public(LONG_KEY, "RS256"), "at most 8192"),
+        (of_public(Exponent(2**32 + 1), "RS256"), "tokenPublicKey has a public exponent of 33"),
+        (of_public(Exponent(2**2000 + 1), "RS256"), r"2001 bits, and at most 2\^32 is taken"),
         ({"tokenAudienceClaim": "aud"}, "belong together"),
         ({"tokenAudience": "here"}, "belong together"),
     ],
@@ -267,6 +279,10 @@ def test_a_key_that_cannot_be_used_is_refused_and_not_told(
         TokenProvider(Config(**settings(**changed)))
     value = changed.get("tokenSecretKey", "")
     assert len(value) < 9 or value not in str(raised.value)
+
+
+def test_an_exponent_of_32_bits_is_taken() -> None:
+    TokenProvider(Config(**settings(**of_public(Exponent(2**32 - 1), "RS256"))))
 
 
 # --- by HTTP ----------------------------------------------------------------------------------

@@ -39,15 +39,15 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
                 verified = await authentication.verify_request(
                     request.headers, lambda: request.query, request.common_name
                 )
+            if verified.refused is not None:
+                _note_failed(request, method, shown, verified.refused)
     except AuthenticationError as error:
         _note_failed(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
     except TooManyRequests as error:
         _note_failed(request, method, shown, error)
         raise
-    if verified.refused is not None:
-        _note_failed(request, method, shown, verified.refused)
-    elif verified.provider is not None:
+    if verified.refused is None and verified.provider is not None:
         failed_logins.succeeded(method, shown)
     original = request.headers.get(ORIGINAL_HEADER)
     request.principal = Principal(verified.identity.role, original)

@@ -390,6 +390,8 @@ class HttpConnection(asyncio.Protocol):
             self._stranger, self._looking = stranger, asyncio.current_task()
             server.waits(self, True)
             yield
+            if self._transport.is_closing():
+                raise asyncio.CancelledError  # it was looked at to the end, and has gone
         finally:
             self._stranger = self._looking = None
             server.waits(self, False)
@@ -441,7 +443,8 @@ class HttpConnection(asyncio.Protocol):
             self._current = None  # each knows the other: no ring is left of them
             raise
         except ConnectionError:
-            return  # The client has gone.
+            self._current = None  # The client has gone, and here, too, no ring is left.
+            return
         except AnswersNotRead:
             # It is logged. The answer has begun: that it is not whole is all that can be said.
             self.abort()

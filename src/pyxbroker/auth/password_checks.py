@@ -16,7 +16,6 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.provider import NotChecked
@@ -51,36 +50,36 @@ class PasswordChecks:
     ) -> bool:
         """Whether a password is right that somebody from there shows; `known` is asked when its
         turn has come, as others may have shown the same. Raises NotChecked when too many wait.
+
+        Who is cancelled in the line is not checked. Who is cancelled later is told all the same
+        that a password is wrong: a guess is one whether or not its client stays for the answer.
         """
         if self._is_busy:
             await self._turn(network)
         self._is_busy = True
-        running: asyncio.Future[bool] | None = None
         try:
             found = known()
-            if found is not None:
-                return found
-            loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._thread, check, password)
-            is_right = await asyncio.shield(running)
-            self._note(network, is_right)
+            if found is None:
+                found = await self._look(network, check, password)
+            return found
         finally:
-            if running is None or running.done():
-                self._end_turn()
-            else:
-                # Who asked has gone, and the thread is busy all the same.
-                running.add_done_callback(partial(self._on_left, network))
+            self._is_busy = False
+            self._call_next()
+
+    async def _look(self, network: str, check: Callable[[bytes], bool], password: bytes) -> bool:
+        """What the thread finds, which is busy until then, whoever has gone."""
+        running = asyncio.get_running_loop().run_in_executor(self._thread, check, password)
+        has_left = False
+        while not running.done():
+            try:
+                await asyncio.wait((running,))
+            except asyncio.CancelledError:
+                has_left = True
+        is_right = running.result()
+        self._note(network, is_right)
+        if is_right and has_left:
+            raise asyncio.CancelledError
         return is_right
-
-    def _on_left(self, network: str, done: asyncio.Future[bool]) -> None:
-        """A check has ended whose asker has gone: a guess is one all the same."""
-        if not done.cancelled() and done.exception() is None:
-            self._note(network, done.result())
-        self._end_turn()
-
-    def _end_turn(self) -> None:
-        self._is_busy = False
-        self._call_next()
 
     def _note(self, network: str, is_right: bool) -> None:
         if is_right:

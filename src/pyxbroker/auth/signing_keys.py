@@ -12,7 +12,8 @@ from pyxbroker.base.properties import ConfigError
 
 SECRET_BITS_MIN = 256
 RSA_BITS_MIN = 2048
-RSA_BITS_MAX = 8192  # a check takes a fraction of a millisecond
+RSA_BITS_MAX = 8192  # a check takes a fraction of a millisecond,
+RSA_EXPONENT_MAX = 1 << 32  # unless the exponent is large: 65537 is usual
 CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 RSA_ALGORITHMS = [f"{kind}{size}" for kind in ("RS", "PS") for size in (256, 384, 512)]
 PUBLIC_ALGORITHMS = (*RSA_ALGORITHMS, *CURVES.values())
@@ -48,6 +49,12 @@ def public_algorithms(key: Any) -> list[str]:
         raise UnfitKey(f"has {key.key_size} bits, and at least {RSA_BITS_MIN} are needed")
     if key.key_size > RSA_BITS_MAX:
         raise UnfitKey(f"has {key.key_size} bits, and at most {RSA_BITS_MAX} are taken")
+    exponent = key.public_numbers().e
+    if exponent > RSA_EXPONENT_MAX:
+        raise UnfitKey(
+            f"has a public exponent of {exponent.bit_length()} bits, and at most 2^32 is taken;"
+            " 65537 is usual"
+        )
     return list(RSA_ALGORITHMS)
 
 

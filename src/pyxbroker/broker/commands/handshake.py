@@ -159,7 +159,9 @@ class Handshake:
         task.add_done_callback(on_done)
 
     def on_closed(self, connection: Connection) -> None:
-        """Who went away before it was let in is looked at no longer: it would hold its CONNECT."""
+        """Who went away before it was let in is looked at no longer, as it would hold its CONNECT;
+        but for the one whose password is being checked, which may be a guess.
+        """
         self._broker.client_memory.forget_stranger(connection)
         if connection.established or not connection.session.tasks:
             return
@@ -241,18 +243,16 @@ class Handshake:
             self._broker.failed_logins.succeeded(method, shown)
 
     def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
-        if connection.closed:
-            return
-        peer = connection.peer
+        peer, code, told = connection.peer, AuthenticationError.code, NOT_AUTHENTICATED
         if isinstance(error, TooManyRequests):
             log.warning("refused", peer=peer, reason=error)
-            _refuse(connection, error.code, str(error))
-            return
-        if isinstance(error, AuthenticationError):
+            code, told = error.code, str(error)
+        elif isinstance(error, AuthenticationError):
             log.warning("authentication failed", peer=peer, reason=error)
         else:
             log.failure("authentication failed", error, peer=peer)
-        _refuse(connection, AuthenticationError.code, NOT_AUTHENTICATED)
+        if not connection.closed:
+            _refuse(connection, code, told)
 
     def handle_auth_response(self, connection: Connection, message: Any) -> Any:
         """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
@@ -269,12 +269,19 @@ class Handshake:
 
     def check_credentials(self, live: list[Connection]) -> None:
         """Asks clients for newer credentials whose ones have expired, and closes those that cannot
-        have any, or that were asked before.
+        have any, that were asked before, or whose proxy's have expired.
         """
         now = time.time()
         for connection in live:
             login = connection.session.login
-            if connection.closed or login is None or not login.has_expired(now):
+            if connection.closed or login is None:
+                continue
+            if login.has_proxy_expired(now):
+                # A challenge is answered by who is behind it.
+                log.warning("closed: its proxy's credentials have expired", peer=connection.peer)
+                connection.close()
+                continue
+            if not login.has_expired(now):
                 continue
             if not login.can_refresh or login.is_challenged:
                 log.warning("closed: its credentials have expired", peer=connection.peer,

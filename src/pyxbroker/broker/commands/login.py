@@ -22,18 +22,25 @@ LEGACY_PREFIX = "AuthMethod"  # of the names in the enum of older clients
 class Login:
     """What a session's principal was made of, and what becomes of it when that expires."""
 
-    __slots__ = ("can_refresh", "is_challenged", "method", "verified")
+    __slots__ = ("_proxy_expires_at", "can_refresh", "is_challenged", "method", "verified")
 
-    def __init__(self, verified: Verified, method: str, can_refresh: bool) -> None:
-        self.verified = verified  # whose expiry counts
+    def __init__(
+        self, verified: Verified, method: str, can_refresh: bool, proxy: Verified | None = None
+    ) -> None:
+        self.verified = verified  # of the client: what it is asked for again
         self.method = method
         self.can_refresh = can_refresh
         self.is_challenged = False  # the client was asked, and has not answered
+        # Of a proxy that has shown its own besides.
+        self._proxy_expires_at = None if proxy is None else proxy.identity.expires_at
 
     def has_expired(self, now: float) -> bool:
         """Whether what was shown does not count any more. `now` is in seconds since 1970."""
-        expires_at = self.verified.identity.expires_at
-        return expires_at is not None and expires_at <= now
+        return _is_over(self.verified.identity.expires_at, now)
+
+    def has_proxy_expired(self, now: float) -> bool:
+        """The same of what its proxy has shown, which nobody can be asked for again."""
+        return _is_over(self._proxy_expires_at, now)
 
     async def renew(self, authentication: Authentication, method: str, shown: bytes) -> bool:
         """The client has answered a challenge; whether it is still the same one.
@@ -84,7 +91,11 @@ async def log_in(
     other = await authentication.verify(method, connect.original_auth_data.encode())
     if other.provider is None:
         role = other.identity.role  # whoever brings somebody anonymous is no more than that
-    return Principal(role, other.identity.role), Login(other, method, can_refresh)
+    return Principal(role, other.identity.role), Login(other, method, can_refresh, proxy=own)
+
+
+def _is_over(expires_at: float | None, now: float) -> bool:
+    return expires_at is not None and expires_at <= now
 
 
 def answer_of(message: Any) -> tuple[str, bytes] | None:
