@@ -50,6 +50,7 @@ from torture.hostile_scenes import Stage
 from torture.polite import NAMESPACE, TOPIC, Polite, PoliteLost, p99_ms
 
 TURN_MS_MAX = 20
+DEFECT_CHARACTERS = 6_000
 P99_MS_MAX = 20
 P99_RATIO_MAX = 2  # of what it is without anybody else
 ROW_S_MAX = 60
@@ -627,6 +628,13 @@ def held_up(broker: Broker) -> list[str]:
     return [line for line in text.splitlines() if '"the event loop was held up"' in line]
 
 
+def defects(broker: Broker) -> list[str]:
+    """What the broker's log says of errors that nobody has thought of: the first of them, whole."""
+    text = (broker.directory / "output.log").read_text(errors="replace")
+    _, found, told = text.partition("Traceback (most recent call last):")
+    return [found + told[:DEFECT_CHARACTERS]] if found else []
+
+
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -666,7 +674,7 @@ def main(arguments: list[str] | None = None) -> int:
                 flood_all(attack, 20 * options.times, options.only),
             )
             faults = print_all((row() for row in rows), alone)
-            for line in held_up(broker):
+            for line in held_up(broker) + defects(broker):
                 print(line)
             print(f"p99 without anybody else, in the end: {said(attack.alone(ALONE_S))}")
             print(f"The polite client has all of its {attack.polite.end()} messages.")

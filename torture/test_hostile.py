@@ -31,6 +31,7 @@ from torture.hostile import (
     Row,
     TimeIsUp,
     attack_all,
+    defects,
     exchange_until,
     flood_all,
     is_wanted,
@@ -387,7 +388,7 @@ def test_no_input_costs_the_others_much(attack: Attack) -> None:
         each_ms_max = PEERS_CPU_MS_MAX if cost.name in PEERS else FLOOD_CPU_MS_MAX
         if cost.cpu_ms > CPU_MS_MAX + cost.times * each_ms_max:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
-    assert not wrong, "\n" + "\n".join(wrong)
+    assert not wrong, "\n" + "\n".join(wrong + defects(attack.broker))
     assert attack.broker.memory_kib() < MEMORY_KIB_MAX
     assert attack.polite.end() > 100
 
