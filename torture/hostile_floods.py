@@ -240,7 +240,7 @@ def consumers_sent_away(port: int, web_port: int, most: int) -> int:
 
 def unread_lists(port: int, web_port: int, most: int) -> int:
     """Ten that ask again and again for a list of thousands of topics, and read none of it."""
-    topics, lists = min(most, 20_000), min(most // 10, 100)
+    topics, lists = min(most, 20_000), min(most // 20, 100)
     path = f"{BASE}/hostile-lists/partitions"
     web = http.client.HTTPConnection(HOST, web_port, timeout=60)
     with closing(web), ExitStack() as stack:
