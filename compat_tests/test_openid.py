@@ -132,20 +132,24 @@ def test_a_client_goes_on_over_a_change_of_keys_and_an_issuer_that_is_away(
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     before = issuer.asked[KEYS]
-    issuer.private = {"k2": rsa_key(3072)}
+    newer = f"after-{before}"
+    issuer.private = {newer: rsa_key(3072)}
     until, sent = time.monotonic() + 9, 0
     while time.monotonic() < until:
         producer.send(b"%d" % sent)
         sent += 1
         time.sleep(0.02)
     assert "closed: " not in scene.broker.output()
-    assert [consumer.receive(10_000).data() for _ in range(sent)] == [
-        b"%d" % number for number in range(sent)
-    ]
+    # Where the machine is busy a client may come back by itself, and repeat what it has no receipt
+    # for.
+    found: dict[bytes, None] = {}
+    while len(found) < sent:
+        found[consumer.receive(10_000).data()] = None
+    assert list(found) == [b"%d" % number for number in range(sent)]
     assert len(given) >= 2 and issuer.asked[KEYS] == before + 1
     # What was read lately is enough while nobody answers.
     issuer.delay_s = 30
-    other = scene.client(pulsar.AuthenticationToken(issuer.token("me", "k2")))
+    other = scene.client(pulsar.AuthenticationToken(issuer.token("me", newer)))
     round_trip(other, topic + "-other")
     other.close()
     client.close()
