@@ -49,6 +49,16 @@ def watch(client: Client, watcher_id: int) -> None:
     )
 
 
+async def reading_nothing(broker: Broker, asked: Callable[[Client, int], None]) -> Client:
+    """A client that has asked for long lists; as much as may be waits for it."""
+    await with_long_lists(broker)
+    client = await broker.client()
+    for request_id in range(ASKED):
+        asked(client, request_id)
+    await until(lambda: client.connection.pending_bytes > UNREAD_FREE_BYTES)
+    return client
+
+
 @pytest.mark.parametrize(
     ("asked", "answer", "names"),
     [
@@ -61,11 +71,7 @@ def test_lists_that_nobody_reads_are_not_made(
     tmp_path: Path, asked: Callable[[Client, int], None], answer: str, names: str
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        await with_long_lists(broker)
-        client = await broker.client()
-        for request_id in range(ASKED):
-            asked(client, request_id)
-        await until(lambda: client.connection.pending_bytes > UNREAD_FREE_BYTES)
+        client = await reading_nothing(broker, asked)
         await asyncio.sleep(0.1)
         assert client.connection.pending_bytes < UNREAD_FREE_BYTES + 2 * LIST_BYTES
         # A client that asks for little is served meanwhile, one that reads gets all.
@@ -80,11 +86,7 @@ def test_lists_that_nobody_reads_are_not_made(
 
 def test_a_client_that_has_gone_gets_no_more_lists(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await with_long_lists(broker)
-        client = await broker.client()
-        for request_id in range(ASKED):
-            ask(client, request_id)
-        await until(lambda: client.connection.pending_bytes > UNREAD_FREE_BYTES)
+        client = await reading_nothing(broker, ask)
         client.far.close()
         await until(lambda: not client.connection.session.tasks)
         assert broker.service.client_memory.used == 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.errors import NotAllowed, TooManyRequests
 from pyxbroker.broker.client_memory import TOTAL_SETTING, ClientMemory
 from pyxbroker.broker.commands.session import wait_for
+from pyxbroker.metadata.store import resolve
 
 if TYPE_CHECKING:
     from pyxbroker.connection import Connection
@@ -45,10 +46,5 @@ async def until_read(connection: Connection) -> None:
     """Until a client has read most of what waits for it, or has gone."""
     while not connection.closed and connection.pending_bytes > UNREAD_FREE_BYTES:
         is_read = asyncio.get_running_loop().create_future()
-        connection.when_writable(partial(_resolve, is_read))
+        connection.when_writable(partial(resolve, is_read, None))
         await wait_for(connection, is_read, None)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
