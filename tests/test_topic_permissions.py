@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pyxbroker.admin.resources import grants
 from pyxbroker.metadata import paths
 from test_admin_topics import DONE, P, Rest, run
@@ -120,6 +122,49 @@ def test_topics_of_one_namespace_are_granted_together(tmp_path: Path) -> None:
         assert await of_topics(rest) == both
         assert await ask("revoke", {"topic": f"{TOPICS}/t", "role": "r"}) == DONE
         assert await of_topics(rest) == {f"{TOPICS}/p": {"s": ["consume", "produce"]}}
+
+    run(tmp_path, scenario)
+
+
+def test_rights_on_many_topics_are_taken_away_in_one_look_at_what_is_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+
+    class Counting(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            looked_at.append(name)
+            return super().__getitem__(name)
+
+    async def scenario(rest: Rest) -> None:
+        await begin(rest)
+
+        async def ask(verb: str, entries: list[dict[str, Any]]) -> None:
+            answer = await rest("POST", f"{N}/{verb}PermissionsOnTopics", json.dumps(entries))
+            assert answer == DONE
+
+        roles = [f"r{i}" for i in range(300)]
+        await ask(
+            "grant",
+            [
+                {"topic": f"{TOPICS}/{name}", "role": each, "actions": ["sinks"]}
+                for name in EACH
+                for each in roles
+            ],
+        )
+        assert await of_topics(rest) == {
+            f"{TOPICS}/{name}": {each: ["sinks"] for each in roles} for name in EACH
+        }
+        monkeypatch.setattr(grants, "dict", Counting, raising=False)
+        await ask(
+            "revoke",
+            [
+                *({"topic": f"{TOPICS}/p", "role": each} for each in roles),
+                *({"topic": f"{TOPICS}/t", "role": each} for each in roles[1:]),
+            ],
+        )
+        assert await of_topics(rest) == {f"{TOPICS}/t": {"r0": ["sinks"]}}
+        assert sorted(looked_at) == sorted(f"{TOPICS}/{name}" for name in EACH)
 
     run(tmp_path, scenario)
 

@@ -478,7 +478,14 @@ OF_CLEARED_CROWD: dict[str, Request] = {
     ),
 }
 GRANTED = json.dumps(
-    [{"topic": scenes.LONG_TOPIC, "role": "r", "actions": ["produce"] * 100}] * 100
+    [
+        {
+            "topic": f"persistent://{scenes.GRANTS}/t{i % scenes.GRANTED_TOPICS}",
+            "role": f"{'r' * 200}{i}",
+            "actions": ["produce", "consume", "functions", "sources", "sinks", "packages"],
+        }
+        for i in range(1_000)
+    ]
 ).encode()
 MIGRATION = "/admin/v2/metadata/migration"
 KEYS_OF_METRICS = json.dumps(["k" * 250 + str(i) for i in range(100)]).encode()
@@ -555,7 +562,7 @@ ENDPOINTS |= {
             "POST",
             f"/admin/v2/namespaces/{verb}PermissionsOnTopics",
             GRANTED,
-            scene=scenes.big_topic,
+            scene=scenes.topics_with_grants,
         )
         for verb in ("grant", "revoke")
     },

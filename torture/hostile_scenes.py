@@ -41,12 +41,14 @@ VAST = 100_000  # partitions, the most that a topic may have; they are closed
 ENTRIES = 500  # of a list of clusters, ..., half of what there may be
 OTHERS_MAX = 400  # besides, which requests make and destroy
 VERSIONS = 5  # of a schema
+GRANTED_TOPICS = 400  # of one namespace
 ROLES_GRANTED = 200  # with names of 1,000 bytes: 512 KiB are all there may be
 TOGETHER = 500  # commands that are sent before their answers are read
 
 CROWD = "public/hostile-crowd"
 POLICIES = "public/hostile-policies"
 SCHEMAS = "public/hostile-schemas"
+GRANTS = "public/hostile-grants"
 VAST_NAMESPACE = "public/hostile-vast"
 
 
@@ -389,6 +391,16 @@ def _grant(stage: Stage) -> None:
     stage.ask(http("POST", f"{path}/{NAME}-{i}", b'["produce"]') for i in range(ROLES_GRANTED))
     names = json.dumps([f"r{i}" for i in range(1_000)]).encode()
     stage.ask_one("POST", f"{path}/subscription/s", names)
+
+
+def topics_with_grants(stage: Stage, numbers: range) -> None:
+    """A namespace with topics that roles may be granted."""
+    stage.namespace(GRANTS)
+    stage.once("grants", lambda: _fill_grants(stage))
+
+
+def _fill_grants(stage: Stage) -> None:
+    stage.fill(f"persistent://{GRANTS}/t{i}" for i in range(GRANTED_TOPICS))
 
 
 def namespace_properties(stage: Stage, numbers: range) -> None:

@@ -6,7 +6,8 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.admin.errors import HttpError
@@ -38,16 +39,22 @@ class Grant(NamedTuple):
 
 async def change_topics(request: Request, grants: list[Grant]) -> Response:
     """Changes what is granted for topics, which are of one namespace."""
+    granted: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    revoked: defaultdict[str, set[str]] = defaultdict(set)
+    for topic, role, actions in grants:
+        if actions is None:
+            revoked[str(topic)].add(role)
+        else:
+            granted[str(topic)][role] = actions
 
     def change(topics: dict[str, Any]) -> None:
-        for each in grants:
-            if each.actions is None:
-                _revoke(topics, str(each.topic), each.role)
-                continue
-            roles = (topics.get(str(each.topic)) or {}) | {each.role: each.actions}
-            if len(roles) > ENTRIES_MAX:
+        for name, roles in granted.items():
+            merged = (topics.get(name) or {}) | roles
+            if len(merged) > ENTRIES_MAX:
                 raise HttpError(400, f"A topic has at most {ENTRIES_MAX} such grants.")
-            topics[str(each.topic)] = roles
+            topics[name] = merged
+        if revoked:
+            _revoke(topics, revoked)
 
     namespace = grants[0].topic.namespace
     try:
@@ -57,16 +64,25 @@ async def change_topics(request: Request, grants: list[Grant]) -> Response:
     return Response.empty()
 
 
-def _revoke(topics: dict[str, Any], name: str, role: str) -> None:
-    """Of a topic, and of its partitions where it has some, as in Pulsar."""
-    partitions = name + PARTITIONED_TOPIC_SUFFIX
-    of_it = [each for each in topics if each == name or each.startswith(partitions)]
-    for each in of_it:
-        left = {other: actions for other, actions in (topics[each] or {}).items() if other != role}
+def _revoke(topics: dict[str, Any], revoked: Mapping[str, set[str]]) -> None:
+    """Of topics, and of their partitions where they have some, as in Pulsar: all of them in one
+    look at what is granted.
+    """
+    nobody: set[str] = set()
+    for name in list(topics):
+        above = name.rpartition(PARTITIONED_TOPIC_SUFFIX)[0]
+        of_it, of_all = revoked.get(name, nobody), revoked.get(above, nobody)
+        if not (of_it or of_all):
+            continue
+        left = {
+            role: actions
+            for role, actions in (topics[name] or {}).items()
+            if role not in of_it and role not in of_all
+        }
         if left:
-            topics[each] = left
+            topics[name] = left
         else:
-            del topics[each]
+            del topics[name]
 
 
 def auth_of(record: Fields, part: str) -> dict[str, Any]:

@@ -116,8 +116,8 @@ async def _grants(request: Request, is_grant: bool) -> list[Grant]:
     found = [_grant(each, is_grant) for each in body]
     if len({each.topic.namespace for each in found}) != 1:
         raise HttpError(400, "The namespace should be the same")
-    for each in found:
-        await check_there(request, each.topic)
+    for name in dict.fromkeys(each.topic for each in found):
+        await check_there(request, name)
     return found
 
 
