@@ -13,7 +13,7 @@ from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, Na
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.policies.records import change_namespace
+from pyxbroker.policies.records import change_namespace, read_cached
 
 PATH = paths.namespace_policies("a/b")
 
@@ -121,5 +121,41 @@ def test_a_change_that_raises_writes_nothing() -> None:
         await store.put(PATH, b"[1]")
         with pytest.raises(MetadataStoreError, match="cannot be read"):
             await change_namespace(store, cache, "a/b", refuse)
+
+    run(scenario)
+
+
+def test_a_record_is_parsed_once_until_it_changes() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        assert await read_cached(cache, PATH) is None
+        await store.put(PATH, b'{"a":1}')
+        first = await read_cached(cache, PATH)
+        assert first == {"a": 1}
+        assert await read_cached(cache, PATH) is first
+        await change_namespace(store, cache, "a/b", lambda fields: fields.update(a=2))
+        # Whoever still has the former one is not to see it change.
+        assert first == {"a": 1}
+        assert await read_cached(cache, PATH) == {"a": 2}
+        await store.put(PATH, b"[]")
+        for _ in range(2):
+            with pytest.raises(MetadataStoreError):
+                await read_cached(cache, PATH)
+        await store.put(PATH, b"")
+        assert await read_cached(cache, PATH) == {}
+
+    run(scenario)
+
+
+def test_parsed_records_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyxbroker.metadata.cache.PARSED_BYTES_MAX", 16)
+
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        both = [paths.namespace_policies(name) for name in ("a/b", "a/c")]
+        for path in both:
+            await store.put(path, b'{"abc":12}')
+        first = await read_cached(cache, both[0])
+        await read_cached(cache, both[1])
+        again = await read_cached(cache, both[0])
+        assert again == first and again is not first
 
     run(scenario)

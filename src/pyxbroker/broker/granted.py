@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyxbroker.broker.revoked_rights import Grants, granted_by
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
-from pyxbroker.policies.records import Fields, fields_of
+from pyxbroker.policies.records import Fields, read_cached
 
 
 class GrantRecords:
@@ -39,5 +39,4 @@ class GrantRecords:
         return record
 
     async def _read(self, path: str) -> Fields | None:
-        value = await self._cache.get(path)
-        return None if value is None else fields_of(path, value)
+        return await read_cached(self._cache, path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
 from pyxbroker.metadata.turns import Turns
 
 CACHED_NODES_MAX = 10_000
+PARSED_BYTES_MAX = 32 << 20  # of values that were parsed before what they say is let go of
 CACHED_PREFIX = "/admin/"
 ABOVE_ALL = CACHED_PREFIX.rstrip("/")
 NO_NAMES: frozenset[str] = frozenset()
@@ -22,6 +25,8 @@ class MetadataCache:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._values: OrderedDict[str, bytes] = OrderedDict()
+        self._parsed: dict[str, Any] = {}  # of some of those values, what they say
+        self._parsed_bytes = 0
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
         self._changing = Turns[str](store)
@@ -43,8 +48,22 @@ class MetadataCache:
             # Nothing changed while it was read, so what was read is what is there.
             self._values[path] = value
             if len(self._values) > CACHED_NODES_MAX:
-                self._values.popitem(last=False)
+                self._parsed.pop(self._values.popitem(last=False)[0], None)
         return value
+
+    def parsed(self, path: str, value: bytes, parse: Callable[[bytes], Any]) -> Any:
+        """What a value that get() has given says, kept as long as the value is: nobody may change
+        it. All who parse the values of one path do it alike. Raises what parse() does.
+        """
+        if self._values.get(path) is not value:
+            return parse(value)
+        if path not in self._parsed:
+            self._parsed_bytes += len(value)
+            if self._parsed_bytes > PARSED_BYTES_MAX:
+                self._parsed.clear()
+                self._parsed_bytes = len(value)
+            self._parsed[path] = parse(value)
+        return self._parsed[path]
 
     async def children(self, path: str) -> frozenset[str]:
         """The names of a node's children; for nodes with children that change seldom."""
@@ -68,7 +87,7 @@ class MetadataCache:
         kind, path = notification
         self._changes += 1
         if kind is not NotificationKind.CHILDREN_CHANGED:
-            self._values.pop(path, None)
+            self.forget_value(path)
         if kind is not NotificationKind.MODIFIED:
             self._children.pop(path, None)
             self._children.pop(parent_of(path), None)
@@ -78,7 +97,7 @@ class MetadataCache:
         and do not wait for the notification.
         """
         self._changes += 1
-        self._values.pop(path, None)
+        self.forget_value(path)
         while path != "/":
             self._children.pop(path, None)
             path = parent_of(path)
@@ -86,6 +105,7 @@ class MetadataCache:
     def forget_value(self, path: str) -> None:
         """A node's value may have changed; its children stay cached until a notification comes."""
         self._values.pop(path, None)
+        self._parsed.pop(path, None)
 
     def turn(self, path: str) -> AbstractAsyncContextManager[None]:
         """Whoever reads a node and then writes what has become of it does so alone in this process;

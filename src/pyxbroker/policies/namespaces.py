@@ -142,6 +142,18 @@ class NamespacePolicies:
         assert policies is not None
         return policies
 
+    async def record(self, name: str) -> dict[str, Any]:
+        """The fields of a namespace's record as it is now, which are not to be changed.
+
+        Raises NamespaceNotFound, MetadataStoreError when it cannot be read.
+        """
+        namespace = await self._read(name)
+        assert namespace.record is not None and namespace.policies is not None
+        if namespace.policies.refused == NAMES:
+            # The last one that was good may be an old one.
+            raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
+        return namespace.record.fields
+
     async def is_deleted(self, name: str) -> bool:
         """Whether a namespace is being deleted. Raises NamespaceNotFound when it is gone."""
         return (await self._read(name)).is_deleted
@@ -371,8 +383,9 @@ class NamespacePolicies:
             self._go_on(namespace)
         namespace.broker = self.broker
         before = namespace.policies
+        path = paths.namespace_policies(namespace.name)
         try:
-            record = Record(Level.NAMESPACE, namespace.name, decode(value))
+            fields = self._cache.parsed(path, value, decode)
         except ValueError as error:
             log.error(
                 "policies cannot be read, those before stay", namespace=namespace.name, error=error
@@ -380,6 +393,7 @@ class NamespacePolicies:
             if before is not None:
                 self._set(namespace, before._replace(refused=NAMES))
             return
+        record = Record(Level.NAMESPACE, namespace.name, fields)
         namespace.is_deleted = record.fields.get(DELETED) is True
         policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
         self._log_refusals(refusals, namespace.refusals)

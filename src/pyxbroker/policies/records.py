@@ -121,12 +121,22 @@ async def rewrite(
     raise ConcurrentModification("Concurrent modification")
 
 
-def fields_of(path: str, value: bytes) -> Fields:
+async def read_cached(cache: MetadataCache, path: str) -> Fields | None:
+    """The fields of a record, which are not to be changed; None when there is none. Raises
+    MetadataStoreError, MetadataError.
+    """
+    value = await cache.get(path)
+    if value is None:
+        return None
+    return fields_of(path, value, lambda value: cache.parsed(path, value, decode))
+
+
+def fields_of(path: str, value: bytes, parse: Callable[[bytes], Fields] = decode) -> Fields:
     """The fields of a record; none of an empty one. Raises MetadataStoreError."""
     if not value:
         return {}
     try:
-        return decode(value)
+        return parse(value)
     except ValueError as error:
         log.warning("a record in metadata cannot be read", path=path, error=error)
         raise MetadataStoreError("The record in metadata cannot be read.") from error

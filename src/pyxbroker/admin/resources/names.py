@@ -108,10 +108,10 @@ async def check_namespace(
     """
     slices = Slices()
     try:
-        record = await request.app.broker.namespaces.record(namespace)
+        record = await request.app.broker.topics.namespace_fields(namespace)
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
-    await slices.pause()  # it may be half a megabyte, and is read again by who changes it
+    await slices.pause()  # it may be half a megabyte that nobody had read yet
     if record.get(DELETED) is True and not may_be_going:
         raise HttpError(404, "Namespace is deleted")
 

@@ -56,7 +56,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
 from pyxbroker.policies.grants import forget_topic, has_grants
 from pyxbroker.policies.namespaces import NamespacePolicies
-from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
+from pyxbroker.policies.records import Change, Fields, change_namespace
 from pyxbroker.policies.table import of_broker
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
@@ -446,12 +446,10 @@ class Topics:
         )
 
     async def namespace_fields(self, name: str) -> Fields:
-        """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
-        path = paths.namespace_policies(name)
-        value = await self.cache.get(path)
-        if value is None:
-            raise NamespaceNotFound(f"Namespace {name} does not exist.")
-        return fields_of(path, value)
+        """What a namespace's record says, which is not to be changed. Raises NamespaceNotFound,
+        MetadataStoreError.
+        """
+        return await self._policies.record(name)
 
     async def change_namespace(self, name: str, change: Change) -> None:
         """Changes a namespace's record. Raises what policies.records does."""
