@@ -19,6 +19,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     ServiceNotReady,
 )
+from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
@@ -648,6 +649,29 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
         path = "/admin/v2/schemas/public/default/t/schema"
         assert await rest("DELETE", path) == (200, {"version": 1})
         assert await rest("DELETE", f"{path}?force=true") == (200, {"version": -1})
+
+    run(tmp_path, scenario)
+
+
+def test_a_half_with_many_values_is_told_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        many = "[" + "0," * SIGNS_MAX + "0]"
+        schema = Schema(SchemaType.KEY_VALUE, key_value_data(b'{"a":[1]}', many.encode()))
+        await broker.topics.schemas.find_or_create(ID, schema, FULL)
+        loads = json.loads
+
+        def checked(text: Any, **more: Any) -> Any:
+            assert text != many, "it was read"
+            return loads(text, **more)
+
+        monkeypatch.setattr(json, "loads", checked)
+        rest = Rest(broker)
+        path = "/admin/v2/schemas/public/default/t/schema"
+        _, newest = await rest("GET", path)
+        assert loads(newest["data"]) == {"key": {"a": [1]}, "value": many}
+        assert await rest("GET", f"{path}/0") == (200, newest)
 
     run(tmp_path, scenario)
 
