@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyxbroker.admin.resources import grants
+from pyxbroker.admin.grant_checks import ENTRIES_MAX
 from pyxbroker.metadata import paths
 from test_admin_topics import DONE, P, Rest, run
 
@@ -114,7 +114,7 @@ def test_topics_of_one_namespace_are_granted_together(tmp_path: Path) -> None:
             assert (await ask("grant", wrong))[0] == 400, wrong
         for body in ("{}", "x", ""):
             assert (await rest("POST", f"{N}/grantPermissionsOnTopics", body))[0] == 400
-        many = [one] * (grants.ENTRIES_MAX + 1)
+        many = [one] * (ENTRIES_MAX + 1)
         assert (await ask("grant", *many))[0] == 400
         # What is refused changes nothing.
         assert await of_topics(rest) == both
