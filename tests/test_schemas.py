@@ -26,6 +26,7 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
+from pyxbroker.schemas import avro as avro_schemas
 from pyxbroker.schemas import compatibility, records
 from pyxbroker.schemas.protobuf_native import FILES_MAX
 from pyxbroker.schemas.registry import NOT_FOUND, Rules, SchemaRegistry
@@ -627,6 +628,38 @@ def test_ten_thousand_versions_are_looked_at_in_slices(tmp_path: Path) -> None:
         with pytest.raises(IncompatibleSchema, match="which is the limit of this broker"):
             await schemas.find_or_create(ID, avro("a", "b", "c", "d"), FULL)
         ticking.cancel()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.KEY_VALUE])
+def test_a_new_schema_is_read_once_for_all_versions_that_it_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SchemaType
+) -> None:
+    def schema_of(*fields: str) -> Schema:
+        found = avro(*fields)
+        if kind is SchemaType.AVRO:
+            return found
+        types = (("key.schema.type", "AVRO"), ("value.schema.type", "AVRO"))
+        return Schema(kind, key_value_data(avro("k").data, found.data), types)
+
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        for number in range(6):
+            await schemas.find_or_create(ID, schema_of(*(f"f{n}" for n in range(number))), FULL)
+        parse = avro_schemas.parse
+        read: list[bytes] = []
+
+        def noted(data: bytes) -> Any:
+            read.append(data)
+            return parse(data)
+
+        new = avro("new")
+        monkeypatch.setattr(avro_schemas, "parse", noted)
+        await schemas.check(ID, schema_of("new"), "FULL_TRANSITIVE")
+        # Once to see that it is one, and once for all six versions.
+        assert read.count(new.data) == 2
+        assert len(set(read)) == 6 + 1 + (kind is SchemaType.KEY_VALUE)
 
     run(tmp_path, scenario)
 
