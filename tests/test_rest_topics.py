@@ -12,6 +12,7 @@ import pytest
 
 from pyxbroker.admin.resources import rest_topics
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.limits import TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TopicName
@@ -126,7 +127,7 @@ def test_partitions_take_turns_and_a_key_stays_in_one(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_key_is_short_and_hashed_only_where_there_are_partitions(
+def test_a_key_is_short_and_hashed_in_pieces_where_there_are_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(rest: Rest) -> None:
@@ -134,9 +135,9 @@ def test_a_key_is_short_and_hashed_only_where_there_are_partitions(
         assert await rest("PUT", f"{P}/p/partitions", "3") == DONE
         hashed: list[int] = []
 
-        def noted(key: str) -> int:
+        def noted(key: str, before: int) -> int:
             hashed.append(len(key))
-            return len(key)
+            return java_hash(key, before)
 
         monkeypatch.setattr(rest_topics, "java_hash", noted)
         short, long = "k" * TEXT_BYTES_MAX, "k" * (TEXT_BYTES_MAX + 1)
@@ -148,7 +149,10 @@ def test_a_key_is_short_and_hashed_only_where_there_are_partitions(
             assert refused["errorMsg"] == (
                 "The key is too long: it has 65537 bytes, and at most 65536 are allowed."
             )
-            assert hashed == ([] if name == "t" else [len(short)])
+            pieces = 0 if name == "t" else TEXT_BYTES_MAX // rest_topics.KEY_PIECE
+            assert hashed == [rest_topics.KEY_PIECE] * pieces
+        _, _, chosen = kept["messageId"].split(":")
+        assert int(chosen) == java_hash(short) % 3
 
     run(tmp_path, scenario)
 

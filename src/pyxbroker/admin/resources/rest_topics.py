@@ -45,6 +45,7 @@ ONE = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_MAX = 1_000
 BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
 CLUSTERS_MAX = 100
+KEY_PIECE = 4 << 10  # characters of a key that are hashed at once
 DEFINITION_CHARACTERS_MAX = -(-SCHEMA_BYTES_MAX // 3) * 4  # of base64
 FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
 NOT_REPLICATED = "__local__"
@@ -134,7 +135,7 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
         result: Json = {}
         results.append(result)
         try:
-            name = _of_key(whole, count, message, number)
+            name = await _of_key(whole, count, message, number, slices)
             if name not in opened:
                 opened[name] = await _opened(request, name)
             entry = await _entry(message, producer, encoder)
@@ -171,16 +172,23 @@ def _chosen(whole: TopicName, count: int, number: int) -> TopicName:
     return whole.partition(number % count) if count else whole
 
 
-def _of_key(whole: TopicName, count: int, message: Json, number: int) -> TopicName:
+async def _of_key(
+    whole: TopicName, count: int, message: Json, number: int, slices: Slices
+) -> TopicName:
     """The same as Pulsar's clients choose it: messages of one key go to one partition. Raises
     HttpError for a key that is too long, whether or not there are partitions.
     """
     key = message.get("key")
     if not isinstance(key, str) or not key:
         return _chosen(whole, count, number)
-    # Nothing else runs while it is hashed.
     check_length("key", key, limits.TEXT_BYTES_MAX, 400)
-    return _chosen(whole, count, java_hash(key) if count else number)
+    if not count:
+        return whole
+    found = 0
+    for at in range(0, len(key), KEY_PIECE):
+        found = java_hash(key[at : at + KEY_PIECE], found)
+        await slices.pause()
+    return _chosen(whole, count, found)
 
 
 async def _settled(publication: Publication, name: TopicName, version: int) -> Json:
