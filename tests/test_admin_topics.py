@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.resources import topics as resource
 from pyxbroker.admin.response import Response
+from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker import namespaces
 from pyxbroker.cluster.initialize import local_policies
@@ -351,6 +353,42 @@ def test_a_hash_at_the_boundary_belongs_to_the_upper_bundle() -> None:
         assert await listed(at, at + 1) == json.dumps([str(name)]).encode()
 
     asyncio.run(main())
+
+
+def test_non_persistent_topics_of_a_bundle_are_listed_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        store = rest.broker.node.store
+        local = json.dumps(local_policies(4)).encode()
+        await store.put(paths.local_policies("public/default"), local)
+        names = [f"non-persistent://public/default/t{n}" for n in range(40)]
+        for name in names:
+            await rest.broker.topic(name)
+        monkeypatch.setattr(resource, "SLICE", 4)
+        looked: list[list[TopicName]] = []
+        in_slices = resource._in_slices
+
+        async def noted(items: list[TopicName]) -> AsyncIterator[list[TopicName]]:
+            async for some in in_slices(items):
+                looked.append(some)
+                yield some
+
+        monkeypatch.setattr(resource, "_in_slices", noted)
+        # It is asked outside of the slices for none.
+        monkeypatch.setattr(Bundle, "__contains__", None)
+        last = "0xc0000000"
+        found = []
+        for low, high in itertools.pairwise(("0x00000000", "0x40000000", "0x80000000", last)):
+            looked.clear()
+            status, some = await rest("GET", f"{NP}/{low}_{high}")
+            assert (status, len(looked)) == (200, 10)
+            assert all(int(low, 16) <= zlib.crc32(name.encode()) < int(high, 16) for name in some)
+            found += some
+        status, some = await rest("GET", f"{NP}/{last}_0xffffffff")
+        assert sorted(found + some) == sorted(names)
+
+    run(tmp_path, scenario)
 
 
 def test_a_list_of_one_bundle(tmp_path: Path) -> None:

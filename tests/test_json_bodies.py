@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.admin import request
 from pyxbroker.admin.endpoints import Endpoint, every_endpoint
+from pyxbroker.base.json_weight import CHUNK_BYTES
 from test_admin_topics import DONE, P, Rest, run
 
 N = "/admin/v2/namespaces/public/default"
@@ -70,6 +72,33 @@ def _row(method: str, path: str) -> Endpoint:
         and all(a == b or a.startswith("{") for a, b in zip(ours, parts, strict=True))
     ]
     return min(fitting, key=lambda row: row.path.count("{"))
+
+
+def test_half_a_character_is_looked_for_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        looked: list[int] = []
+        halves = request._HALVES
+
+        class Noted:
+            def search(self, body: bytes, start: int, end: int) -> Any:
+                looked.append(end - start)
+                return halves.search(body, start, end)
+
+        monkeypatch.setattr(request, "_HALVES", Noted())
+        size = 4 * CHUNK_BYTES
+        whole = b'{"type":"STRING","schema":"' + b"\\u0041" * (size // 6) + b'"}'
+        assert (await rest("POST", f"{S}/version", whole))[0] == 200
+        assert len(looked) == 5
+        assert max(looked) <= CHUNK_BYTES + request.HALF_BYTES
+        start = b'{"type":"STRING","schema":"'
+        # Wherever it is, between two pieces, too.
+        for before in range(CHUNK_BYTES - 7, CHUNK_BYTES + 2):
+            body = start + b"x" * (before - len(start)) + b'\\ud83d"}'
+            assert (await rest("POST", f"{S}/version", body))[0] == 400, before
+
+    run(tmp_path, scenario)
 
 
 def test_the_largest_schemas_are_taken(tmp_path: Path) -> None:

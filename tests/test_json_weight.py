@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pyxbroker.base import json_weight
 from pyxbroker.base.json_weight import is_heavy
+from pyxbroker.base.slices import Slices
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=20)),
@@ -56,6 +57,21 @@ def test_texts_that_are_no_json_come_to_an_end(text: bytes) -> None:
 def test_a_long_string_is_one_value_and_many_short_ones_are_many() -> None:
     assert not asyncio.run(is_heavy(b'{"a":"' + b"[,:{}" * 1_000_000 + b'"}', 2))
     assert asyncio.run(is_heavy(b'"",' * 3_000_000, 10_000))
+
+
+def test_strings_without_signs_between_them_are_not_looked_through_to_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = 0
+
+    class Counted(Slices):
+        async def pause(self) -> None:
+            nonlocal turns
+            turns += 1
+
+    monkeypatch.setattr(json_weight, "Slices", Counted)
+    assert asyncio.run(is_heavy(b'"' * 1_000_000, 1_000))
+    assert turns <= 2 * 1_000 + 4
 
 
 def test_escapes_and_digits_that_take_as_long_as_many_values_count_as_such() -> None:

@@ -13,8 +13,9 @@ from one_bookie import append, until
 from one_broker import TOPIC, Broker, Message, run, section
 from pyxbroker.base.errors import ConsumerAssignError, NotAllowed
 from pyxbroker.base.limits import HASH_RANGES_MAX
+from pyxbroker.base.slices import Slices
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
-from pyxbroker.broker.dispatch.key_shared import KeySlots, look_ahead
+from pyxbroker.broker.dispatch.key_shared import RANGES_PER_STEP, KeySlots, look_ahead
 from pyxbroker.policies.values import Policies
 from pyxbroker.proto import PulsarApi as pb
 
@@ -283,6 +284,26 @@ def test_the_look_ahead(
         unacked_per_subscription_max=unacked[1],
     )
     assert look_ahead(policies, 5) == expected
+
+
+def test_many_ranges_are_told_in_steps(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        asked = [(first, first) for first in range(0, 20_000, 2)]
+        await client.subscribe(1, consumer_name="a", **key_shared(STICKY, *asked))
+        looks = 0
+
+        class Counted(Slices):
+            async def pause(self) -> None:
+                nonlocal looks
+                looks += 1
+
+        slot = client.connection.consumers[1].slot
+        told = await (await chooser_of(broker)).ranges_by_slot(Counted())
+        assert told[slot] == [list(each) for each in asked]
+        assert looks >= len(asked) // RANGES_PER_STEP
+
+    run(tmp_path, scenario)
 
 
 def test_out_of_order_nothing_is_withheld(tmp_path: Path) -> None:

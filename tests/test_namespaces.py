@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.admin import grant_checks
+from pyxbroker.admin.grant_checks import ENTRIES_MAX
+from pyxbroker.admin.resources.namespaces import CLUSTERS_MAX, check_allowed
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import topic_counts
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataError, Put
+from pyxbroker.policies.grants import AUTH, ROLES, SUBSCRIPTIONS
+from pyxbroker.policies.grants import TOPICS as OF_TOPICS
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import DONE, Rest, run
 from test_tenants import HERE, N, T, begin
@@ -221,6 +227,92 @@ def test_a_new_namespace_has_the_policies_that_its_body_says(tmp_path: Path) -> 
         assert topic.policies.retention == (300, 7 << 20)
 
     run(tmp_path, scenario)
+
+
+MANY = ENTRIES_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("grants", "reason"),
+    [
+        ({ROLES: {"r": ["produce"] * MANY}}, "1001 actions are more than the 1000 allowed."),
+        ({ROLES: {"r": ["fly"]}}, "An action is one of produce,"),
+        ({ROLES: {"r": "produce"}}, "actions must be a list, not 'produce'."),
+        ({ROLES: {"r" * 1_025: []}}, "The name is too long: it has 1025 bytes"),
+        ({ROLES: [1]}, "namespace_auth must be an object, not [1]."),
+        (
+            {ROLES: {str(n): [] for n in range(MANY)}},
+            "namespace_auth has 1001 names, and at most 1000 may be.",
+        ),
+        ({OF_TOPICS: {"t": {"r": ["produce"] * MANY}}}, "1001 actions are more"),
+        ({OF_TOPICS: {"t": {str(n): [] for n in range(MANY)}}}, "destination_auth has 1001 names"),
+        ({OF_TOPICS: {str(n): {} for n in range(MANY)}}, "destination_auth has 1001 names"),
+        ({OF_TOPICS: {"t": []}}, "destination_auth must be an object, not []."),
+        ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "1001 roles are more than"),
+        ({SUBSCRIPTIONS: {"s": [1]}}, "Roles are a list of texts, not [1]."),
+        ({SUBSCRIPTIONS: {str(n): [] for n in range(MANY)}}, "subscription_auth_roles has 1001"),
+    ],
+)
+def test_a_new_namespace_grants_no_more_than_requests_that_grant_may(
+    tmp_path: Path, grants: Any, reason: str
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        status, found = await rest.reason("PUT", f"{N}/a/y", json.dumps({AUTH: grants}))
+        assert status == 400 and found.startswith(reason)
+        assert await rest("GET", f"{N}/a") == (200, ["a/x"])
+
+    run(tmp_path, scenario)
+
+
+def test_grants_of_a_new_namespace_are_looked_at_in_slices_and_kept_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        looks = 0
+
+        class Counted(Slices):
+            async def pause(self) -> None:
+                nonlocal looks
+                looks += 1
+
+        monkeypatch.setattr(grant_checks, "Slices", Counted)
+        roles = {str(n): ["produce", "consume", "produce"] for n in range(100)}
+        body: dict[str, Any] = {
+            ROLES: roles,
+            OF_TOPICS: {f"persistent://a/y/t{n}": roles for n in range(10)},
+            SUBSCRIPTIONS: {"s": ["r", "r"]},
+            "unknown": [1],
+        }
+        assert await rest("PUT", f"{N}/a/y", json.dumps({AUTH: body})) == DONE
+        assert looks == 1_101
+        once = {role: ["produce", "consume"] for role in roles}
+        assert (await rest("GET", f"{N}/a/y"))[1][AUTH] == {
+            ROLES: once,
+            SUBSCRIPTIONS: {"s": ["r"]},
+            OF_TOPICS: dict.fromkeys(body[OF_TOPICS], once),
+        }
+
+    run(tmp_path, scenario)
+
+
+def test_each_cluster_is_looked_for_once_among_those_of_its_tenant() -> None:
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    def names() -> list[str]:
+        return [Name(f"c{n}") for n in range(CLUSTERS_MAX)]
+
+    check_allowed(names(), {"allowedClusters": names()}, "a")
+    assert compared < 2 * CLUSTERS_MAX
 
 
 def test_no_more_namespaces_than_a_tenant_may_have(tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 
 from pyxbroker.admin.resources import rest_topics
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.limits import TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.schemas.values import SCHEMA_BYTES_MAX
 from test_admin_topics import DONE, P, Rest, run
 
 T = "/topics/persistent/public/default"
@@ -120,6 +123,36 @@ def test_partitions_take_turns_and_a_key_stays_in_one(tmp_path: Path) -> None:
             b"one",
         ]
         assert (await posted(rest, f"{T}/p-partition-0", {"payload": "x"}))[0] == 200
+
+    run(tmp_path, scenario)
+
+
+def test_a_key_is_short_and_hashed_in_pieces_where_there_are_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        assert await rest("PUT", f"{P}/p/partitions", "3") == DONE
+        hashed: list[int] = []
+
+        def noted(key: str, before: int) -> int:
+            hashed.append(len(key))
+            return java_hash(key, before)
+
+        monkeypatch.setattr(rest_topics, "java_hash", noted)
+        short, long = "k" * TEXT_BYTES_MAX, "k" * (TEXT_BYTES_MAX + 1)
+        messages = [{"payload": "x", "key": key} for key in (long, short)]
+        for name in ("t", "p"):
+            status, answer = await posted(rest, f"{T}/{name}", *messages)
+            refused, kept = answer["messagePublishResults"]
+            assert (status, refused["errorCode"], kept["errorCode"]) == (200, 2, 0)
+            assert refused["errorMsg"] == (
+                "The key is too long: it has 65537 bytes, and at most 65536 are allowed."
+            )
+            pieces = 0 if name == "t" else TEXT_BYTES_MAX // rest_topics.KEY_PIECE
+            assert hashed == [rest_topics.KEY_PIECE] * pieces
+        _, _, chosen = kept["messageId"].split(":")
+        assert int(chosen) == java_hash(short) % 3
 
     run(tmp_path, scenario)
 
@@ -349,6 +382,25 @@ def test_a_schema_with_a_million_values_within_one_text_is_refused_unread(
             400,
             "valueSchema must be the JSON of a SchemaInfo: it has more than 20000 values and"
             " names, of which 64 escapes count as one.",
+        )
+
+    run(tmp_path, scenario)
+
+
+def test_the_definition_of_a_schema_that_is_too_long_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        longest = info("JSON", '{"type":"record","name":"R","fields":[]}'.ljust(SCHEMA_BYTES_MAX))
+        assert (await posted(rest, f"{T}/t", valueSchema=longest))[0] == 200
+        long = info("JSON", " " * (SCHEMA_BYTES_MAX + 3))
+        monkeypatch.setattr(base64, "b64decode", None)
+        status, answer = await posted(rest, f"{T}/t", valueSchema=long)
+        assert (status, answer["reason"]) == (
+            400,
+            "valueSchema must be the JSON of a SchemaInfo: schema has more than 262144 bytes in"
+            " base64.",
         )
 
     run(tmp_path, scenario)

@@ -19,12 +19,14 @@ from pyxbroker.base.errors import (
     PersistenceError,
     ServiceNotReady,
 )
+from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
+from pyxbroker.schemas import avro as avro_schemas
 from pyxbroker.schemas import compatibility, records
 from pyxbroker.schemas.protobuf_native import FILES_MAX
 from pyxbroker.schemas.registry import NOT_FOUND, Rules, SchemaRegistry
@@ -630,6 +632,38 @@ def test_ten_thousand_versions_are_looked_at_in_slices(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.KEY_VALUE])
+def test_a_new_schema_is_read_once_for_all_versions_that_it_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SchemaType
+) -> None:
+    def schema_of(*fields: str) -> Schema:
+        found = avro(*fields)
+        if kind is SchemaType.AVRO:
+            return found
+        types = (("key.schema.type", "AVRO"), ("value.schema.type", "AVRO"))
+        return Schema(kind, key_value_data(avro("k").data, found.data), types)
+
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        for number in range(6):
+            await schemas.find_or_create(ID, schema_of(*(f"f{n}" for n in range(number))), FULL)
+        parse = avro_schemas.parse
+        read: list[bytes] = []
+
+        def noted(data: bytes) -> Any:
+            read.append(data)
+            return parse(data)
+
+        new = avro("new")
+        monkeypatch.setattr(avro_schemas, "parse", noted)
+        await schemas.check(ID, schema_of("new"), "FULL_TRANSITIVE")
+        # Once to see that it is one, and once for all six versions.
+        assert read.count(new.data) == 2
+        assert len(set(read)) == 6 + 1 + (kind is SchemaType.KEY_VALUE)
+
+    run(tmp_path, scenario)
+
+
 def test_what_was_stored_is_kept_in_mind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker) -> None:
         schemas = broker.topics.schemas
@@ -648,6 +682,29 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
         path = "/admin/v2/schemas/public/default/t/schema"
         assert await rest("DELETE", path) == (200, {"version": 1})
         assert await rest("DELETE", f"{path}?force=true") == (200, {"version": -1})
+
+    run(tmp_path, scenario)
+
+
+def test_a_half_with_many_values_is_told_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        many = "[" + "0," * SIGNS_MAX + "0]"
+        schema = Schema(SchemaType.KEY_VALUE, key_value_data(b'{"a":[1]}', many.encode()))
+        await broker.topics.schemas.find_or_create(ID, schema, FULL)
+        loads = json.loads
+
+        def checked(text: Any, **more: Any) -> Any:
+            assert text != many, "it was read"
+            return loads(text, **more)
+
+        monkeypatch.setattr(json, "loads", checked)
+        rest = Rest(broker)
+        path = "/admin/v2/schemas/public/default/t/schema"
+        _, newest = await rest("GET", path)
+        assert loads(newest["data"]) == {"key": {"a": [1]}, "value": many}
+        assert await rest("GET", f"{path}/0") == (200, newest)
 
     run(tmp_path, scenario)
 

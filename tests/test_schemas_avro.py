@@ -6,6 +6,7 @@ What Apache Avro says to each of the rules is asked in compat_tests/test_schemas
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -204,6 +205,23 @@ def test_a_comparison_takes_no_more_steps_than_its_schemas_have_parts() -> None:
         writer.nodes + reader.nodes
     )
     assert 0 < steps <= bound / avro_resolution.PAIRS_PER_STEP + 1
+
+
+def test_aliases_of_fields_are_gathered_once_for_all_records_that_are_compared() -> None:
+    gathered = 0
+
+    class Counted(tuple[str, ...]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal gathered
+            gathered += 1
+            return super().__iter__()
+
+    names = [f"W{n}" for n in range(50)]
+    writer = parsed([record(name, ("old9", "int")) for name in names])
+    reader = parsed(record("R", ("a", "int"), aliases=names))
+    reader.root.fields[0].aliases = Counted(f"old{n}" for n in range(1_000))
+    assert at_once(avro_resolution.mismatch(writer, reader)) is None
+    assert gathered == 1
 
 
 def test_what_is_too_complex_to_be_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

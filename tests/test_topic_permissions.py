@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.admin.grant_checks import ENTRIES_MAX
 from pyxbroker.admin.resources import grants
 from pyxbroker.metadata import paths
 from test_admin_topics import DONE, P, Rest, run
@@ -116,7 +117,7 @@ def test_topics_of_one_namespace_are_granted_together(tmp_path: Path) -> None:
             assert (await ask("grant", wrong))[0] == 400, wrong
         for body in ("{}", "x", ""):
             assert (await rest("POST", f"{N}/grantPermissionsOnTopics", body))[0] == 400
-        many = [one] * (grants.ENTRIES_MAX + 1)
+        many = [one] * (ENTRIES_MAX + 1)
         assert (await ask("grant", *many))[0] == 400
         # What is refused changes nothing.
         assert await of_topics(rest) == both

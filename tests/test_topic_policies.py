@@ -181,6 +181,9 @@ def test_a_partition_is_chosen_as_java_does() -> None:
     assert java_hash("") == 0
     assert java_hash("hello") == 99162322
     assert java_hash("polygenelubricants") == -(2**31) & 0x7FFFFFFF
+    assert java_hash("\U0001f600ey", java_hash("polygenelubricants hell")) == java_hash(
+        "polygenelubricants hell\U0001f600ey"
+    )
 
 
 def test_a_message_of_the_broker_is_read_back() -> None:

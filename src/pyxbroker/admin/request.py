@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote
 from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
-from pyxbroker.base.json_weight import SIGNS_MAX, too_heavy, weigh
+from pyxbroker.base.json_weight import CHUNK_BYTES, SIGNS_MAX, too_heavy, weigh
 from pyxbroker.base.slices import Slices
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 QUERY_FIELDS_MAX = 100
 SHORT_BYTES = 1 << 10  # a body that is not worth a look at what is in it
+HALF_BYTES = 3  # of what tells half a character, behind its first one
 SIGN_BYTES = 64  # about what a value of JSON takes, besides its text
 
 _WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
@@ -172,9 +173,7 @@ class Request:
         try:
             value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
             await slices.pause()
-            has_halves = _HALVES.search(body) is not None
-            await slices.pause()
-            if has_halves:
+            if await _may_have_halves(body, slices):
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             reason = "The body has half of a character (one of \\ud800 to \\udfff alone)."
@@ -196,7 +195,15 @@ class Request:
         self.body.hold(signs * SIGN_BYTES + (1 + width) * len(body))
 
 
-# Escapes of what may be half a character: nobody could write it down.
+async def _may_have_halves(body: bytes, slices: Slices) -> bool:
+    """Whether there are escapes of what may be half a character: nobody could write it down."""
+    for at in range(0, len(body), CHUNK_BYTES):
+        if _HALVES.search(body, at, at + CHUNK_BYTES + HALF_BYTES) is not None:
+            return True
+        await slices.pause()
+    return False
+
+
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

@@ -39,7 +39,7 @@ async def weigh(text: bytes, signs_max: int) -> int:
 
     It is looked through in slices of the loop's time, and no further than that.
     """
-    signs, escapes, at, in_string = 0, 0, 0, False
+    signs, strings, escapes, at, in_string = 0, 0, 0, 0, False
     slices = Slices()
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
@@ -53,12 +53,14 @@ async def weigh(text: bytes, signs_max: int) -> int:
             if stop - at >= DIGITS:
                 signs += SIGNS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
             in_string = quote >= 0
+            strings += in_string
             at = stop + in_string
-        weight = signs + escapes // ESCAPES_PER_SIGN
+        # Each string costs a turn of this loop, and more than one to a sign are no JSON.
+        weight = max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
         if weight > signs_max:
             return weight
         await slices.pause()
-    return signs + escapes // ESCAPES_PER_SIGN
+    return max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
 
 
 def too_heavy(signs_max: int) -> str:

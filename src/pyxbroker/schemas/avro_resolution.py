@@ -78,6 +78,7 @@ class _Resolution:
         self._aliases: dict[str, str] = {}  # of named types: what the writer may call them
         self._by_name: dict[Node, dict[str, int]] = {}  # branches of a reader's union
         self._fields: dict[tuple[Node, Node], dict[str, Node]] = {}
+        self._field_aliases: dict[Node, dict[str, str]] = {}  # of records of the reader
         self._lacks: dict[tuple[Node, Node], str | None] = {}
         for node in reader.named.values():
             for alias in node.aliases:
@@ -176,12 +177,21 @@ class _Resolution:
         found = self._fields.get(pair)
         if found is None:
             self._spend(len(writer.fields) + len(reader.fields))
-            aliases = {alias: each.name for each in reader.fields for alias in each.aliases}
             # Aliases are those of the reader's record that the writer's is called.
-            if aliases and self._name(writer) != reader.name:
-                aliases = {}
+            aliases = self._aliases_of(reader) if self._name(writer) == reader.name else {}
             found = {aliases.get(each.name, each.name): each.node for each in writer.fields}
             self._fields[pair] = found
+        return found
+
+    def _aliases_of(self, reader: Node) -> dict[str, str]:
+        """What else a writer may call the fields of a reader's record; made once, as a schema has
+        no more of them than values, however many records are compared with this one.
+        """
+        found = self._field_aliases.get(reader)
+        if found is None:
+            found = {alias: each.name for each in reader.fields for alias in each.aliases}
+            self._field_aliases[reader] = found
+            self._since_rest += len(found)
         return found
 
     # --- unions of the reader -----------------------------------------------------------------

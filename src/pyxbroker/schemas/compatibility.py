@@ -28,6 +28,9 @@ BACKWARD = ("BACKWARD", "BACKWARD_TRANSITIVE")
 FORWARD = ("FORWARD", "FORWARD_TRANSITIVE")
 FULL = ("FULL", "FULL_TRANSITIVE")
 
+Known = dict[bytes, avro.AvroSchema]
+"""Definitions that were read: of one schema, and of its halves."""
+
 
 class _Mismatch(Exception):
     """One schema may not follow another."""
@@ -101,8 +104,13 @@ def fingerprint(schema: Schema) -> Steps[bytes]:
     return bytes((schema.type,)) + found
 
 
-def check(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
-    """Raises IncompatibleSchema when a schema may not follow a version, with the reason."""
+def check(
+    old: Schema, version: int, new: Schema, strategy: str, known: Known | None = None
+) -> Steps[None]:
+    """Raises IncompatibleSchema when a schema may not follow a version, with the reason.
+
+    What is read of the new one is kept in `known`, for the next version that it is compared with.
+    """
     if strategy == ALWAYS_COMPATIBLE:
         return
     if old.type is not new.type:
@@ -110,30 +118,32 @@ def check(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
             f"Incompatible schema: exists schema type {old.type}, new schema type {new.type}"
         )
     try:
-        yield from _check(old, version, new, strategy)
+        yield from _check(old, version, new, strategy, {} if known is None else known)
     except _Mismatch as error:
         raise IncompatibleSchema(str(error)) from None
 
 
-def _check(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
+def _check(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
     kind = new.type
     if kind in AVRO_FAMILY:
-        yield from _check_avro(old, version, new, strategy)
+        yield from _check_avro(old, version, new, strategy, known)
     elif kind is SchemaType.KEY_VALUE:
-        yield from _check_key_value(old, version, new, strategy)
+        yield from _check_key_value(old, version, new, strategy, known)
     elif kind is SchemaType.PROTOBUF_NATIVE:
         yield from _check_protobuf_native(old, new, strategy)
     elif strategy == ALWAYS_INCOMPATIBLE and kind is not SchemaType.EXTERNAL:
         raise _Mismatch("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
 
 
-def _check_avro(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
+def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
     start = f"Error during schema compatibility check with strategy {strategy}: "
     if strategy in (ALWAYS_INCOMPATIBLE, UNDEFINED):
         raise _Mismatch(f"{start}no other schema may follow version {version}.")
     try:
         of_old = yield from avro.parse(old.data)
-        of_new = yield from avro.parse(new.data)
+        of_new = known.get(new.data)
+        if of_new is None:
+            of_new = known[new.data] = yield from avro.parse(new.data)
     except NoSchema as error:
         raise _Mismatch(f"{start}version {version} or the new schema is none: {error}.") from None
     try:
@@ -149,7 +159,9 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str) -> Steps[
         raise _Mismatch(f"{start}version {version} and the new schema: {error}.") from None
 
 
-def _check_key_value(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
+def _check_key_value(
+    old: Schema, version: int, new: Schema, strategy: str, known: Known
+) -> Steps[None]:
     try:
         old_key, old_value = halves(old)
         new_key, new_value = halves(new)
@@ -161,13 +173,15 @@ def _check_key_value(old: Schema, version: int, new: Schema, strategy: str) -> S
             f" {_half(old_key)} and to key schema is {_half(new_key)}, from value schema is"
             f" {_half(old_value)} and to value schema is {_half(new_value)}"
         )
-    yield from _check_half("key", old_key, version, new_key, strategy)
-    yield from _check_half("value", old_value, version, new_value, strategy)
+    yield from _check_half("key", old_key, version, new_key, strategy, known)
+    yield from _check_half("value", old_value, version, new_value, strategy, known)
 
 
-def _check_half(which: str, old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]:
+def _check_half(
+    which: str, old: Schema, version: int, new: Schema, strategy: str, known: Known
+) -> Steps[None]:
     try:
-        yield from _check(old, version, new, strategy)
+        yield from _check(old, version, new, strategy, known)
     except _Mismatch as error:
         raise _Mismatch(f"{error} (of the {which})") from None
 

@@ -180,9 +180,10 @@ class SchemaRegistry:
 
     async def _check_every(self, versions: Versions, schema: Schema, strategy: str) -> None:
         # The newest first: it is the one that most likely does not fit.
+        known: compatibility.Known = {}
         for each in reversed(versions.live[:]):
             old = (await self._storage.read(each)).schema
-            await in_slices(compatibility.check(old, each.version, schema, strategy))
+            await in_slices(compatibility.check(old, each.version, schema, strategy, known))
 
     async def _find_same(self, versions: Versions, schema: Schema) -> int:
         for each in versions.of_hash.get(schema.hash, ()):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, check_length, read_json
 from pyxbroker.admin.resources.namespaces import change_record
@@ -21,10 +22,7 @@ from pyxbroker.base.topic_name import PARTITIONED_TOPIC_SUFFIX, TopicName
 from pyxbroker.policies.grants import AUTH, TOPICS
 from pyxbroker.policies.records import Fields
 
-ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
-ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those
 BYTES_MAX = 512 << 10  # of all grants of a namespace: its record is one node
-NAME_BYTES_MAX = 1_024
 NO_NAMESPACE_OF_TOPIC = "Topic's namespace does not exist"
 GRANTS = {"type": "object", "additionalProperties": STRINGS}
 
@@ -116,16 +114,6 @@ def changing(part: str, change: Callable[[dict[str, Any]], object]) -> Callable[
 async def actions_of(request: Request) -> list[str]:
     """Those of a body. Raises HttpError 400."""
     return checked_actions(await texts_of(request, "Actions should not be null"))
-
-
-def checked_actions(value: object) -> list[str]:
-    """Raises HttpError 400 for what is no list of actions."""
-    if not isinstance(value, list):
-        raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
-    for each in value:
-        if each not in ACTIONS:
-            raise HttpError(400, f"An action is one of {', '.join(ACTIONS)}, not {each!r:.100}.")
-    return list(dict.fromkeys(value))
 
 
 async def texts_of(request: Request, missing: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.grant_checks import checked_grants
 from pyxbroker.admin.namespace_record import new, shown
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -35,6 +36,7 @@ from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
 from pyxbroker.base.json_weight import MANY_SIGNS_MAX
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.metadata import paths
+from pyxbroker.policies.grants import AUTH
 from pyxbroker.policies.records import Change, Fields
 
 PATH = "/admin/v2/namespaces/{tenant}"
@@ -92,6 +94,7 @@ async def create(request: Request) -> Response:
     tenant = await broker.tenants.record(name.tenant)
     config = broker.config
     fields = new(body, config)
+    fields[AUTH] = await checked_grants(fields[AUTH])
     replication = clusters_of(fields[REPLICATION])
     allowed = clusters_of(fields[ALLOWED])
     if allowed and not set(replication) <= set(allowed):
@@ -100,8 +103,7 @@ async def create(request: Request) -> Response:
             f"[{name}] All replication clusters should be included in allowed clusters."
             f" Repl clusters: {_shown(replication)}, allowed clusters: {_shown(allowed)}",
         )
-    for cluster in (*replication, *allowed):
-        check_allowed(cluster, tenant, name.tenant)
+    check_allowed([*replication, *allowed], tenant, name.tenant)
     check_local(request, replication, allowed)
     fields |= {REPLICATION: replication, ALLOWED: allowed}
     await broker.namespaces.create(name, fields)
@@ -222,11 +224,11 @@ async def set_replication(request: Request) -> Response:
     if not clusters:
         raise HttpError(412, "ClusterIds should not be null or empty")
     record = await record_of(request)
-    allowed = record.get(ALLOWED) or []
+    allowed = frozenset(record.get(ALLOWED) or ())
     await check_exist(request, clusters)
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
+    check_allowed(clusters, tenant, request.parameters["tenant"])
     for cluster in clusters:
-        check_allowed(cluster, tenant, request.parameters["tenant"])
         if allowed and cluster not in allowed:
             raise HttpError(
                 403,
@@ -248,11 +250,11 @@ async def set_allowed_clusters(request: Request) -> Response:
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     clusters = clusters_of(await read_json(request))
     record = await record_of(request)
-    for cluster in clusters:
-        check_allowed(cluster, tenant, request.parameters["tenant"])
+    check_allowed(clusters, tenant, request.parameters["tenant"])
     await check_exist(request, clusters)
+    given = frozenset(clusters)
     for cluster in record.get(REPLICATION) or []:
-        if cluster not in clusters:
+        if cluster not in given:
             raise HttpError(
                 400,
                 f"Allowed clusters do not contain the replication cluster [{cluster}]. Please"
@@ -280,19 +282,22 @@ def _shown(clusters: list[str]) -> str:
 
 async def check_exist(request: Request, clusters: list[str]) -> None:
     """Raises HttpError 403 for a cluster that there is not."""
-    known = await request.app.broker.metadata.children(paths.CLUSTERS)
+    known = frozenset(await request.app.broker.metadata.children(paths.CLUSTERS))
     for cluster in clusters:
         if cluster not in known or cluster == "global":
             raise HttpError(403, f"Invalid cluster id: {cluster}")
 
 
-def check_allowed(cluster: str, tenant: Fields, name: str) -> None:
+def check_allowed(clusters: list[str], tenant: Fields, name: str) -> None:
     """Raises HttpError 403 for a cluster that the tenant may not be in."""
-    if cluster not in (tenant.get("allowedClusters") or []):
-        raise HttpError(
-            403,
-            f"Cluster [{cluster}] is not in the list of allowed clusters list for tenant [{name}]",
-        )
+    allowed = frozenset(tenant.get("allowedClusters") or ())
+    for cluster in clusters:
+        if cluster not in allowed:
+            raise HttpError(
+                403,
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for tenant"
+                f" [{name}]",
+            )
 
 
 def check_local(request: Request, *given: list[str], whose: str = "namespace") -> None:

@@ -6,19 +6,17 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.grants import (
     BYTES_MAX,
-    ENTRIES_MAX,
     GRANTS,
-    NAME_BYTES_MAX,
     NO_NAMESPACE_OF_TOPIC,
     Grant,
     actions_of,
     auth_of,
     change_part_of,
     change_topics,
-    checked_actions,
     texts_of,
 )
 from pyxbroker.admin.resources.names import (

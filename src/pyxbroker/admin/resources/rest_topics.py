@@ -36,7 +36,7 @@ from pyxbroker.broker.topics.messages import write_message
 from pyxbroker.broker.topics.own_messages import Publication
 from pyxbroker.schemas.registry import Rules
 from pyxbroker.schemas.texts import ENCODERS, encode_json
-from pyxbroker.schemas.values import Schema, SchemaType, version_bytes
+from pyxbroker.schemas.values import SCHEMA_BYTES_MAX, Schema, SchemaType, version_bytes
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
@@ -45,6 +45,8 @@ ONE = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_MAX = 1_000
 BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
 CLUSTERS_MAX = 100
+KEY_PIECE = 4 << 10  # characters of a key that are hashed at once
+DEFINITION_CHARACTERS_MAX = -(-SCHEMA_BYTES_MAX // 3) * 4  # of base64
 FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
 NOT_REPLICATED = "__local__"
 PRODUCER = "RestProducer"
@@ -133,7 +135,7 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
         result: Json = {}
         results.append(result)
         try:
-            name = _chosen(whole, count, _key_hash(message, number))
+            name = await _of_key(whole, count, message, number, slices)
             if name not in opened:
                 opened[name] = await _opened(request, name)
             entry = await _entry(message, producer, encoder)
@@ -170,10 +172,23 @@ def _chosen(whole: TopicName, count: int, number: int) -> TopicName:
     return whole.partition(number % count) if count else whole
 
 
-def _key_hash(message: Json, number: int) -> int:
-    """By which Pulsar's clients choose a partition: messages of one key go to the same one."""
+async def _of_key(
+    whole: TopicName, count: int, message: Json, number: int, slices: Slices
+) -> TopicName:
+    """The same as Pulsar's clients choose it: messages of one key go to one partition. Raises
+    HttpError for a key that is too long, whether or not there are partitions.
+    """
     key = message.get("key")
-    return java_hash(key) if isinstance(key, str) and key else number
+    if not isinstance(key, str) or not key:
+        return _chosen(whole, count, number)
+    check_length("key", key, limits.TEXT_BYTES_MAX, 400)
+    if not count:
+        return whole
+    found = 0
+    for at in range(0, len(key), KEY_PIECE):
+        found = java_hash(key[at : at + KEY_PIECE], found)
+        await slices.pause()
+    return _chosen(whole, count, found)
 
 
 async def _settled(publication: Publication, name: TopicName, version: int) -> Json:
@@ -261,6 +276,8 @@ async def _brought(text: object) -> Schema:
             kind = "NONE"
         if not isinstance(kind, str) or kind not in SchemaType.__members__:
             raise ValueError(f"{kind!r:.50} is no type of a schema")
+        if len(data) > DEFINITION_CHARACTERS_MAX:  # nothing else runs while it is decoded
+            raise ValueError(f"schema has more than {SCHEMA_BYTES_MAX} bytes in base64")
         definition = base64.b64decode(data, validate=True)
     except (ValueError, RecursionError, binascii.Error) as error:
         raise HttpError(400, f"valueSchema must be the JSON of a SchemaInfo: {error}.") from None

@@ -14,7 +14,8 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX, parse_light
+from pyxbroker.base.json_weight import MANY_SIGNS_MAX, SIGNS_MAX, is_heavy, parse_light
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.policies.values import Policies
 from pyxbroker.schemas.registry import Rules, SchemaRegistry
@@ -82,13 +83,13 @@ def topic_of(request: Request) -> TopicName:
 async def get_schema(request: Request) -> Response:
     """The newest version."""
     name, schemas = await _asked(request)
-    return _told(await schemas.latest(name.schema_name))
+    return await _told(await schemas.latest(name.schema_name))
 
 
 async def get_version(request: Request) -> Response:
     """One version."""
     name, schemas = await _asked(request)
-    return _told(await schemas.get(name.schema_name, request.parameters["version"]))
+    return await _told(await schemas.get(name.schema_name, request.parameters["version"]))
 
 
 async def get_all(request: Request) -> Response:
@@ -102,7 +103,7 @@ async def get_all(request: Request) -> Response:
 async def _pieces(schemas: SchemaRegistry, schema_id: str) -> AsyncIterator[bytes]:
     separator = b'{"getSchemaResponses":['
     async for each in schemas.every(schema_id):
-        yield separator + to_json(_json_of(each))
+        yield separator + to_json(await _json_of(each))
         separator = b","
     yield separator + b"]}" if separator != b"," else b"]}"
 
@@ -208,35 +209,45 @@ async def _halves_of(text: str) -> bytes:
     return key_value_data(key, of_value)
 
 
-def _told(found: StoredSchema | None) -> Response:
+async def _told(found: StoredSchema | None) -> Response:
     if found is None or found.deleted:
         raise HttpError(404, "Schema not found")
-    return Response.json(_json_of(found))
+    return Response.json(await _json_of(found))
 
 
-def _json_of(stored: StoredSchema) -> dict[str, Any]:
+async def _json_of(stored: StoredSchema) -> dict[str, Any]:
     schema = stored.schema
     return {
         "version": stored.version,
         "type": schema.type.name,
         "timestamp": stored.timestamp_ms,
-        "data": _text_of(schema),
+        "data": await _text_of(schema),
         "properties": dict(schema.properties),
     }
 
 
-def _text_of(schema: Schema) -> str:
+async def _text_of(schema: Schema) -> str:
+    """A definition as Pulsar's clients read it; halves with more values than a schema of Avro may
+    have are told as text, as those that are no JSON are.
+    """
     if schema.type is not SchemaType.KEY_VALUE:
         return schema.data.decode(errors="replace")
+    slices = Slices()
     try:
-        key, value = (_half_of(each) for each in halves(schema))
+        of_key, of_value = halves(schema)
     except NoSchema:
         return schema.data.decode(errors="replace")
+    key = await _half_of(of_key)
+    await slices.pause()
+    value = await _half_of(of_value)
+    await slices.pause()
     return to_json({"key": key, "value": value}).decode()
 
 
-def _half_of(schema: Schema) -> Any:
+async def _half_of(schema: Schema) -> Any:
     text = schema.data.decode(errors="replace")
+    if await is_heavy(schema.data, SIGNS_MAX):
+        return text
     try:
         return json.loads(text) if text else ""
     except (ValueError, RecursionError):

@@ -35,6 +35,7 @@ from pyxbroker.auth.authorization import (
     GET_STATS,
     UPDATE_METADATA,
 )
+from pyxbroker.base.bundles import LAST_BOUNDARY
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import TopicName
@@ -151,7 +152,9 @@ async def get_in_bundle(request: Request) -> Response:
     await check_namespace(request, namespace)
     bundle = await bundle_of(request)
     names = await request.app.broker.namespaces.topic_names(namespace, "non-persistent")
-    return await listed([each for each in names if each in bundle], with_system=True)
+    # The last one has its end, too.
+    hashes = bundle.lower, bundle.upper + (bundle.upper == LAST_BOUNDARY)
+    return await listed(names, with_system=True, hashes=hashes)
 
 
 async def get_info(request: Request) -> Response:

@@ -59,8 +59,7 @@ async def set_topic_replication(request: Request) -> Response:
         )
     await check_exist(request, clusters)
     tenant = await broker.tenants.record(name.tenant)
-    for cluster in clusters:
-        check_allowed(cluster, tenant, name.tenant)
+    check_allowed(clusters, tenant, name.tenant)
     check_local(request, clusters, whose="topic")
 
     def change(fields: Fields) -> None:

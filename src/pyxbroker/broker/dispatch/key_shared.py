@@ -11,6 +11,7 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.base.slices import Slices
 from pyxbroker.broker.dispatch.choosers import Chooser
 from pyxbroker.broker.dispatch.selectors import (
     RANGE_HASHES,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
 ENTRY_ID_MAX = 2**63 - 1
 NO_RANGES = HashRanges()
+RANGES_PER_STEP = 256  # that are told without a look at who else waits
 
 
 class KeySharedMode(enum.IntEnum):
@@ -132,11 +134,13 @@ class KeySlots(Chooser):
         consumer.keys = None
         self.slots[consumer.slot] = None
 
-    def ranges_by_slot(self) -> dict[int, list[list[int]]]:
-        """The hashes of each slot as [first, last], ascending."""
+    async def ranges_by_slot(self, slices: Slices) -> dict[int, list[list[int]]]:
+        """The hashes of each slot as [first, last], ascending, as they are when it is asked."""
         found: dict[int, list[list[int]]] = {}
         first = RANGE_HASHES - self.selector.hashes  # a ring leaves out 0
-        for last, slot in zip(*self.selector.owners(), strict=True):
+        for number, (last, slot) in enumerate(zip(*self.selector.owners(), strict=True), start=1):
+            if number % RANGES_PER_STEP == 0:
+                await slices.pause()
             ranges = found.setdefault(slot, [])
             if ranges and ranges[-1][1] == first - 1:
                 ranges[-1][1] = last

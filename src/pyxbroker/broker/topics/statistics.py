@@ -224,7 +224,7 @@ async def subscription_statistics(
     redelivered = acked = chunks = 0.0
     chooser = subscription.dispatcher.chooser
     slots = chooser if isinstance(chooser, KeySlots) else None
-    ranges_of = None if slots is None else slots.ranges_by_slot()
+    ranges_of = None if slots is None else await slots.ranges_by_slot(slices)
     draining_of = {} if slots is None else await _draining(slots, slices)
     for each in subscription.consumers:
         rates = each.rates()

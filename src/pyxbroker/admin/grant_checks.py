@@ -1,0 +1,82 @@
+"""What a body may grant, wherever it does so: for a namespace, its topics and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX, too_long
+from pyxbroker.base.slices import Slices
+from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
+
+ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
+ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those
+NAME_BYTES_MAX = 1_024
+
+
+def checked_actions(value: object) -> list[str]:
+    """Raises HttpError 400 for what is no list of actions."""
+    if not isinstance(value, list):
+        raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
+    if len(value) > ENTRIES_MAX:
+        raise HttpError(400, f"{len(value)} actions are more than the {ENTRIES_MAX} allowed.")
+    for each in value:
+        if each not in ACTIONS:
+            raise HttpError(400, f"An action is one of {', '.join(ACTIONS)}, not {each!r:.100}.")
+    return list(dict.fromkeys(value))
+
+
+async def checked_grants(value: dict[str, Any]) -> dict[str, Any]:
+    """Those of a new namespace; parts that we do not know are left out. Raises HttpError 400.
+
+    There may be tens of thousands, as in the bodies that change them one by one there are not.
+    """
+    slices = Slices()
+    found: dict[str, Any] = {}
+    for part, check in ((ROLES, checked_actions), (SUBSCRIPTIONS, _checked_roles)):
+        if value.get(part) is not None:
+            found[part] = await _checked(value[part], part, check, slices)
+    if value.get(TOPICS) is not None:
+        topics = _entries(value[TOPICS], TOPICS, TOPIC_NAME_BYTES_MAX)
+        found[TOPICS] = {
+            topic: await _checked(roles, TOPICS, checked_actions, slices)
+            for topic, roles in topics.items()
+        }
+    return found
+
+
+async def _checked(
+    value: object, part: str, check: Callable[[object], list[str]], slices: Slices
+) -> dict[str, list[str]]:
+    found = {}
+    for name, each in _entries(value, part, NAME_BYTES_MAX).items():
+        found[name] = check(each)
+        await slices.pause()
+    return found
+
+
+def _entries(value: object, part: str, name_bytes_max: int) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise HttpError(400, f"{part} must be an object, not {value!r:.100}.")
+    if len(value) > ENTRIES_MAX:
+        raise HttpError(400, f"{part} has {len(value)} names, and at most {ENTRIES_MAX} may be.")
+    for name in value:
+        _check_name(name, name_bytes_max)
+    return value
+
+
+def _checked_roles(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise HttpError(400, f"Roles are a list of texts, not {value!r:.100}.")
+    if len(value) > ENTRIES_MAX:
+        raise HttpError(400, f"{len(value)} roles are more than the {ENTRIES_MAX} allowed.")
+    for each in value:
+        _check_name(each, NAME_BYTES_MAX)
+    return list(dict.fromkeys(value))
+
+
+def _check_name(name: str, bytes_max: int) -> None:
+    trouble = too_long("name", name, bytes_max)
+    if trouble is not None:
+        raise HttpError(400, trouble)
