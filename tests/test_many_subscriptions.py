@@ -15,7 +15,7 @@ from one_bookie import run as run_node
 from one_broker import Broker, run
 from pyxbroker.base import slices
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.topics import expiry, persistent, quotas
+from pyxbroker.broker.topics import expiry, persistent, quotas, topics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.entry import Position
@@ -23,6 +23,7 @@ from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
 from shares import over_at_once
+from test_admin_topics import P, Rest
 
 MANY = 40
 
@@ -385,3 +386,27 @@ def test_acknowledgements_that_pass_a_ledger_do_not_look_at_all_cursors_each(
         assert sorted(managed_ledger.ledgers) == ids[1:]
 
     run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_subscriptions_of_a_closed_topic_are_named_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name may be long, and what its node is called takes some time to decode."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        wanted = set(topic.subscriptions)
+        await broker.topics.unload(topic.name)
+        turns = Turns()
+        turns.count(monkeypatch, topics, "decode")
+        assert set(await broker.topics.subscription_names(topic.name)) == wanted
+        assert (sum(turns.done.values()), turns.most) == (MANY, 1)
+        before = turns.number
+        status, names = await Rest(broker)("GET", f"{P}/t/subscriptions")
+        turns.stop()
+        assert (status, set(names)) == (200, wanted)
+        assert turns.most == 1
+        assert turns.number - before > 2 * MANY, "each is decoded, and put with the others"
+
+    run(tmp_path, scenario)
