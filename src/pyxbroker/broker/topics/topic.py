@@ -123,6 +123,7 @@ class Topic:
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.consumer_count = 0  # of all subscriptions, which count them as they come and go
         self.fenced = False  # closing, or its log failed: clients have to look it up again
         self._last_active = self.loop.time()  # when somebody was seen to use it
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
@@ -416,7 +417,7 @@ class Topic:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
         self.check_open()
         limit = self.policies.consumers_max
-        if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
+        if limit and self.consumer_count >= limit:
             raise ConsumerBusy(
                 f"Topic {self.name} has {limit} consumers, which is its limit"
                 " (maxConsumersPerTopic)."
