@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from one_bookie import turns, until
 from one_broker import Broker, run
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.proto import PulsarApi as pb
 
 
@@ -71,3 +73,63 @@ def test_who_is_sent_away_gets_nothing_of_who_was_sent_away_before(
         assert await second.quiet() == ["close_consumer"]
 
     run(tmp_path, scenario)
+
+
+def test_the_limit_of_a_topic_does_not_ask_each_subscription_and_knows_who_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        clients = [await broker.client() for _ in range(4)]
+
+        def check(count: int) -> None:
+            asked = topic.all_subscriptions()
+            assert topic.consumer_count == sum(len(each.consumers) for each in asked) == count
+
+        async def join(kind: int = pb.CommandSubscribe.Shared) -> None:
+            for number, client in enumerate(clients):
+                answer = await client.subscribe(1, subType=kind, subscription=f"s{number % 2}")
+                assert not hasattr(answer, "error")
+            check(4)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "all_subscriptions", lambda _: pytest.fail("each was asked"))
+            topic.check_consumers()
+        await join()
+        answer = await clients[0].subscribe(2, subscription="other")
+        assert answer.error == pb.ConsumerBusy
+        check(4)
+        refused = await clients[0].subscribe(2, subscription="s0")
+        assert hasattr(refused, "error")
+        check(4)
+        for number, client in enumerate(clients):
+            await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=9), "success")
+            check(3 - number)
+        await join(pb.CommandSubscribe.Key_Shared)
+        seek = pb.CommandSeek(consumer_id=1, request_id=10, message_publish_time=1)
+        await clients[0].request(seek, "success")
+        check(2)
+        topic.subscriptions["s1"].on_defect(RuntimeError("a defect"))
+        await turns()
+        check(0)
+        await join()
+        leave = pb.CommandUnsubscribe(consumer_id=1, request_id=11, force=True)
+        await clients[1].request(leave, "success")
+        check(2)
+        clients[0].connection.close()
+        await until(lambda: topic.consumer_count == 1)
+        check(1)
+        await clients[1].subscribe(
+            3,
+            subscription="r",
+            durable=False,
+            start_message_id=pb.MessageIdData(ledgerId=0, entryId=0),
+        )
+        check(2)
+        await clients[1].request(pb.CommandCloseConsumer(consumer_id=3, request_id=12), "success")
+        check(1)
+        topic.disconnect()
+        await topic.left()
+        check(0)
+
+    run(tmp_path, scenario, maxConsumersPerTopic=4)

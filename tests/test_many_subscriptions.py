@@ -12,17 +12,21 @@ import pytest
 
 from one_bookie import SHORT, Node, append, cursor_at, filled, settled, until
 from one_bookie import run as run_node
+from one_bookie import turns as some_turns
 from one_broker import Broker, run
 from pyxbroker.base import slices
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.topics import expiry, persistent, quotas
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.topics import expiry, persistent, quotas, topics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.entry import Position
 from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
+from pyxbroker.policies.values import DispatchRate
 from shares import over_at_once
+from test_admin_topics import P, Rest
 
 MANY = 40
 
@@ -385,3 +389,77 @@ def test_acknowledgements_that_pass_a_ledger_do_not_look_at_all_cursors_each(
         assert sorted(managed_ledger.ledgers) == ids[1:]
 
     run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_subscriptions_of_a_closed_topic_are_named_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name may be long, and what its node is called takes some time to decode."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        wanted = set(topic.subscriptions)
+        await broker.topics.unload(topic.name)
+        turns = Turns()
+        turns.count(monkeypatch, topics, "decode")
+        assert set(await broker.topics.subscription_names(topic.name)) == wanted
+        assert (sum(turns.done.values()), turns.most) == (MANY, 1)
+        before = turns.number
+        status, names = await Rest(broker)("GET", f"{P}/t/subscriptions")
+        turns.stop()
+        assert (status, set(names)) == (200, wanted)
+        assert turns.most == 1
+        assert turns.number - before > 2 * MANY, "each is decoded, and put with the others"
+
+    run(tmp_path, scenario)
+
+
+def test_policies_reach_many_subscriptions_some_in_each_turn_and_the_newest_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        over_at_once(topic.turn.more)
+        turns = Turns()
+        turns.count(monkeypatch, Dispatcher, "on_policies")
+
+        def begin(messages: int) -> None:
+            rate = DispatchRate(messages)
+            topic.on_policies(topic.policies._replace(subscription_dispatch_rate=rate))
+
+        begin(1)
+        await some_turns(MANY // 2)
+        before = sum(turns.done.values())
+        assert 0 < before < MANY
+        begin(2)
+        made = await topic.subscription_for("new", topic.first_position(), {}, True)
+        await topic.left()
+        turns.stop()
+        told = sum(turns.done.values()) - before
+        assert told in (MANY, MANY + 1), "of the older ones nobody is told any more"
+        assert turns.most == 1
+        assert made is topic.subscriptions["new"]
+        rates = [each.dispatch_limiter for each in topic.subscriptions.values()]
+        assert [each.rate.messages for each in rates if each] == [2] * (MANY + 1)
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_closes_while_many_subscriptions_are_told_of_policies_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        over_at_once(topic.turn.more)
+        turns = Turns()
+        turns.count(monkeypatch, Dispatcher, "on_policies")
+        topic.on_policies(topic.policies._replace(subscription_dispatch_rate=DispatchRate(1)))
+        await topic.close()
+        told = sum(turns.done.values())
+        await asyncio.sleep(0.01)
+        turns.stop()
+        assert sum(turns.done.values()) == told, "nobody is told of anything afterwards"
+        assert turns.most == 1
+
+    run(tmp_path, scenario)

@@ -18,15 +18,17 @@ from oracles import wire
 from pyxbroker.base.tokens import Tokens
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
-from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Throttle
+from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Published, Throttle
 from pyxbroker.broker.rate_limiter import RateLimiter
 from pyxbroker.broker.topics.publish_rate import PublishLimiter, PublishRate
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.policies.table import TABLE
 from pyxbroker.policies.values import DispatchRate, Policies, Rate
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.turn import Turn
 
 NON_PERSISTENT = "non-persistent://public/default/t"
+RATE = "dispatchThrottlingRateInMsg"
 
 
 class FakeTimer:
@@ -604,9 +606,8 @@ def test_who_has_caught_up_can_be_left_out(tmp_path: Path) -> None:
 def test_a_relative_rate_is_on_top_of_what_is_published() -> None:
     loop = FakeLoop()
     published = [0, 0]
-    limiter = DispatchLimiter(
-        turn_of(loop), DispatchRate(100, 0, 1, True), lambda: (published[0], published[1])
-    )
+    followed = Published(lambda: (published[0], published[1]))
+    limiter = DispatchLimiter(turn_of(loop), DispatchRate(100, 0, 1, True), followed)
     assert limiter.has_tokens() and limiter.tokens.messages == pytest.approx(5)
     loop.advance(2.0)
     published[0] = 1000
@@ -615,6 +616,62 @@ def test_a_relative_rate_is_on_top_of_what_is_published() -> None:
     assert limiter.has_tokens() and limiter.tokens.messages == pytest.approx(30)
     loop.advance(2.0)
     assert limiter.has_tokens() and limiter.tokens.messages == pytest.approx(5)
+
+
+def test_relative_rates_of_many_subscriptions_ask_the_producers_once_a_second() -> None:
+    loop = FakeLoop()
+    looks = 0
+
+    def received() -> tuple[int, int]:
+        nonlocal looks
+        looks += 1
+        return looks * 500, 0
+
+    followed = Published(received)
+    rate = DispatchRate(100, 0, 1, True)
+    limiters = [DispatchLimiter(turn_of(loop), rate, followed) for _ in range(40)]
+    assert looks == 1
+    for second in range(1, 4):
+        loop.advance(1.0)
+        assert all(each.has_tokens() for each in limiters)
+        loop.advance(0.1)
+        assert all(each.has_tokens() for each in limiters)
+        assert looks == 1 + second
+        assert {round(each.tokens.messages) for each in limiters} <= {28, 30}, "600 in a second"
+    plain = DispatchLimiter(turn_of(loop), rate._replace(relative=False), followed)
+    loop.advance(1.0)
+    assert plain.has_tokens() and looks == 4, "what is not relative does not ask"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 2000])
+def test_the_rate_of_one_of_many_subscriptions_is_found_without_looking_at_each(
+    count: int,
+) -> None:
+    class Name(str):
+        """Counts with how many it is compared."""
+
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        def __gt__(self, other: str) -> bool:
+            Name.compared += 1
+            return str.__gt__(self, other)
+
+    rates = {f"s{number}": {"dispatchRate": {RATE: number + 1}} for number in range(count)}
+    [policy] = [each for each in TABLE if each.name == "dispatch_rates_of"]
+    policies = Policies(
+        dispatch_rates_of=policy.read(rates), subscription_dispatch_rate=DispatchRate(7)
+    )
+    for number in range(count):
+        assert policies.dispatch_rate_of(f"s{number}") == DispatchRate(number + 1)
+    for other in ("", "r", "s", "s0 ", "s1\x00", "t", "é"):
+        assert policies.dispatch_rate_of(other) == DispatchRate(7)
+    policies.dispatch_rate_of(Name("s1999"))
+    assert Name.compared <= 30
 
 
 def test_a_rate_of_a_longer_period_is_spread_over_it() -> None:

@@ -228,17 +228,18 @@ cdef class AckSet:
         """How many of the entries first..last of one ledger are acknowledged one by one."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         cdef int64_t n = 0
-        cdef int64_t at, stop
+        cdef int64_t word
+        cdef uint64_t bits
         if bitmap is None:
             return 0
-        at = bitmap.next_set(first)
-        while at != -1 and at <= last:
-            stop = bitmap.next_clear(at)
-            if stop > last:
-                # Beyond the last id of all there is none to count to.
-                return n + (last - at) + 1
-            n += stop - at
-            at = bitmap.next_set(stop)
+        for word in range(max(first >> 6, bitmap.base),
+                          min(last >> 6, bitmap.base + bitmap.size - 1) + 1):
+            bits = bitmap.words[word - bitmap.base]
+            if word == first >> 6:
+                bits &= ~<uint64_t>0 << (first & 63)
+            if word == last >> 6:
+                bits &= ~<uint64_t>0 >> (63 - (last & 63))
+            n += __builtin_popcountll(bits)
         return n
 
     def add_run(self, AckRun run not None, last_entry):

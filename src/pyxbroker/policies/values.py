@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
@@ -108,7 +109,7 @@ class Policies(NamedTuple):
     publish_rate: Rate = Rate()
     dispatch_rate: DispatchRate = DispatchRate()
     subscription_dispatch_rate: DispatchRate = DispatchRate()
-    dispatch_rates_of: tuple[tuple[str, DispatchRate], ...] = ()
+    dispatch_rates_of: tuple[tuple[str, DispatchRate], ...] = ()  # in the order of the names
     subscribe_rate: SubscribeRate = SubscribeRate()
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     message_bytes_max: int = 0
@@ -153,7 +154,9 @@ class Policies(NamedTuple):
 
     def dispatch_rate_of(self, subscription: str) -> DispatchRate:
         """What one subscription may be sent: its own rate, or that of every one."""
-        for name, rate in self.dispatch_rates_of:
-            if name == subscription:
-                return rate
+        # There may be thousands, and each of thousands of subscriptions is asked for.
+        rates = self.dispatch_rates_of
+        at = bisect_left(rates, (subscription,))
+        if at < len(rates) and rates[at][0] == subscription:
+            return rates[at][1]
         return self.subscription_dispatch_rate

@@ -40,6 +40,7 @@ from pyxbroker.auth.authorization import (
     SUBSCRIBE,
 )
 from pyxbroker.base.errors import NotAllowed, TopicNotFound
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.seek import at_time, moving
 from pyxbroker.broker.topics.entry_view import Position, read_batch_size
@@ -123,10 +124,13 @@ async def get_list(request: Request) -> Response:
     topics = request.app.broker.topics
     found: dict[str, None] = {}
     closed: list[TopicName] = []
+    slices = Slices()
 
     async def add_closed() -> None:
         for names in await topics.subscriptions_of_closed(closed):
-            found.update(dict.fromkeys(names))
+            for one in names:
+                found[one] = None
+                await slices.pause()
         closed.clear()
 
     async for each in names_of(request, name):

@@ -29,26 +29,51 @@ LIMITS = ("BrokerLimit", "TopicLimit", "SubscriptionLimit")
 AVERAGE_WEIGHT = 0.25  # of the newest delivery among all before it
 
 
+class Published:
+    """How much is published to a topic in a second, for all limiters that follow it.
+
+    Of many producers all are asked: that is done once for however many subscriptions there are.
+    """
+
+    __slots__ = ("_per_second", "_received", "_seen", "_seen_at")
+
+    def __init__(self, received: Counters) -> None:
+        self._received = received
+        self._seen: tuple[int, int] | None = None  # None: nobody has looked yet
+        self._seen_at = 0.0
+        self._per_second = (0.0, 0.0)
+
+    def look(self, now: float) -> tuple[float, float]:
+        """Messages and bytes in a second, between the last two looks at what was received."""
+        if self._seen is None:
+            self._seen, self._seen_at = self._received(), now
+        elif now - self._seen_at >= FOLLOW_S:
+            seen, seconds = self._received(), now - self._seen_at
+            messages, size = (new - old for new, old in zip(seen, self._seen, strict=True))
+            self._seen, self._seen_at = seen, now
+            self._per_second = messages / seconds, size / seconds
+        return self._per_second
+
+
 class DispatchLimiter(RateLimiter):
-    """One such rate. `published` tells the messages and bytes that were published so far."""
+    """One such rate. `published` is what a relative one is on top of."""
 
-    __slots__ = ("_published", "_seen", "_seen_at", "rate")
+    __slots__ = ("_looked_at", "_published", "rate")
 
-    def __init__(self, turn: Turn, rate: DispatchRate, published: Counters | None = None) -> None:
+    def __init__(self, turn: Turn, rate: DispatchRate, published: Published | None = None) -> None:
         super().__init__(turn, 0, 0)
         self._published = published
-        self._seen = (0, 0)
-        self._seen_at = 0.0
         self.change(rate)
 
     def change(self, rate: DispatchRate) -> None:
         """From now on it is another one."""
         self.rate = rate
+        # What was published before counts for nothing.
         self._look()
         self._set(0.0, 0.0)
 
     def has_tokens(self) -> bool:
-        if self.rate.relative and self._loop.time() - self._seen_at >= FOLLOW_S:
+        if self.rate.relative and self._loop.time() - self._looked_at >= FOLLOW_S:
             self._set(*self._look())
         return super().has_tokens()
 
@@ -61,21 +86,18 @@ class DispatchLimiter(RateLimiter):
         )
 
     def _look(self) -> tuple[float, float]:
-        """How much was published in a second, since the look before."""
-        now = self._loop.time()
+        """How much is published in a second."""
+        now = self._looked_at = self._loop.time()
         if not self.rate.relative or self._published is None:
             return 0.0, 0.0
-        seen, seconds = self._published(), max(now - self._seen_at, FOLLOW_S)
-        messages, size = (new - old for new, old in zip(seen, self._seen, strict=True))
-        self._seen, self._seen_at = seen, now
-        return messages / seconds, size / seconds
+        return self._published.look(now)
 
 
 def changed(
     limiter: DispatchLimiter | None,
     rate: DispatchRate,
     turn: Turn,
-    published: Counters | None,
+    published: Published | None,
 ) -> DispatchLimiter | None:
     """The limiter of a rate that is this one from now on; None where it limits nothing."""
     if not (rate.messages or rate.bytes):
@@ -117,7 +139,7 @@ class Throttle:
             subscription.dispatch_limiter,
             topic.policies.dispatch_rate_of(subscription.name),
             topic.turn,
-            topic.received,
+            topic.published,
         )
         limiters = (topic.broker_limits.dispatch, topic.dispatch_limiter, limiter)
         held = [each for each in zip(LIMITS, limiters, strict=True) if each[1] is not None]

@@ -40,6 +40,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
+from pyxbroker.mledger.positions import ENTRY_ID_MAX
 from pyxbroker.mledger.state import State
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.policies.values import Persistence, Policies, Retention
@@ -567,28 +568,27 @@ class PersistentTopic(Topic):
         mark = acks.mark_delete
         if count >= subscription.backlog:
             return managed_ledger.last_confirmed
-        first = managed_ledger.ordinal(mark)
-        low, high = first + count, managed_ledger.entries
-        while low < high:
-            # As many entries are acknowledged up to the middle as there are, but for those left.
-            middle = (low + high) // 2
-            at = managed_ledger.position_of(middle - 1)
-            if middle - first - self._acknowledged_up_to(acks, at) >= count:
-                high = middle
-            else:
-                low = middle + 1
-        return managed_ledger.position_of(low - 1) if count > 0 else mark
-
-    def _acknowledged_up_to(self, acks: AckSet, position: Position) -> int:
-        """Entries after the mark, up to a position, that are acknowledged one by one."""
-        found = 0
+        if count <= 0:
+            return mark
+        # Each ledger is counted once, until it is known which one has the entry.
+        passed, left = managed_ledger.ordinal(mark), count
         for ledger_id in acks.ledger_ids():
-            if ledger_id <= position.ledger_id:
-                is_last = ledger_id == position.ledger_id
-                last = self.managed_ledger.last_entry(ledger_id) or 0
-                end = position.entry_id if is_last else last
-                found += acks.acknowledged_up_to(ledger_id, 0, end)
-        return found
+            last = managed_ledger.ordinal((ledger_id, ENTRY_ID_MAX))
+            before = max(managed_ledger.ordinal((ledger_id, -1)), passed)
+            if last <= before:
+                continue  # nothing of it is kept
+            if left <= before - passed:
+                break
+            left -= before - passed
+            last_entry = managed_ledger.position_of(last - 1).entry_id
+            first_entry = last_entry + 1 - (last - before)
+            here = last - before - acks.acknowledged_up_to(ledger_id, first_entry, last_entry)
+            if left <= here:
+                return Position(
+                    ledger_id, _entry_left(acks, ledger_id, first_entry, last_entry, left)
+                )
+            passed, left = last, left - here
+        return managed_ledger.position_of(passed + left - 1)
 
     async def last_message(self) -> tuple[Position, int]:
         """(position, batch index) of the last message; the index is -1 outside of a batch.
@@ -785,3 +785,16 @@ def quorums_of(persistence: Persistence) -> LedgerQuorums:
 
 def _ignore(topic: PersistentTopic) -> None:
     """Nobody wants to know."""
+
+
+def _entry_left(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
+    """Which of the entries from low on, up to high, is the left-th that is not acknowledged."""
+    while low < high:
+        middle = (low + high) // 2
+        # Each step counts half of what the one before did: together no more than all of them.
+        here = middle - low + 1 - acks.acknowledged_up_to(ledger_id, low, middle)
+        if here >= left:
+            high = middle
+        else:
+            low, left = middle + 1, left - here
+    return low

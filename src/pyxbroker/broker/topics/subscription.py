@@ -227,12 +227,14 @@ class Subscription:
                     "Subscription reached max consumers limit (maxConsumersPerSubscription)"
                 )
             self.dispatcher.add_consumer(consumer)
+            self.topic.consumer_count += 1
             return
         former = dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
+        self.topic.consumer_count += 1
         self.kind = kind
         self.dispatcher = dispatcher
         if dispatcher is not former:
@@ -281,6 +283,7 @@ class Subscription:
             consumer.release()
             self._count_past(consumer)
             self.dispatcher.remove_consumer(consumer)
+            self.topic.consumer_count -= 1
             self.dispatcher.on_more()
             self._note_use()
             self.topic.on_used()
@@ -308,6 +311,7 @@ class Subscription:
         former.abandon()
         going = former.consumers[::-1]
         former.consumers.clear()
+        self.topic.consumer_count -= len(going)
         for each in going:
             each.closed = True
         self.kind = kind

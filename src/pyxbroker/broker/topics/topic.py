@@ -45,7 +45,7 @@ from pyxbroker.policies.values import (
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Published
     from pyxbroker.broker.topics.access import ProducerAccess
     from pyxbroker.broker.topics.compacted import CompactedLedger
     from pyxbroker.broker.topics.compaction import Compaction
@@ -99,8 +99,9 @@ class Topic:
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
-    _leaving: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that send clients away
+    _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # that go to many, bit by bit
     _publish_rate: PublishRate | None = None  # once there was one
+    _published: Published | None = None  # once there was a dispatch rate
     _subscribe_limiter: SubscribeLimiter | None = None
 
     def __init__(
@@ -122,6 +123,7 @@ class Topic:
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.consumer_count = 0  # of all subscriptions, which count them as they come and go
         self.fenced = False  # closing, or its log failed: clients have to look it up again
         self._last_active = self.loop.time()  # when somebody was seen to use it
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
@@ -159,8 +161,17 @@ class Topic:
             self._resolve_publish()
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
+        if self.subscriptions or self._readers:
+            self._call_bit_by_bit(self._tellings_of(policies))
+
+    def _tellings_of(self, policies: Policies) -> Iterator[Callable[[], None]]:
+        """Calls that tell each dispatcher that these policies are in force. Those that are made
+        meanwhile go by what is in force then.
+        """
         for subscription in self.all_subscriptions():
-            subscription.dispatcher.on_policies()
+            if self.policies is not policies:
+                return  # whatever is in force now is told to all of them
+            yield subscription.dispatcher.on_policies
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -339,8 +350,17 @@ class Topic:
             from pyxbroker.broker.dispatch.throttle import changed
 
             self.dispatch_limiter = changed(
-                self.dispatch_limiter, policies.dispatch_rate, self.turn, self.received
+                self.dispatch_limiter, policies.dispatch_rate, self.turn, self.published
             )
+
+    @property
+    def published(self) -> Published:
+        """How much comes in, for rates that are relative to it."""
+        if self._published is None:
+            from pyxbroker.broker.dispatch.throttle import Published
+
+            self._published = Published(self.received)
+        return self._published
 
     def _apply_subscribe_rate(self, rate: SubscribeRate) -> None:
         limiter = self._subscribe_limiter
@@ -397,7 +417,7 @@ class Topic:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
         self.check_open()
         limit = self.policies.consumers_max
-        if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
+        if limit and self.consumer_count >= limit:
             raise ConsumerBusy(
                 f"Topic {self.name} has {limit} consumers, which is its limit"
                 " (maxConsumersPerTopic)."
@@ -511,7 +531,7 @@ class Topic:
         and who goes on with what is left of the topic waits for left().
         """
         self.close_producers()
-        self._send_away(subscription.disconnect for subscription in self.all_subscriptions())
+        self._call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
 
     def close_producers(self) -> None:
         """Sends producers away, of many some in each turn. Their clients may open them again, and
@@ -522,34 +542,34 @@ class Topic:
                 ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
             )
         producers = list(self.producers.values())
-        self._send_away(partial(self._close_if_open, each) for each in producers)
+        self._call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
 
-    def _send_away(self, calls: Iterator[Callable[[], None]]) -> None:
-        """Makes calls, each of which sends somebody away."""
-        self._leaving = (*self._leaving, calls)
-        if len(self._leaving) == 1:
-            self.turn.more.run(self._send_some_away)
+    def _call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
+        """Makes calls, each for one of many clients or subscriptions: of many some in each turn."""
+        self._calls = (*self._calls, calls)
+        if len(self._calls) == 1:
+            self.turn.more.run(self._call_some)
 
-    def _send_some_away(self) -> None:
+    def _call_some(self) -> None:
         more = self.turn.more
         began_ns = more.now_ns()
-        while self._leaving:
-            for call in self._leaving[0]:
+        while self._calls:
+            for call in self._calls[0]:
                 try:
                     call()
                 except Exception as error:
                     # A defect of one is not one of the others, whose clients wait as well.
-                    log.failure("a client could not be sent away", error, topic=self.name)
+                    log.failure("a client or subscription was not told", error, topic=self.name)
                 if more.lasts_long(began_ns):
-                    more.later(self._send_some_away)
+                    more.later(self._call_some)
                     return
-            self._leaving = self._leaving[1:]
+            self._calls = self._calls[1:]
 
     async def left(self) -> None:
         """Waits until everybody is gone that was sent away."""
-        if self._leaving:
+        if self._calls:
             told: asyncio.Future[None] = self.loop.create_future()
-            self._send_away(iter((partial(resolve, told, None),)))
+            self._call_bit_by_bit(iter((partial(resolve, told, None),)))
             await told
 
     def close_waiting_producers(self) -> int:
