@@ -188,7 +188,7 @@ class WatchedNamespace:
             self._on_notification,
             prefix=self._path,
             lists_down_to=paths.TOPIC_LIST_SLASHES,
-            above=True,
+            above=store.is_shared,  # the others tell when the list comes to be, whatever was read
         )
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
