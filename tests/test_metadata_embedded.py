@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import multiprocessing
 import os
 import random
@@ -20,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 
+from loop_turns import counted_turns
 from metadata_backends import coroutine_test
 from pyxbroker.metadata import database
 from pyxbroker.metadata.embedded import NOTIFICATIONS_PER_STEP_MAX, EmbeddedStore
@@ -85,27 +85,17 @@ async def test_the_news_of_a_large_transaction_come_in_steps_and_before_what_com
 ) -> None:
     store = EmbeddedStore(tmp_path / "m")
     await store.open()
-    turns = itertools.count()
-    turn = next(turns)
     heard: list[tuple[int, str]] = []
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn = next(turns)
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count_turns())
-    store.watch(lambda news: heard.append((turn, news.path)))
-    many = store.put_all([Put(f"/many/{index}", b"") for index in range(2000)])
-    await asyncio.to_thread(lambda: None)  # the next ones are of another transaction
-    after = store.put("/after", b"")
-    closing = asyncio.ensure_future(store.close())
-    await many
-    assert sum(path.startswith("/many/") for _, path in heard) == 2000
-    await closing
+    async with counted_turns() as turn:
+        store.watch(lambda news: heard.append((turn(), news.path)))
+        many = store.put_all([Put(f"/many/{index}", b"") for index in range(2000)])
+        await asyncio.to_thread(lambda: None)  # the next one is of another transaction
+        after = store.put("/after", b"")
+        closing = asyncio.ensure_future(store.close())
+        await many
+        assert sum(path.startswith("/many/") for _, path in heard) == 2000
+        await closing
     assert after.done()
-    counting.cancel()
     in_one_turn = Counter(turn for turn, _ in heard)
     assert max(in_one_turn.values()) <= 2 * NOTIFICATIONS_PER_STEP_MAX < len(heard) / 4
     assert [path for _, path in heard][-2:] == ["/after", "/"]
