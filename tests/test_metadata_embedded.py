@@ -12,20 +12,23 @@ import signal
 import sqlite3
 import struct
 import threading
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from loop_turns import counted_turns
 from metadata_backends import coroutine_test
 from pyxbroker.metadata import database
-from pyxbroker.metadata.embedded import EmbeddedStore
+from pyxbroker.metadata.embedded import NOTIFICATIONS_PER_STEP_MAX, EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
     CorruptStore,
     MetadataError,
+    Put,
     PutResult,
     StoreClosed,
     Unavailable,
@@ -74,6 +77,28 @@ async def test_notifications_come_on_the_loops_thread_before_the_caller_goes_on(
     await store.put("/n", b"")
     assert heard == [("/n", threading.get_ident()), ("/", threading.get_ident())]
     await store.close()
+
+
+@coroutine_test
+async def test_the_news_of_a_large_transaction_come_in_steps_and_before_what_comes_after_it(
+    tmp_path: Path,
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    heard: list[tuple[int, str]] = []
+    async with counted_turns() as turn:
+        store.watch(lambda news: heard.append((turn(), news.path)))
+        many = store.put_all([Put(f"/many/{index}", b"") for index in range(2000)])
+        await asyncio.to_thread(lambda: None)  # the next one is of another transaction
+        after = store.put("/after", b"")
+        closing = asyncio.ensure_future(store.close())
+        await many
+        assert sum(path.startswith("/many/") for _, path in heard) == 2000
+        await closing
+    assert after.done()
+    in_one_turn = Counter(turn for turn, _ in heard)
+    assert max(in_one_turn.values()) <= 2 * NOTIFICATIONS_PER_STEP_MAX < len(heard) / 4
+    assert [path for _, path in heard][-2:] == ["/after", "/"]
 
 
 @coroutine_test

@@ -21,6 +21,7 @@ from pyxbroker.broker.kept_records import KeptRecords
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import (
     MetadataStore,
@@ -114,6 +115,22 @@ async def test_a_list_that_is_not_there_yet_is_told_of_when_it_comes(shared: Bac
         heard.clear()
         await other.put(f"{path}/second", b"")
         await until(lambda: path in heard)
+
+
+@coroutine_test
+async def test_where_every_change_is_told_a_list_that_comes_to_be_wakes_who_waits_for_it_alone(
+    tmp_path: Path,
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    namespace = WatchedNamespace(store, "t/n", None)
+    for other in ("t/m/persistent/topic", "u/n/persistent/topic", "t/n/elsewhere/topic"):
+        await store.put(paths.managed_ledger(other), b"")
+    assert not namespace._changed.is_set()
+    await store.put(paths.managed_ledger("t/n/persistent/topic"), b"")
+    assert namespace._changed.is_set()
+    namespace.close()
+    await store.close()
 
 
 @coroutine_test

@@ -385,7 +385,7 @@ def test_what_is_lost() -> None:
         return {"auth_policies": grants}
 
     def lost(before: Any, after: Any) -> set[Any]:
-        return set(lost_by(granted_by(before), granted_by(after)))
+        return set(lost_by(granted_by(before), granted_by(after))) - {None}
 
     assert lost({}, {}) == set()
     one, two = record(namespace_auth={"a": ["produce"]}), record(namespace_auth={"a": BOTH})
@@ -403,3 +403,60 @@ def test_what_is_lost() -> None:
         record(destination_auth={1: 2}),
     ):
         assert lost(two, damaged) == {("*", "a", "consume"), ("*", "a", "produce")}
+    assert ("*", "a", "consume") in set(lost_by(granted_by(two), frozenset()))
+
+
+def test_where_many_grants_are_compared_none_is_listed_that_stays_and_each_step_is_short() -> None:
+    def grants(count: int) -> Any:
+        return {f"persistent://public/default/{number}": {"me": BOTH} for number in range(count)}
+
+    def compared(count: int) -> list[Any]:
+        before = granted_by({"auth_policies": {"destination_auth": grants(count)}})
+        record = {"auth_policies": {"destination_auth": grants(count) | {TOPIC: {"me": BOTH}}}}
+        assert [each for each in lost_by(before, granted_by(record)) if each] == []
+        record["auth_policies"]["destination_auth"].popitem()
+        record["auth_policies"]["destination_auth"].popitem()
+        return list(lost_by(before, granted_by(record)))
+
+    steps = compared(1_000)
+    assert sum(each is not None for each in steps) == 2
+    # One for each topic and one for each role there; what stays is compared as a whole.
+    assert 2_000 <= len(steps) < 2_010
+
+
+def test_a_right_that_is_lost_while_a_longer_list_is_compared_closes_who_used_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record after another takes something away, the next one before the first is compared."""
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", 0)
+    others = {f"role-{number}": BOTH for number in range(2_000)}
+
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "you": BOTH} | others)
+        mine, yours = await producing(broker, "me"), await producing(broker, "you")
+        await grant(broker, {"you": BOTH} | others)
+        await asyncio.sleep(0.001)
+        await grant(broker, others)
+        await mine.receive("close_producer")
+        await yours.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_comparison_that_fails_lets_nobody_keep_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revoked_rights, "RETRY_S", 0.05)
+
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        client = await producing(broker, "me")
+
+        def fail(before: Any, after: Any) -> Any:
+            raise RecursionError
+
+        monkeypatch.setattr(revoked_rights, "lost_by", fail)
+        await grant(broker)
+        await client.receive("close_producer")
+
+    serve(tmp_path, scenario)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loop_turns import counted_turns
+from metadata_backends import coroutine_test
 from one_bookie import until
 from one_broker import Broker, Client, run
 from oracles import wire
 from oracles.topics import topics_hash
 from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.slices import CALLED_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import topic_list
-from pyxbroker.broker.commands.topic_list import TopicListWatcher
+from pyxbroker.broker.commands.topic_list import MatchingTopics, TopicListWatcher, WatchedNamespace
 from pyxbroker.broker.commands.topics_pattern import (
     BeyondRE2,
     compile_pattern,
@@ -33,6 +37,7 @@ from pyxbroker.broker.commands.topics_pattern import (
     without_domain,
 )
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.proto import PulsarApi as pb
 
@@ -443,6 +448,37 @@ def test_others_have_their_turn_while_many_watchers_are_told(
 
     run(tmp_path, scenario)
     assert len(set(turns)) == 4
+
+
+@coroutine_test
+async def test_topics_that_come_and_go_while_a_pattern_is_matched_are_taken_over_in_slices() -> (
+    None
+):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", 0)
+        namespace = WatchedNamespace(MemoryStore(), "public/default", None)
+        nodes = {
+            f"{kind}{number}": f"{PREFIX}{kind}{number}" for kind in "ab" for number in range(500)
+        }
+        names = {node: TopicName.get(name) for node, name in nodes.items()}
+        before = {node: name for node, name in names.items() if node[0] == "a"}
+        after = {node: name for node, name in names.items() if node[0] == "b"}
+        namespace.topics = before
+        matching = MatchingTopics(compile_pattern("public/default/.*"))
+        async with counted_turns() as turn:
+            matched: Counter[int] = Counter()
+
+            def note(pattern: Any, topic: TopicName) -> bool:
+                matched[turn()] += 1
+                namespace.topics = after  # they change under way
+                return matches(pattern, topic)
+
+            monkeypatch.setattr(topic_list, "matches", note)
+            await namespace._fill(matching)
+        namespace.close()
+    assert list(matching.names) == [str(each) for each in after.values()]
+    assert matched.total() == 1_000
+    assert max(matched.values()) <= CALLED_MAX
 
 
 def test_a_watcher_goes_with_its_connection(tmp_path: Path) -> None:

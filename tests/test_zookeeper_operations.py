@@ -9,6 +9,7 @@ import pytest
 from kazoo.exceptions import BadVersionError, RolledBackError
 
 from pyxbroker.metadata.store import BadVersion, Put, PutResult
+from pyxbroker.metadata.watchers import Watchers
 from pyxbroker.metadata.zookeeper_operations import Operations
 
 
@@ -26,7 +27,7 @@ def test_several_writes_that_are_refused_are_done_when_an_attempt_before_did_the
     repeated: bool, value: bytes, version: int, is_done: bool
 ) -> None:
     client = MagicMock()
-    steps = Operations(client, MagicMock(), lambda _: False, lambda _: False).put_all(
+    steps = Operations(client, MagicMock(), Watchers()).put_all(
         [Put("/a", b"1"), Put("/b", b"2", 3)], repeated
     )
     assert len(next(steps)) == 1, "all of them in one request"

@@ -11,8 +11,8 @@ no revocation is about.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
@@ -48,45 +48,86 @@ RETRY_S = 1.0  # while metadata cannot be read
 TOPICS_PER_STEP = 50  # looked at for whether a revocation is about them
 TAKEN_AWAY = "The role has lost its right."
 
-Grants = frozenset[tuple[str, ...]]
+Grant = tuple[str, ...]  # what a record lets somebody do: where, who and what
 Place = str | TopicName  # the name of a tenant or a namespace, or one topic
 EVERY_TOPIC = ("*",)
+RESTRICTED = (*EVERY_TOPIC, SUBSCRIPTIONS)
+
+
+class Granted(NamedTuple):
+    """The parts of a record of a namespace or a tenant that let roles do something.
+
+    They are the record's own: to list what 100,000 grants say takes long, and is done only where
+    two records differ.
+    """
+
+    administrators: Any
+    roles: Any
+    topics: Any
+    subscriptions: Any
+    mode: Any
+
+
+NOTHING = Granted(None, None, None, None, None)
+Grants = Granted | frozenset[Granted]  # an empty set where there is no record
 
 
 def granted_by(record: Fields) -> Grants:
-    """What a record of a namespace or a tenant lets roles do, each as where, who and what."""
+    """What a record of a namespace or a tenant lets roles do."""
     auth = _object(record.get(AUTH))
-    found: set[tuple[str, ...]] = {
-        (ADMINISTRATORS, role) for role in _texts(record.get(ADMINISTRATORS))
-    }
-    found |= {(*EVERY_TOPIC, *each) for each in _pairs(auth.get(ROLES))}
-    for topic, roles in _object(auth.get(TOPICS)).items():
-        found |= {(topic, *each) for each in _pairs(roles)}
+    return Granted(
+        record.get(ADMINISTRATORS),
+        auth.get(ROLES),
+        auth.get(TOPICS),
+        auth.get(SUBSCRIPTIONS),
+        record.get(MODE),
+    )
+
+
+def lost_by(before: Grants, after: Grants) -> Iterator[Grant | None]:
+    """What of it is taken away, in short steps; None: a step that has found nothing."""
+    old = before if isinstance(before, Granted) else NOTHING
+    new = after if isinstance(after, Granted) else NOTHING
+    yield from _left_out(old.administrators, new.administrators, (ADMINISTRATORS,))
+    yield from _pairs_left_out(old.roles, new.roles, EVERY_TOPIC)
+    topics = _object(new.topics)
+    for topic, roles in _object(old.topics).items():
+        yield None
+        yield from _pairs_left_out(roles, topics.get(topic), (topic,))
     # Who may not use a subscription, or any of a name that does not begin with their role, is said
     # by what is there: each difference may take something away.
-    restricted = _pairs(auth.get(SUBSCRIPTIONS))
-    found |= {(*EVERY_TOPIC, SUBSCRIPTIONS, *each) for each in restricted}
-    found.add((*EVERY_TOPIC, MODE, str(record.get(MODE))))
-    return frozenset(found)
+    yield from _pairs_left_out(old.subscriptions, new.subscriptions, RESTRICTED)
+    yield from _pairs_left_out(new.subscriptions, old.subscriptions, RESTRICTED)
+    if isinstance(before, Granted) and (new is NOTHING or str(old.mode) != str(new.mode)):
+        yield (*EVERY_TOPIC, MODE, str(old.mode))
 
 
-def lost_by(before: Grants, after: Grants) -> Grants:
-    """What of it is taken away."""
-    lost = before - after
-    new = {each for each in after - before if each[1:2] == (SUBSCRIPTIONS,)}
-    return lost | new
+def _pairs_left_out(before: Any, after: Any, where: Grant) -> Iterator[Grant | None]:
+    others = _object(after)
+    for role, values in _object(before).items():
+        yield None
+        yield from _left_out(values, others.get(role), (*where, role))
 
 
-def _pairs(roles: Any) -> Iterable[tuple[str, str]]:
-    return {(role, each) for role, values in _object(roles).items() for each in _texts(values)}
+def _left_out(before: Any, after: Any, where: Grant) -> Iterator[Grant | None]:
+    if before == after:
+        return
+    left = set()
+    for each in _list(after):
+        if isinstance(each, str):
+            left.add(each)
+        yield None
+    for each in _list(before):
+        is_lost = isinstance(each, str) and each not in left
+        yield (*where, each) if is_lost else None
 
 
 def _object(value: Any) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 class RevokedRights:
@@ -171,13 +212,19 @@ class RevokedRights:
     async def _look_at(self, name: str, as_a_whole: bool, judge: Judge) -> None:
         before = self._records.granted.get(name)
         after = await self._records.look_anew(name)
-        lost = frozenset() if before is None else lost_by(before, after)
-        if not lost and not as_a_whole:
-            return
-        wheres = {each[0] for each in lost}
-        in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
-        log.info("rights were taken away", name=name, rights=len(lost))
         slices = Slices()
+        rights, wheres = 0, set[str]()
+        # What is gone through as a whole needs no comparison, be it because that has failed.
+        for lost in () if before is None or as_a_whole else lost_by(before, after):
+            if lost is not None:
+                rights += 1
+                wheres.add(lost[0])
+            await slices.pause()
+        if not rights and not as_a_whole:
+            return
+        in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
+        if rights:
+            log.info("rights were taken away", name=name, rights=rights)
         for number, topic in enumerate(list(self._topics)):
             if _is_in(topic.name, name) and (
                 in_all or not wheres.isdisjoint(_names_of(topic.name))

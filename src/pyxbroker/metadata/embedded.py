@@ -32,10 +32,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.copy_settings import CopySettings
@@ -64,8 +65,21 @@ from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
+NOTIFICATIONS_PER_STEP_MAX = 256  # of the loop; some 2 us each
 
 log = get_logger(__name__)
+
+
+class Answered(NamedTuple):
+    """A transaction that has come to its end."""
+
+    batch: list[Operation]
+    results: list[object]  # of the operations
+    notifications: list[Notification]
+
+    def resolve(self) -> None:
+        for operation, result in zip(self.batch, self.results, strict=True):
+            resolve(operation.future, result)
 
 
 class EmbeddedStore(MetadataStore):
@@ -82,6 +96,8 @@ class EmbeddedStore(MetadataStore):
         self._upkeep = Upkeep(self._tree, copies or CopySettings())
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
+        self._answered: deque[Answered] = deque()  # while some are delivered in slices
+        self._delivering: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,12 +123,16 @@ class EmbeddedStore(MetadataStore):
         await self._join()
 
     async def _join(self) -> None:
-        """Waits for the thread, which ends when it comes to the None in its queue."""
+        """Waits for the thread, which ends when it comes to the None in its queue, and until all
+        that it has answered is delivered.
+        """
         if self._ended is not None and self._thread is not None:
             try:
                 await asyncio.shield(self._ended)
             finally:
                 self._thread.join()
+                if self._delivering is not None:
+                    await asyncio.shield(self._delivering)
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         return self._issue(check_path, self._tree.get, path)
@@ -236,7 +256,8 @@ class EmbeddedStore(MetadataStore):
                 failure = self._tree.failure = explain(self._tree.path, error)
                 results = [copy_of(failure) for _ in batch]
             if batch:
-                loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
+                answered = Answered(batch, results, notifications)
+                loop.call_soon_threadsafe(self._deliver, answered)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
                 loop.call_soon_threadsafe(self._notify_failure, self._tree.failure)
@@ -285,14 +306,37 @@ class EmbeddedStore(MetadataStore):
             except Empty:
                 self._upkeep.run()
 
-    def _deliver(
-        self, batch: list[Operation], results: list[object], notifications: list[Notification]
-    ) -> None:
-        for operation, result in zip(batch, results, strict=True):
-            resolve(operation.future, result)
-        if self._watchers:
-            for notification in notifications:
+    # The loop again.
+
+    def _deliver(self, answered: Answered) -> None:
+        """Tells a transaction's news, then its results: who goes on finds the news told.
+
+        One transaction can have changed a hundred thousand nodes, so this goes in steps.
+        """
+        if self._delivering is None and len(answered.notifications) <= NOTIFICATIONS_PER_STEP_MAX:
+            for notification in answered.notifications:
                 self._notify(notification)
+            answered.resolve()
+            return
+        self._answered.append(answered)
+        if self._delivering is None:
+            self._delivering = asyncio.ensure_future(self._deliver_in_steps())
+
+    async def _deliver_in_steps(self) -> None:
+        """The same, and of the transactions that come to their end meanwhile, in their order.
+
+        One step in each turn of the loop: all who wait for metadata wait for this, and must not
+        wait for whatever else takes long (base/slices.py).
+        """
+        while self._answered:
+            answered = self._answered.popleft()
+            for number, notification in enumerate(answered.notifications, 1):
+                self._notify(notification)
+                if number % NOTIFICATIONS_PER_STEP_MAX == 0:
+                    await asyncio.sleep(0)
+            answered.resolve()
+            await asyncio.sleep(0)
+        self._delivering = None
 
 
 def _no_check(argument: object) -> None:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.copy_settings import CopySettings
+from pyxbroker.metadata.watchers import Watchers
 
 ANY_VERSION = None
 MUST_NOT_EXIST = -1
@@ -143,18 +144,6 @@ FailureCallback = Callable[[MetadataError], None]
 Unsubscribe = Callable[[], None]
 
 
-class _Watcher(NamedTuple):
-    """Who hears of changes of some nodes."""
-
-    prefix: str
-    callback: NotificationCallback
-    lists_down_to: int | None
-    above: bool
-
-    def hears_of(self, path: str) -> bool:
-        return path.startswith(self.prefix) or (self.above and self.prefix.startswith(f"{path}/"))
-
-
 class MetadataStore(ABC):
     """One metadata store. See the module's text for what every operation promises.
 
@@ -175,7 +164,7 @@ class MetadataStore(ABC):
     """When (time.monotonic) and why the disk refused something last."""
 
     def __init__(self) -> None:
-        self._watchers: dict[object, _Watcher] = {}
+        self._watchers = Watchers()
         self._session_callbacks: dict[object, SessionCallback] = {}
         self._failure_callbacks: dict[object, FailureCallback] = {}
 
@@ -300,9 +289,10 @@ class MetadataStore(ABC):
         lists_down_to: int | None = None,
         above: bool = False,
     ) -> Unsubscribe:
-        """Calls back for changes of nodes whose path starts with `prefix`, on the loop; with
-        `above` also of the nodes above that. `lists_down_to`: all that has to be told is
-        ChildrenChanged, of paths with at most so many slashes.
+        """Calls back for changes of the node `prefix` and of those below it, on the loop; with a
+        slash at its end, only of those below; with `above` also of the nodes above that.
+        `lists_down_to`: all that has to be told is ChildrenChanged, of paths with at most so many
+        slashes.
 
         The embedded and the memory store tell every change. A ZooKeeper store tells the next change
         of each path that this process has read since it subscribed (get: the node; children:
@@ -312,9 +302,7 @@ class MetadataStore(ABC):
         cost nothing: as many paths are watched as nodes are there, and those of `exists` that ask
         for it.
         """
-        key = object()
-        self._watchers[key] = _Watcher(prefix, callback, lists_down_to, above)
-        return lambda: self._forget(self._watchers, key)
+        return self._watchers.add(callback, prefix, lists_down_to, above)
 
     def on_session(self, callback: SessionCallback) -> Unsubscribe:
         """Calls back for each SessionEvent. Stores inside the process never send any."""
@@ -335,24 +323,9 @@ class MetadataStore(ABC):
     def _forget(table: dict[Any, Any], key: object) -> None:
         table.pop(key, None)
 
-    def _is_watched(self, path: str) -> bool:
-        """Whether somebody wants to know of changes of a node."""
-        return any(
-            each.lists_down_to is None and each.hears_of(path) for each in self._watchers.values()
-        )
-
-    def _is_list_watched(self, path: str) -> bool:
-        """The same of the list of its children."""
-        depth = path.count("/")
-        return any(
-            (each.lists_down_to is None or depth <= each.lists_down_to) and each.hears_of(path)
-            for each in self._watchers.values()
-        )
-
     def _notify(self, notification: Notification) -> None:
-        for each in list(self._watchers.values()):
-            if each.hears_of(notification.path):
-                _call(each.callback, notification)
+        for each in self._watchers.of(notification.path):
+            _call(each.callback, notification)
 
     def _notify_session(self, event: SessionEvent) -> None:
         for callback in list(self._session_callbacks.values()):

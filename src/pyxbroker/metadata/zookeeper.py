@@ -134,9 +134,7 @@ class ZooKeeperStore(MetadataStore):
         self._paths_in_flight.clear()
         self._arrived.clear()
         client = self._client = GatedClient(self.hosts, self._session_timeout_s)
-        self._operations = Operations(
-            client, self._watched, self._is_watched, self._is_list_watched
-        )
+        self._operations = Operations(client, self._watched, self._watchers)
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
         client.start_async()
         try:

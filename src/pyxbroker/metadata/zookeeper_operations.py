@@ -35,6 +35,7 @@ from pyxbroker.metadata.store import (
     PutResult,
     parent_of,
 )
+from pyxbroker.metadata.watchers import Watchers
 from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
 
 KNOWN_PARENTS_MAX = 10_000
@@ -46,17 +47,10 @@ Steps = Generator[list[Request], list[Any], Any]
 class Operations:
     """The operations on one session's connection. Raise what the store's operations raise."""
 
-    def __init__(
-        self,
-        client: GatedClient,
-        watched: WatchedPaths,
-        is_watched: Callable[[str], bool],
-        is_list_watched: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, client: GatedClient, watched: WatchedPaths, watchers: Watchers) -> None:
         self._client = client
         self._watched = watched
-        self._is_watched = is_watched
-        self._is_list_watched = is_list_watched
+        self._watchers = watchers
         self._known_parents: set[str] = {"/"}
 
     def forget_parents(self) -> None:
@@ -64,7 +58,7 @@ class Operations:
         self._known_parents = {"/"}
 
     def get(self, path: str) -> Steps:
-        watch = self._watched.on_event if self._is_watched(path) else None
+        watch = self._watched.on_event if self._watchers.is_watched(path) else None
         (outcome,) = yield [self._request("get", path, watch=watch)]
         if isinstance(outcome, NoNodeError):
             return None
@@ -83,7 +77,7 @@ class Operations:
         return found
 
     def children(self, path: str) -> Steps:
-        watch = self._watched.on_event if self._is_list_watched(path) else None
+        watch = self._watched.on_event if self._watchers.is_list_watched(path) else None
         (outcome,) = yield [self._request("get_children", path, watch=watch)]
         if isinstance(outcome, NoNodeError):
             return []

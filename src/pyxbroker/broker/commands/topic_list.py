@@ -188,7 +188,7 @@ class WatchedNamespace:
             self._on_notification,
             prefix=self._path,
             lists_down_to=paths.TOPIC_LIST_SLASHES,
-            above=True,
+            above=store.is_shared,  # the others tell when the list comes to be, whatever was read
         )
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
@@ -222,20 +222,20 @@ class WatchedNamespace:
         return found
 
     async def _fill(self, topics: MatchingTopics) -> None:
-        known = self.topics
-        found = await _matching(topics.pattern, known.values())
+        known: Mapping[str, TopicName] = _NOTHING
         names: dict[str, None] = {}
         slices = Slices()
-        for each in found:
-            names[str(each)] = None
-            await slices.pause()
         # Nobody has heard of anything yet, so what changed meanwhile just counts.
         while known is not self.topics:
             before, known = known, self.topics
             added, deleted = await _difference(before, known, slices.pause)
-            names.update((str(each), None) for each in added if matches(topics.pattern, each))
+            for each in added:
+                if matches(topics.pattern, each):
+                    names[str(each)] = None
+                await slices.pause()
             for each in deleted:
                 names.pop(str(each), None)
+                await slices.pause()
         topics.names = names
         topics.changes += 1
 

@@ -5,9 +5,11 @@ ManagedLedgerInfo.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import TopicNotFound
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.metadata import paths
@@ -29,23 +31,37 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
     if found is None:
         raise TopicNotFound(f"Topic {name} not found")
     info = records.decode_managed_ledger_info(found.value)
+    slices = Slices()
     answer = _head(found)
-    answer["ledgers"] = [_ledger(each) for each in info.ledgerInfo]
+    ledgers = answer["ledgers"] = []
+    for each in info.ledgerInfo:
+        ledgers.append(_ledger(each))
+        await slices.pause()
     if info.HasField("terminatedPosition"):
         answer["terminatedPosition"] = _position(info.terminatedPosition)
     cursors: dict[str, Any] = {}
     nodes = sorted(await store.children(path))
     for at in range(0, len(nodes), AT_ONCE):
         some = nodes[at : at + AT_ONCE]
-        values = await asyncio.gather(*(store.get(f"{path}/{each}") for each in some))
+        values = await asyncio.gather(*(store.get(f"{path}/{node}") for node in some))
         for node, value in zip(some, values, strict=True):
             if value is not None:
-                cursors[decode(node)] = _cursor(value)
+                cursors[decode(node)] = await _cursor(value, slices)
                 await asyncio.sleep(0)
     answer["cursors"] = cursors
     if info.properties:
-        answer["properties"] = {each.key: each.value for each in info.properties}
+        pairs = ((each.key, each.value) for each in info.properties)
+        answer["properties"] = await _properties(pairs, slices)
     return answer
+
+
+async def _properties(pairs: Iterable[tuple[str, Any]], slices: Slices) -> dict[str, Any]:
+    """A record of some MiB can have 100,000 of them."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found[name] = value
+        await slices.pause()
+    return found
 
 
 def _head(found: GetResult) -> dict[str, Any]:
@@ -65,7 +81,7 @@ def _ledger(info: Any) -> dict[str, Any]:
     return answer
 
 
-def _cursor(found: GetResult) -> dict[str, Any]:
+async def _cursor(found: GetResult, slices: Slices) -> dict[str, Any]:
     info = records.decode_managed_cursor_info(found.value)
     answer = _head(found)
     answer["cursorsLedgerId"] = info.cursorsLedgerId
@@ -80,10 +96,14 @@ def _cursor(found: GetResult) -> dict[str, Any]:
             for each in info.individualDeletedMessages[:RANGES_MAX]
         ]
     if info.properties:
-        answer["properties"] = {each.name: each.value for each in info.properties}
+        answer["properties"] = await _properties(_named(info.properties), slices)
     if info.cursorProperties:
-        answer["cursorProperties"] = {each.name: each.value for each in info.cursorProperties}
+        answer["cursorProperties"] = await _properties(_named(info.cursorProperties), slices)
     return answer
+
+
+def _named(properties: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((each.name, each.value) for each in properties)
 
 
 def _position(position: Any) -> dict[str, int]:

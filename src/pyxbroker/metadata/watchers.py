@@ -1,0 +1,106 @@
+"""Who hears of changes of which nodes of a metadata store.
+
+Clients can make thousands of watchers, and one request can change thousands of nodes. So the
+watchers of a change are looked up by its path and the paths above it, not found among all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyxbroker.metadata.store import NotificationCallback, Unsubscribe
+
+Table = dict[str, dict[int, "Watcher"]]
+
+NOBODY: dict[int, Watcher] = {}
+
+
+class Watcher(NamedTuple):
+    """Who hears of changes of some nodes. See MetadataStore.watch for what they say."""
+
+    number: int  # in the order in which they came, which is that in which they are called
+    prefix: str
+    callback: NotificationCallback
+    lists_down_to: int | None
+    above: bool
+
+    @property
+    def root(self) -> str:
+        """The path that all is at or below; empty for the whole tree."""
+        return self.prefix.rstrip("/")
+
+    def paths_above(self) -> Iterator[str]:
+        """Those of which it hears with `above`; never the root."""
+        end = self.prefix.rfind("/")
+        while end > 0:
+            yield self.prefix[:end]
+            end = self.prefix.rfind("/", 0, end)
+
+
+class Watchers:
+    """Those of one store. Who comes or goes while others are called is so from the next call on."""
+
+    def __init__(self) -> None:
+        self._below: Table = {}  # by their root
+        self._above: Table = {}  # by each path above that, for those who want to hear of it
+        self._count = 0
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(
+        self, callback: NotificationCallback, prefix: str, lists_down_to: int | None, above: bool
+    ) -> Unsubscribe:
+        self._last_number += 1
+        watcher = Watcher(self._last_number, prefix, callback, lists_down_to, above)
+        for table, path in self._places(watcher):
+            table.setdefault(path, {})[watcher.number] = watcher
+        self._count += 1
+        return self._remover(watcher)
+
+    def _remover(self, watcher: Watcher) -> Callable[[], None]:
+        def remove() -> None:
+            if watcher.number not in self._below.get(watcher.root, ()):
+                return  # It has gone already.
+            for table, path in self._places(watcher):
+                del table[path][watcher.number]
+                if not table[path]:
+                    del table[path]
+            self._count -= 1
+
+        return remove
+
+    def _places(self, watcher: Watcher) -> Iterator[tuple[Table, str]]:
+        yield self._below, watcher.root
+        if watcher.above:
+            for path in watcher.paths_above():
+                yield self._above, path
+
+    def of(self, path: str) -> list[Watcher]:
+        """Those who hear of changes of a node, in the order in which they came."""
+        return sorted(self._of(path))  # by their number, which each has for itself
+
+    def _of(self, path: str) -> Iterator[Watcher]:
+        yield from self._above.get(path, NOBODY).values()
+        end = path.find("/")
+        while end != -1:
+            # All of them are of paths above, be it with a slash at the end.
+            yield from self._below.get(path[:end], NOBODY).values()
+            end = path.find("/", end + 1)
+        for each in self._below.get(path, NOBODY).values():
+            if each.prefix == path:
+                yield each
+
+    def is_watched(self, path: str) -> bool:
+        """Whether somebody wants to know of changes of a node."""
+        return any(each.lists_down_to is None for each in self._of(path))
+
+    def is_list_watched(self, path: str) -> bool:
+        """The same of the list of its children."""
+        depth = path.count("/")
+        return any(
+            each.lists_down_to is None or depth <= each.lists_down_to for each in self._of(path)
+        )
