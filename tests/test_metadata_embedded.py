@@ -13,6 +13,7 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,9 +22,9 @@ import pytest
 
 from loop_turns import counted_turns
 from metadata_backends import coroutine_test
-from pyxbroker.metadata import database
+from pyxbroker.metadata import database, embedded
 from pyxbroker.metadata.embedded import NOTIFICATIONS_PER_STEP_MAX, EmbeddedStore
-from pyxbroker.metadata.embedded_tree import Tree
+from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
     CorruptStore,
@@ -63,6 +64,26 @@ async def test_operations_of_one_moment_share_a_commit(tmp_path: Path) -> None:
     results = await asyncio.gather(*[store.put(f"/n/{index}", b"") for index in range(1000)])
     assert len(results) == 1000
     assert _count_commits((tmp_path / "m" / "metadata.db-wal").read_bytes()) < 30
+    await store.close()
+
+
+@coroutine_test
+async def test_a_commit_has_few_large_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    transact = Tree.transact
+
+    def counting(self: Tree, batch: Sequence[Operation]) -> Any:
+        sizes.append(len(batch))
+        return transact(self, batch)
+
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    monkeypatch.setattr(Tree, "transact", counting)
+    large = bytes(embedded.BYTES_PER_COMMIT // 4)
+    await asyncio.gather(*(store.put(f"/n/{number}", large) for number in range(20)))
+    assert sum(sizes) == 20 and max(sizes) <= 4
     await store.close()
 
 

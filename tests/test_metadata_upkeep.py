@@ -15,7 +15,7 @@ import pytest
 
 from metadata_backends import coroutine_test
 from one_bookie import until
-from pyxbroker.metadata import copies, database, upkeep
+from pyxbroker.metadata import copies, database, embedded_files, upkeep
 from pyxbroker.metadata.change_log import DAMAGED
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
@@ -186,6 +186,19 @@ def test_a_pass_that_repairs_rows_reads_the_records_once_and_knows_what_came_sin
         continue
     assert len(loads) == 1
     assert [ask(tree, tree.get, path).value for path in paths] == [b"old"] * 9 + [b"new"]
+    tree.close()
+
+
+def test_a_slice_has_few_large_values(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    large = bytes(embedded_files.BYTES_PER_SLICE // 2)
+    for number in range(9):
+        put(tree, f"/n/{number}", large)
+        put(tree, f"/s/{number}", b"small")
+    sizes = [sum(len(row.value) for row in rows) for rows in tree.slices()]
+    assert max(sizes) <= embedded_files.BYTES_PER_SLICE
+    assert sum(sizes) == 9 * len(large) + 9 * len(b"small")
     tree.close()
 
 

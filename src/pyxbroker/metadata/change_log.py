@@ -142,7 +142,7 @@ class Content(NamedTuple):
 
 def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced: int = 0) -> bytes:
     """A record with the changes of one transaction; `seed` is that of the file's head."""
-    parts = [b""]
+    parts = []
     count = 0
     for kind, path, number, version, created_ms, modified_ms, value in changes:
         name = path.encode()
@@ -152,20 +152,23 @@ def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced
             value,
         )
         count += 1
-    return _finish(seed, transaction, (CHANGES, count, synced), b"".join(parts))
+    return _finish(seed, transaction, (CHANGES, count, synced), parts)
 
 
 def encode_copy_end(seed: int, transaction: int, nodes: int) -> bytes:
     """The last record of a copy."""
-    return _finish(seed, transaction, (COPY_END, nodes, 0), b"")
+    return _finish(seed, transaction, (COPY_END, nodes, 0), [])
 
 
-def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: bytes) -> bytes:
-    body += bytes(-len(body) % 8)
-    record = bytearray(_RECORD.pack(0, _RECORD.size + len(body), transaction, *rest))
-    record += body
-    record[:4] = zlib.crc32(memoryview(record)[4:], seed).to_bytes(4, "little")
-    return bytes(record)
+def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: list[bytes]) -> bytes:
+    size = sum(map(len, body))
+    body.append(bytes(-size % 8))
+    head = _RECORD.pack(0, _RECORD.size + size + len(body[-1]), transaction, *rest)[4:]
+    # What copies megabytes lets no other thread run, so they are put together once.
+    checksum = zlib.crc32(head, seed)
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((checksum.to_bytes(4, "little"), head, *body))
 
 
 def decode_changes(data: bytes, record: Record) -> Iterator[Change]:

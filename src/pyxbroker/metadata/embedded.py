@@ -65,6 +65,7 @@ from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
+BYTES_PER_COMMIT = 1 << 20  # of values, and one more
 NOTIFICATIONS_PER_STEP_MAX = 256  # of the loop; some 2 us each
 
 log = get_logger(__name__)
@@ -278,9 +279,11 @@ class EmbeddedStore(MetadataStore):
         """Waits for an operation and takes all that are there; False when it was the last time."""
         operation = self._next()
         batch: list[Operation] = []
+        size = 0
         while operation is not None:
             batch.append(operation)
-            if len(batch) == OPERATIONS_PER_COMMIT_MAX:
+            size += sum(len(each) for each in operation.arguments if isinstance(each, bytes))
+            if len(batch) == OPERATIONS_PER_COMMIT_MAX or size >= BYTES_PER_COMMIT:
                 return batch, True
             try:
                 operation = self._queue.get_nowait()

@@ -9,7 +9,7 @@ import errno
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
 OPEN_RETRY_S = 2.0
 OPEN_RETRY_INTERVAL_S = 0.05
 ROWS_PER_SLICE = 256
+BYTES_PER_SLICE = 256 << 10  # of values, and one more: who waits for metadata waits for a slice
 FINDINGS_MAX = 1000
 
 _ROWS = "SELECT parent, name, version, created_ms, modified_ms, checksum, change, value FROM node"
@@ -354,11 +355,7 @@ class Files:
     def _slices(self) -> Iterator[list[Change]]:
         parent, name, compare = "", "", ">="
         while True:
-            rows = self._execute(
-                f"{_ROWS} WHERE (parent, name) {compare} (?, ?) ORDER BY parent, name"
-                f" LIMIT {ROWS_PER_SLICE}",
-                *(parent, name),
-            ).fetchall()
+            rows = self._some_rows(parent, name, compare)
             if not rows:
                 break
             yield [self._checked(row) for row in rows]
@@ -378,6 +375,25 @@ class Files:
                 return
             yield [Change(DELETED, *row) for row in rows]
             path = rows[-1][0]
+
+    def _some_rows(self, parent: str, name: str, compare: str) -> list[tuple[Any, ...]]:
+        """Those that come next, as many as a slice may have, and at least one if there is any."""
+        rows = []
+        size = 0
+        with closing(
+            self._execute(
+                f"{_ROWS} WHERE (parent, name) {compare} (?, ?) ORDER BY parent, name"
+                f" LIMIT {ROWS_PER_SLICE}",
+                *(parent, name),
+            )
+        ) as found:
+            for row in found:
+                rows.append(row)
+                value = row[-1]  # which is of another type where the row is damaged
+                size += len(value) if isinstance(value, bytes) else 0
+                if size >= BYTES_PER_SLICE:
+                    break
+        return rows
 
     def _checked(self, row: tuple[Any, ...]) -> Change:
         parent, name, version, created_ms, modified_ms, checksum, number, value = row
