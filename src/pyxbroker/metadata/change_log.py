@@ -142,7 +142,7 @@ class Content(NamedTuple):
 
 def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced: int = 0) -> bytes:
     """A record with the changes of one transaction; `seed` is that of the file's head."""
-    parts = []
+    parts: list[bytes] = []
     count = 0
     for kind, path, number, version, created_ms, modified_ms, value in changes:
         name = path.encode()
