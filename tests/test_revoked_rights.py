@@ -16,7 +16,7 @@ from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.broker import revoked_rights
-from pyxbroker.broker.revoked_rights import granted_by, lost_by
+from pyxbroker.broker.revoked_rights import NOTHING, granted_by, lost_by
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from test_logins import connect, let_in
@@ -403,7 +403,7 @@ def test_what_is_lost() -> None:
         record(destination_auth={1: 2}),
     ):
         assert lost(two, damaged) == {("*", "a", "consume"), ("*", "a", "produce")}
-    assert ("*", "a", "consume") in set(lost_by(granted_by(two), frozenset()))
+    assert ("*", "a", "consume") in set(lost_by(granted_by(two), NOTHING))
 
 
 def test_where_many_grants_are_compared_none_is_listed_that_stays_and_each_step_is_short() -> None:

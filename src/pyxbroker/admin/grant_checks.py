@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX, too_long
+from pyxbroker.admin.resources.names import check_length
+from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
 from pyxbroker.base.slices import Slices
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
 
@@ -62,7 +63,7 @@ def _entries(value: object, part: str, name_bytes_max: int) -> dict[str, Any]:
     if len(value) > ENTRIES_MAX:
         raise HttpError(400, f"{part} has {len(value)} names, and at most {ENTRIES_MAX} may be.")
     for name in value:
-        _check_name(name, name_bytes_max)
+        check_length("name", name, name_bytes_max, 400)
     return value
 
 
@@ -72,11 +73,5 @@ def _checked_roles(value: object) -> list[str]:
     if len(value) > ENTRIES_MAX:
         raise HttpError(400, f"{len(value)} roles are more than the {ENTRIES_MAX} allowed.")
     for each in value:
-        _check_name(each, NAME_BYTES_MAX)
+        check_length("name", each, NAME_BYTES_MAX, 400)
     return list(dict.fromkeys(value))
-
-
-def _check_name(name: str, bytes_max: int) -> None:
-    trouble = too_long("name", name, bytes_max)
-    if trouble is not None:
-        raise HttpError(400, trouble)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.broker.revoked_rights import Grants, granted_by
+from pyxbroker.broker.revoked_rights import NOTHING, Granted, granted_by
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.policies.records import Fields, read_cached
@@ -13,7 +13,7 @@ class GrantRecords:
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
-        self.granted: dict[str, Grants] = {}
+        self.granted: dict[str, Granted] = {}
         """What each record granted when it was first asked for, or looked at anew."""
 
     async def tenant(self, name: str) -> Fields | None:
@@ -24,12 +24,12 @@ class GrantRecords:
         """The same of a namespace."""
         return self._noted(name, await self._read(paths.namespace_policies(name)))
 
-    async def look_anew(self, name: str) -> Grants:
+    async def look_anew(self, name: str) -> Granted:
         """What a record grants now."""
         record = await self._read(f"{paths.POLICIES}/{name}")
         if record is None:
             self.granted.pop(name, None)
-            return frozenset()
+            return NOTHING
         self.granted[name] = granted_by(record)
         return self.granted[name]
 

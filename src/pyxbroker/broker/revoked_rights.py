@@ -68,11 +68,10 @@ class Granted(NamedTuple):
     mode: Any
 
 
-NOTHING = Granted(None, None, None, None, None)
-Grants = Granted | frozenset[Granted]  # an empty set where there is no record
+NOTHING = Granted(None, None, None, None, None)  # where there is no record
 
 
-def granted_by(record: Fields) -> Grants:
+def granted_by(record: Fields) -> Granted:
     """What a record of a namespace or a tenant lets roles do."""
     auth = _object(record.get(AUTH))
     return Granted(
@@ -84,10 +83,10 @@ def granted_by(record: Fields) -> Grants:
     )
 
 
-def lost_by(before: Grants, after: Grants) -> Iterator[Grant | None]:
-    """What of it is taken away, in short steps; None: a step that has found nothing."""
-    old = before if isinstance(before, Granted) else NOTHING
-    new = after if isinstance(after, Granted) else NOTHING
+def lost_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
+    """What is taken away of what a record granted, in short steps; None: a step that has found
+    nothing.
+    """
     yield from _left_out(old.administrators, new.administrators, (ADMINISTRATORS,))
     yield from _pairs_left_out(old.roles, new.roles, EVERY_TOPIC)
     topics = _object(new.topics)
@@ -98,7 +97,7 @@ def lost_by(before: Grants, after: Grants) -> Iterator[Grant | None]:
     # by what is there: each difference may take something away.
     yield from _pairs_left_out(old.subscriptions, new.subscriptions, RESTRICTED)
     yield from _pairs_left_out(new.subscriptions, old.subscriptions, RESTRICTED)
-    if isinstance(before, Granted) and (new is NOTHING or str(old.mode) != str(new.mode)):
+    if new is NOTHING or str(old.mode) != str(new.mode):
         yield (*EVERY_TOPIC, MODE, str(old.mode))
 
 
