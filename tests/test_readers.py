@@ -7,22 +7,12 @@ from typing import Any
 
 import pytest
 
+from counted_names import Name
 from one_broker import Broker, run
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 
 NON_PERSISTENT = "non-persistent://public/default/t"
-
-
-class Name(str):
-    """A name that counts what it is compared to."""
-
-    compared = 0
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        Name.compared += 1
-        return str.__eq__(self, other)
 
 
 @pytest.mark.parametrize("kind", ["persistent", "non-persistent"])

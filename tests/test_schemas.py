@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
+from loop_turns import counted_turns
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import (
     IncompatibleSchema,
@@ -603,31 +604,22 @@ async def with_versions(broker: Broker, count: int) -> SchemaRegistry:
 def test_ten_thousand_versions_are_looked_at_in_slices(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         schemas = await with_versions(broker, VERSIONS_MAX - 2)
-        ticks = 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0)
-
-        ticking = asyncio.ensure_future(tick())
-        began = time.process_time()
-        version = await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE)
-        took_s = time.process_time() - began
-        assert version == VERSIONS_MAX - 2
-        # Each version was read, and others had their turns between them.
-        assert ticks > VERSIONS_MAX / 50
-        assert took_s < 60
-        # What was found out is remembered: no version is read for the next one.
-        asked = ticks
-        assert await schemas.find(ID, strict("c")) == NOT_FOUND
-        assert await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE) == version
-        assert ticks - asked < 100
-        assert await schemas.find_or_create(ID, avro("a", "b", "c"), FULL) == version + 1
-        with pytest.raises(IncompatibleSchema, match="which is the limit of this broker"):
-            await schemas.find_or_create(ID, avro("a", "b", "c", "d"), FULL)
-        ticking.cancel()
+        async with counted_turns() as ticks:
+            began = time.process_time()
+            version = await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE)
+            took_s = time.process_time() - began
+            assert version == VERSIONS_MAX - 2
+            # Each version was read, and others had their turns between them.
+            assert ticks() > VERSIONS_MAX / 50
+            assert took_s < 60
+            # What was found out is remembered: no version is read for the next one.
+            asked = ticks()
+            assert await schemas.find(ID, strict("c")) == NOT_FOUND
+            assert await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE) == version
+            assert ticks() - asked < 100
+            assert await schemas.find_or_create(ID, avro("a", "b", "c"), FULL) == version + 1
+            with pytest.raises(IncompatibleSchema, match="which is the limit of this broker"):
+                await schemas.find_or_create(ID, avro("a", "b", "c", "d"), FULL)
 
     run(tmp_path, scenario)
 
