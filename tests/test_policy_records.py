@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, NamespaceNotFound
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
@@ -144,6 +145,30 @@ def test_a_record_is_parsed_once_until_it_changes() -> None:
         assert await read_cached(cache, PATH) == {}
 
     run(scenario)
+
+
+def test_what_was_written_is_not_parsed_unless_somebody_else_came_after() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        await store.put(PATH, b"{}")
+        written = await change_namespace(store, cache, "a/b", lambda fields: fields.update(a=[1]))
+        assert await read_cached(cache, PATH) is written
+        written = await change_namespace(store, cache, "a/b", lambda fields: fields.update(a=[2]))
+        await store.put(PATH, b'{"a":[3]}')
+        assert await read_cached(cache, PATH) == {"a": [3]}
+        assert written == {"a": [2]}
+
+    run(scenario)
+
+
+def test_what_a_fast_encoder_refuses_is_kept() -> None:
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    fields = {"a": 1 << 70, "b": deep}
+    assert json.loads(to_json(fields)) == fields
+    assert to_json({"a": [1.5, True, None, "\u00e4\n"]}) == b'{"a":[1.5,true,null,"\xc3\xa4\\n"]}'
+    with pytest.raises(TypeError):
+        to_json({"a": object()})
 
 
 def test_parsed_records_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,20 @@
 """Long JSON, written in slices between which everybody else has a turn.
 
-The encoder of `json` is compiled, and lets nobody run until it is through; a thread of its own is
-no help against that. So a text is made of short pieces.
+The encoder is compiled, and lets nobody run until it is through; a thread of its own is no help
+against that. So a text is made of short pieces.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.slices import Slices
 
 PIECE_VALUES_MAX = 256  # that are encoded in one go
 
 Named = tuple["str | None", Any]  # a part; what is in a list has no name
-
-# As compact_json.py writes it.
-_text_of = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
 
 
 async def to_json_in_slices(value: Any) -> bytes:
@@ -26,43 +22,43 @@ async def to_json_in_slices(value: Any) -> bytes:
     slices = Slices()
     pieces = []
     for piece in _pieces(value):
-        pieces.append(piece.encode())
+        pieces.append(piece)
         await slices.pause()
     return b"".join(pieces)
 
 
-def _pieces(value: Any) -> Iterator[str]:
+def _pieces(value: Any) -> Iterator[bytes]:
     if isinstance(value, dict):
-        yield "{"
+        yield b"{"
         yield from _parts(value.items(), dict)
-        yield "}"
+        yield b"}"
     elif isinstance(value, (list, tuple)):
-        yield "["
+        yield b"["
         yield from _parts(((None, each) for each in value), _values)
-        yield "]"
+        yield b"]"
     else:
-        yield _text_of(value)
+        yield to_json(value)
 
 
-def _parts(named: Iterable[Named], gather: Callable[[list[Named]], Any]) -> Iterator[str]:
+def _parts(named: Iterable[Named], gather: Callable[[list[Named]], Any]) -> Iterator[bytes]:
     """What is between the brackets; gather makes a dict or a list of some parts."""
     some: list[Named] = []  # that are encoded together
     weight = 0
-    comma = ""
+    comma = b""
     for name, each in named:
         found = _weight(each)
         if some and weight + found > PIECE_VALUES_MAX:
-            yield comma + _text_of(gather(some))[1:-1]
-            some, weight, comma = [], 0, ","
+            yield comma + to_json(gather(some))[1:-1]
+            some, weight, comma = [], 0, b","
         if found > PIECE_VALUES_MAX:
-            yield comma if name is None else f"{comma}{_text_of(name)}:"
+            yield comma if name is None else b"%b%b:" % (comma, to_json(name))
             yield from _pieces(each)
-            comma = ","
+            comma = b","
         else:
             some.append((name, each))
             weight += found
     if some:
-        yield comma + _text_of(gather(some))[1:-1]
+        yield comma + to_json(gather(some))[1:-1]
 
 
 def _values(named: list[Named]) -> list[Any]:

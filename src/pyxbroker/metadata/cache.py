@@ -27,6 +27,7 @@ class MetadataCache:
         self._values: OrderedDict[str, bytes] = OrderedDict()
         self._parsed: dict[str, Any] = {}  # of some of those values, what they say
         self._parsed_bytes = 0
+        self._written: tuple[bytes, Any] = (b"", None)  # the last that was told, and what it says
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
         self._changing = Turns[str](store)
@@ -62,8 +63,15 @@ class MetadataCache:
             if self._parsed_bytes > PARSED_BYTES_MAX:
                 self._parsed.clear()
                 self._parsed_bytes = len(value)
-            self._parsed[path] = parse(value)
+            written, said = self._written
+            self._parsed[path] = said if value and value == written else parse(value)
         return self._parsed[path]
+
+    def note_written(self, value: bytes, said: Any) -> None:
+        """What somebody writes, and what parsed() is to make of it: nobody may change that any
+        more. Who reads just this value next need not parse it.
+        """
+        self._written = value, said
 
     async def children(self, path: str) -> frozenset[str]:
         """The names of a node's children; for nodes with children that change seldom."""

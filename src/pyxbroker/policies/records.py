@@ -73,7 +73,7 @@ async def delete_record(store: MetadataStore, cache: MetadataCache, path: str) -
 async def change_record(
     store: MetadataStore, cache: MetadataCache, path: str, change: Change
 ) -> Fields | None:
-    """Changes a record; None when there is none.
+    """Changes a record; None when there is none. Nobody may change what is returned.
 
     Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
     record that cannot be read, MetadataError.
@@ -85,18 +85,18 @@ async def change_record(
         return fields
 
     async with cache.turn(path):
-        return await rewrite(store, path, changed, cache.forget)
+        return await rewrite(store, path, changed, cache)
 
 
 async def rewrite(
     store: MetadataStore,
     path: str,
     changed: Callable[[Fields | None], Fields | None],
-    on_written: Callable[[str], None] = lambda path: None,
+    cache: MetadataCache | None = None,
 ) -> Fields | None:
     """Writes what becomes of a record, or of None where there is none, and returns it: within a
-    turn of the record. None is not written. `on_written` is called also when nobody knows whether
-    it was.
+    turn of the record. None is not written. A cache learns of it, also when nobody knows whether it
+    was written.
 
     Raises what `changed` does, and change_record.
     """
@@ -111,12 +111,16 @@ async def rewrite(
             return None
         version = MUST_NOT_EXIST if found is None else found.version
         await slices.pause()
+        value = to_json(fields)
+        await slices.pause()
         try:
-            await store.put(path, to_json(fields), version)
+            await store.put(path, value, version)
         except BadVersion:
             continue
         finally:
-            on_written(path)
+            if cache is not None:
+                cache.forget(path)
+                cache.note_written(value, fields)
         return fields
     raise ConcurrentModification("Concurrent modification")
 
