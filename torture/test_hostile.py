@@ -39,11 +39,13 @@ from torture.hostile import (
     print_all,
     time_limit,
     told,
+    with_enough,
 )
 from torture.hostile_commands import COMMANDS
 from torture.hostile_exchange import Answers, exchange
 from torture.hostile_floods import PEERS, half_open
 from torture.hostile_inputs import ENDPOINTS, endpoints_of, request
+from torture.polite import p99_ms
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +135,33 @@ def test_few_receipts_are_compared_with_as_few() -> None:
     assert [alone.over_part(count) for count in (50, 1, 400)] == [0.0, 0.01, 0.0]
     assert not GOOD._replace(p99_ms=9.9, receipts=50).is_over(alone)
     assert GOOD._replace(p99_ms=2.2, receipts=1).is_over(alone)
+
+
+def test_a_row_of_few_receipts_goes_on_until_they_tell_how_long_they_take() -> None:
+    alone = alone_of(1.0)
+    fast, slow = (0.001,) * 70, (0.001,) * 69 + (0.009,)
+
+    def measured(*rounds: tuple[float, ...], **more: Any) -> tuple[Cost, int]:
+        """What is told of a row that has these receipts in turn, and how many it did not need."""
+        left = list(rounds)
+
+        def row() -> Cost:
+            waits = left.pop(0)
+            p99 = p99_ms(waits)
+            return GOOD._replace(waits=waits, receipts=len(waits), p99_ms=p99, **more)
+
+        return with_enough(row, alone), len(left)
+
+    assert measured(fast) == (GOOD._replace(waits=fast, receipts=70), 0)
+    cost, left = measured(slow, fast, fast, slow)
+    assert (cost.p99_ms, cost.receipts, cost.rounds, left) == (1.0, 210, 3, 1)
+    assert (cost.answers, cost.cpu_ms, cost.each_ms) == (60, 3.0, 0.05)
+    assert measured(slow, slow, slow)[0].is_over(alone)
+    assert measured((0.009,) * 200)[0].is_over(alone)
+    # One that fails is told as it is.
+    assert measured(slow, fast, end="closed 200 x 3")[1] == 1
+    # A row during which hardly a receipt comes has an end.
+    assert measured(*[(0.009,)] * 12)[1] == 2
 
 
 def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None:
