@@ -57,15 +57,18 @@ class MetadataCache:
         it. All who parse the values of one path do it alike. Raises what parse() does.
         """
         if self._values.get(path) is not value:
-            return parse(value)
+            return self._said(value, parse)
         if path not in self._parsed:
             self._parsed_bytes += len(value)
             if self._parsed_bytes > PARSED_BYTES_MAX:
                 self._parsed.clear()
                 self._parsed_bytes = len(value)
-            written, said = self._written
-            self._parsed[path] = said if value and value == written else parse(value)
+            self._parsed[path] = self._said(value, parse)
         return self._parsed[path]
+
+    def _said(self, value: bytes, parse: Callable[[bytes], Any]) -> Any:
+        written, said = self._written
+        return said if value and value == written else parse(value)
 
     def note_written(self, value: bytes, said: Any) -> None:
         """What somebody writes, and what parsed() is to make of it: nobody may change that any
