@@ -301,15 +301,15 @@ def test_others_have_their_turn_while_a_long_list_is_made(
     turns: list[int] = []
     threads: set[int] = set()
     now = 0
-    topic_of_node, dumps = namespaces.topic_of_node, json.dumps
+    topic_of_node, encode = namespaces.topic_of_node, resource.to_json
 
     def noted(*node: str) -> TopicName | None:
         turns.append(now)
         return topic_of_node(*node)
 
-    def noted_dumps(*value: Any, **options: Any) -> str:
+    def noted_encode(value: object) -> bytes:
         threads.add(threading.get_ident())
-        return dumps(*value, **options)
+        return encode(value)
 
     async def count() -> None:
         nonlocal now
@@ -329,7 +329,7 @@ def test_others_have_their_turn_while_a_long_list_is_made(
             turns.clear()
             threads.clear()
             with monkeypatch.context() as patch:
-                patch.setattr(json, "dumps", noted_dumps)
+                patch.setattr(resource, "to_json", noted_encode)
                 listed = await rest("GET", path)
             assert listed == (200, sorted(f"{NAME}/{local}" for local in locals_))
             assert len(turns) == len(locals_)
