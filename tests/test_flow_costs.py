@@ -56,6 +56,30 @@ def test_a_wake_ends_with_its_time_and_goes_on_in_later_turns(desk: Desk) -> Non
     assert turns >= ENTRIES // AT_ONCE - 1
 
 
+def test_a_flow_behind_others_of_a_turn_waits_for_the_next_one(desk: Desk) -> None:
+    consumer = desk.join("consumer")
+    consumer.on_flow(AT_ONCE)
+    sent = consumer.msg_out
+    for _ in range(5):
+        consumer.on_flow(AT_ONCE)
+    assert 0 < sent == consumer.msg_out
+    one_turn(desk)
+    assert consumer.msg_out > sent
+
+
+def test_what_comes_from_the_disk_when_a_turn_is_over_is_sent_in_the_next_one(desk: Desk) -> None:
+    desk.ledger.cold = True
+    consumer = desk.join("consumer")
+    consumer.on_flow(ENTRIES)
+    one_turn(desk)
+    assert desk.ledger.reads
+    desk.connection.group.turn.more.run(lambda: None)  # somebody else has used up its time
+    desk.ledger.answer()
+    assert consumer.msg_out == 0
+    one_turn(desk)
+    assert consumer.msg_out > 0
+
+
 def test_a_dispatcher_that_is_replaced_between_two_turns_sends_nothing_more(desk: Desk) -> None:
     consumer = desk.join("consumer")
     consumer.on_flow(ENTRIES)

@@ -50,7 +50,7 @@ cdef enum:
 
     FRAMES_PER_LOOK = 64            # frames between two looks at the clock
     RATED_READ_BYTES = 16384        # of one that waited for a rate; doubles while it does not
-    READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
+    READ_NS_MAX = 3 * 1000 * 1000   # of a turn, or of one that a connection waited for
     SOCKETS_PER_TURN = 256          # served at most; thousands may hang up in one moment
 
     # What one turn takes of a command with many message ids.

@@ -11,6 +11,7 @@ Mirrors PersistentDispatcherMultipleConsumers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.limits import Limits
@@ -448,7 +449,11 @@ class Dispatcher:
                     self._on_lost(trouble, position, result, pass_over, again)
             self.wake()
 
-        self.source.read(position, count, size, on_read, last)
+        def in_share(result: EntryBatch | LedgerError) -> None:
+            # Those of thousands of subscriptions may be read by the time of one look.
+            self.topic.turn.more.run(partial(on_read, result))
+
+        self.source.read(position, count, size, in_share, last)
 
     def _make_trouble(self) -> ReadTrouble:
         # Most brokers never need it, and a start shall not wait for it.

@@ -107,7 +107,8 @@ class Consumer(ConsumerState):
         self.last_flow_s = subscription.last_flow_s = time.time()
         if not self.first_flow_s:
             self.first_flow_s = self.last_flow_s
-        subscription.dispatcher.wake()
+        # One write may bring a FLOW for each of thousands of subscriptions with a backlog.
+        subscription.topic.turn.more.run(subscription.dispatcher.wake)
         if subscription.topic.is_terminated:
             subscription.tell_end()
 
