@@ -140,6 +140,21 @@ def test_statistics_are_encoded_in_short_turns(answer: Json) -> None:
     assert turn_of(lambda: to_json_in_slices(answer)) < TURN_S
 
 
+def test_long_texts_are_encoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def noted(value: object) -> bytes:
+        text = to_json(value)
+        sizes.append(len(text))
+        return text
+
+    monkeypatch.setattr("pyxbroker.base.sliced_json.to_json", noted)
+    consumer = {"metadata": {"a": "x" * 200_000}, "address": "y", "b": "z" * 70_000}
+    answer = {"consumers": [consumer] * 20, "names": ["w" * 20_000] * 99}
+    assert asyncio.run(to_json_in_slices(answer)) == to_json(answer)
+    assert max(sizes) < 210_000
+
+
 def anything(chance: random.Random, depth: int) -> Any:
     kind = chance.randrange(8) if depth else 0
     count = chance.choice([0, 1, 3, 300 if depth == 1 else 20])

@@ -13,6 +13,7 @@ from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.slices import Slices
 
 PIECE_VALUES_MAX = 256  # that are encoded in one go
+TEXT_PER_VALUE = 256  # characters of one that count as another: metadata of clients may be long
 
 Named = tuple["str | None", Any]  # a part; what is in a list has no name
 
@@ -67,11 +68,16 @@ def _values(named: list[Named]) -> list[Any]:
 
 def _weight(value: Any) -> int:
     """How many values are in one; more than a piece has where what is in it has parts itself."""
+    if isinstance(value, str):
+        return 1 + len(value) // TEXT_PER_VALUE
     if not isinstance(value, (dict, list, tuple)):
         return 1
     if len(value) > PIECE_VALUES_MAX:
         return PIECE_VALUES_MAX + 1
+    weight = 1 + len(value)
     for each in value.values() if isinstance(value, dict) else value:
-        if each and isinstance(each, (dict, list, tuple)):
+        if isinstance(each, str):
+            weight += len(each) // TEXT_PER_VALUE
+        elif each and isinstance(each, (dict, list, tuple)):
             return PIECE_VALUES_MAX + 1
-    return 1 + len(value)
+    return weight

@@ -219,7 +219,8 @@ async def _written(
                         continue
                     text = await to_json_in_slices(await dimension_statistics(topic, slices))
                     del topic
-                    yield _comma(told) + to_json(str(name)) + b":" + text
+                    yield _comma(told) + to_json(str(name)) + b":"
+                    yield text
                     told += 1
                     await slices.pause()
                 yield b"}"
