@@ -125,11 +125,14 @@ class Record(NamedTuple):
     end: int
 
 
+Data = bytes | bytearray  # of a file
+
+
 class Content(NamedTuple):
     """A file as it was read. `damaged` are offsets of bytes that are no record and should be."""
 
     head: Head
-    data: bytes
+    data: Data
     records: list[Record]
     end: int
     damaged: list[int]
@@ -171,17 +174,18 @@ def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: list[
     return b"".join((checksum.to_bytes(4, "little"), head, *body))
 
 
-def decode_changes(data: bytes, record: Record) -> Iterator[Change]:
+def decode_changes(data: Data, record: Record) -> Iterator[Change]:
     """The changes of a record, whose checksum was right."""
+    view = memoryview(data)
     at = record.offset + _RECORD.size
     for _ in range(record.changes if record.type == CHANGES else 0):
         kind, path_bytes, value_bytes, number, version, created_ms, modified_ms = (
             _CHANGE.unpack_from(data, at)
         )
         at += _CHANGE.size
-        path = data[at : at + path_bytes].decode()
+        path = str(view[at : at + path_bytes], "utf-8")
         at += path_bytes
-        value = data[at : at + value_bytes]
+        value = bytes(view[at : at + value_bytes])
         at += value_bytes
         yield Change(kind, path, number, version, created_ms, modified_ms, value)
 
@@ -193,7 +197,7 @@ def encode_head(head: Head) -> bytes:
     return bytes(packed) + bytes(HEAD_BYTES - len(packed))
 
 
-def decode_head(path: Path, data: bytes) -> Head:
+def decode_head(path: Path, data: Data) -> Head:
     """Raises CorruptStore, and MetadataError for the format of a newer version."""
     if len(data) < _HEAD.size:
         raise CorruptStore(f"the metadata file {path} is cut short")
@@ -220,7 +224,7 @@ def read_file(path: Path) -> Content:
     return content
 
 
-def _parse(path: Path, data: bytes) -> Content:
+def _parse(path: Path, data: Data) -> Content:
     head = decode_head(path, data)
     runs: list[list[Record]] = []  # between them are bytes that are no record
     at = HEAD_BYTES
@@ -250,20 +254,22 @@ def _parse(path: Path, data: bytes) -> Content:
     return Content(head, data, records, end, damaged)
 
 
-def _read_used(path: Path) -> bytes:
+def _read_used(path: Path) -> bytearray:
     """A file without the blocks of zeros at its end, which are most of a change log."""
-    chunks: list[bytes] = []
+    # Of hundreds of megabytes: to join them would let no other thread run.
+    data = bytearray()
     used = 0
     zeros = bytes(_CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
-            chunks.append(chunk)
+            data += chunk
             if chunk != zeros:
-                used = len(chunks)
-    return b"".join(chunks[:used])
+                used = len(data)
+    del data[used:]
+    return data
 
 
-def _record_at(data: bytes, at: int, seed: int) -> Record | None:
+def _record_at(data: Data, at: int, seed: int) -> Record | None:
     if at + _RECORD.size > len(data):
         return None
     checksum, length, transaction, kind, count, synced = _RECORD.unpack_from(data, at)
@@ -274,12 +280,12 @@ def _record_at(data: bytes, at: int, seed: int) -> Record | None:
     return Record(at, transaction, kind, count, synced, at + length)
 
 
-def _is_zero_from(data: bytes, at: int) -> bool:
+def _is_zero_from(data: Data, at: int) -> bool:
     """Whether there are only zeros; a comparison is a hundred times as fast as rstrip."""
     return data[at:] == bytes(max(len(data) - at, 0))
 
 
-def _next_record(data: bytes, at: int, seed: int, transaction: int) -> int:
+def _next_record(data: Data, at: int, seed: int, transaction: int) -> int:
     """Where the next valid record begins, not of an earlier transaction; -1: there is none."""
     if _is_zero_from(data, at):
         return -1
