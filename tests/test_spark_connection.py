@@ -110,7 +110,9 @@ def test_what_is_no_pattern_of_topics_is_told(pattern: str, what: str) -> None:
         ),
     ],
 )
-def test_a_command_that_is_no_message_of_the_topic_ends_the_reading(command: Any, what: str) -> None:
+def test_a_command_that_is_no_message_of_the_topic_ends_the_reading(
+    command: Any, what: str
+) -> None:
     columns = EntryColumns(BYTES, (VARIABLE,), compression)
     columns.want((3, -1, -1), (3, 5, -1))
     with ScriptedBroker(lambda _: [command]) as broker, cluster_of(options_of(broker)) as cluster:

@@ -21,11 +21,14 @@ from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.compaction import KEY_PARTS, LatestMessages
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from pyxbroker.connection import Connections
 from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.keys import KeyShared
 from compacting import Sent, batch, single
+from manual_loop import ManualLoop
 from one_broker import section
 from oracles.columns import rows_of
+from served import Notes, Producer, connected
 
 def acks():
     run = AckRun()
@@ -114,6 +117,32 @@ def columns():
         found.take_entry(3, number, section(b"x" * 5000, partition_key="k", event_time=1))
     assert len(rows_of(found.finish())) == 20
 
+def frames():
+    loop = ManualLoop()
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    sent = b""
+    try:
+        for size in (100, 20_000, 40_000):
+            connection.send_frame(bytes([size >> 8]) * size)
+            sent += bytes([size >> 8]) * size
+    finally:
+        while loop.go_round():
+            pass
+        assert not sent or far.recv(1 << 20) == sent
+        connection.close()
+
+def receipts():
+    loop = ManualLoop()
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    producer = Producer(connection, 1, Notes(loop))
+    try:
+        for number in range(3_000):
+            producer.send_receipts(producer.run_of_refused(number, number), stored=False)
+    finally:
+        connection.close()
+
 memory = ctypes.CDLL(None)
 name, part = {name}, {part}
 fails = 0
@@ -151,6 +180,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bitmap", "holes", 3),
         ("avro_columns", "program", 1),
         ("entry_columns", "columns", 10),
+        ("buffers", "frames", 3),
+        ("buffers", "receipts", 3),
     ],
 )
 def test_an_allocation_that_fails_is_a_memory_error(

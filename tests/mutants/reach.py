@@ -36,14 +36,14 @@ CYTHON = {
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
     "avro_columns": "avro_columns without_memory",
     "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch without_memory",
-    "buffers": "buffers connection",
+    "buffers": "buffers connection without_memory",
     "commands": "commands entry dispatch long_commands connection handshake refused_sends service",
     "compaction": "latest_messages without_memory compaction compacted_view",
     "connection": "connection turn liveness long_commands refused_sends publish_gate handshake"
-    " dispatchers service",
+    " dispatchers service without_memory",
     "delayed_index": "delayed delayed_delivery without_memory",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
-    " delayed_delivery chunked_messages batch_acks key_shared_dispatch",
+    " delayed_delivery chunked_messages batch_acks key_shared_dispatch many_consumers",
     "entry_columns": "entry_columns avro_columns without_memory",
     "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger"
     " without_memory",
