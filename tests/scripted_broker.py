@@ -11,15 +11,13 @@ from typing import Any
 
 from pyxbroker.proto import PulsarApi as pb
 
-CONNECTED = pb.BaseCommand(
-    type=pb.BaseCommand.CONNECTED, connected=pb.CommandConnected(server_version="scripted")
-)
-
 
 class ScriptedBroker:
-    """Who connects is let in. `answer` gets each command after that, and returns those to send."""
+    """Who connects is let in, and who looks for a topic told that it is here. `answer` gets each
+    other command, and returns the frames to send.
+    """
 
-    def __init__(self, answer: Callable[[Any], list[Any]]) -> None:
+    def __init__(self, answer: Callable[[Any], list[bytes]]) -> None:
         self.commands: list[Any] = []
         """All that clients said."""
         self._answer = answer
@@ -70,12 +68,23 @@ class ScriptedBroker:
                 size = int.from_bytes(frame[:4], "big")
                 command = pb.BaseCommand.FromString(frame[4 : 4 + size])
                 self.commands.append(command)
-                is_first = command.type == pb.BaseCommand.CONNECT
-                for each in [CONNECTED] if is_first else self._answer(command):
-                    accepted.sendall(frame_of(each))
+                accepted.sendall(b"".join(self._frames(command)))
+
+    def _frames(self, command: Any) -> list[bytes]:
+        if command.type == pb.BaseCommand.CONNECT:
+            connected = pb.CommandConnected(server_version="scripted")
+            return [frame_of(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))]
+        if command.type == pb.BaseCommand.LOOKUP:
+            answer = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+            answer.lookupTopicResponse.request_id = command.lookupTopic.request_id
+            answer.lookupTopicResponse.response = pb.CommandLookupTopicResponse.Connect
+            answer.lookupTopicResponse.brokerServiceUrl = self.url
+            return [frame_of(answer)]
+        return self._answer(command)
 
 
-def frame_of(command: Any) -> bytes:
-    """A command that may lack what it has to have."""
+def frame_of(command: Any, rest: bytes = b"") -> bytes:
+    """A command that may lack what it has to have, and what follows it."""
     body = command.SerializePartialToString()
-    return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+    size = 4 + len(body) + len(rest)
+    return size.to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + rest

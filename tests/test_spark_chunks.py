@@ -8,7 +8,10 @@ import pytest
 
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark import chunks
-from pyxbroker.spark.chunks import CHUNK_BYTES, Chunks
+from pyxbroker.spark.chunks import CHUNK_BYTES, ChunkedMessages, Chunks, MissingChunks
+from pyxbroker.spark.options import BATCH, Options
+from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.positions import BEGINNING, Position
 
 
 def chunk(uuid: str, index: int, count: int = 3) -> Any:
@@ -46,6 +49,24 @@ def test_a_name_that_begins_anew_is_another_message() -> None:
 
 def test_a_message_with_a_hole_is_none() -> None:
     assert taken(("a", 0, b"0"), ("a", 2, b"2"), ("b", 1, b"1"), ("b", 2, b"2")) == []
+
+
+@pytest.mark.parametrize("seen", [(0, 1, 3), (0, 2, 3), (0, 1, 1, 3)])
+def test_a_hole_in_what_came_is_not_looked_for(
+    seen: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was seen, so a topic is not read once more."""
+
+    def no_scan(*_: object) -> None:
+        raise AssertionError("a broker is asked")
+
+    monkeypatch.setattr(chunks, "EntryScan", no_scan)
+    nobody = cluster_of(Options(BATCH, {"service.url": "pulsar://127.0.0.1:1", "topic": "t"}))
+    waiting = ChunkedMessages(nobody, "t", BEGINNING)
+    for entry, index in enumerate(seen[:-1]):
+        assert waiting.add(Position(1, entry), chunk("a", index, 4), b"x") is None
+    with pytest.raises(MissingChunks):
+        waiting.add(Position(1, 9), chunk("a", seen[-1], 4), b"x")
 
 
 def test_chunks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
+from one_broker import section
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark import admission
 from pyxbroker.spark.broker_connection import address_of
 from pyxbroker.spark.entry_producer import EntryProducer
+from pyxbroker.spark.entry_scan import PERMITS_MAX, EntryScan
 from pyxbroker.spark.errors import NotReachable, WrongOption
 from pyxbroker.spark.official import client_of
 from pyxbroker.spark.options import SINK, STREAM, Options
 from pyxbroker.spark.plan import Range, cluster_of
 from pyxbroker.spark.positions import Position
 from pyxbroker.spark.topics import is_wanted, topics_of
-from scripted_broker import ScriptedBroker
+from scripted_broker import ScriptedBroker, frame_of
 
 NAMESPACE = "persistent://public/default"
 TOPIC = f"{NAMESPACE}/t"
@@ -62,13 +65,13 @@ def options_of(broker: ScriptedBroker, role: str = STREAM, **more: str) -> Optio
 
 @pytest.mark.parametrize("before", ["", "public/default/", "persistent://public/default/"])
 def test_a_pattern_is_of_local_names_in_a_namespace(before: str) -> None:
-    def answer(command: Any) -> list[Any]:
+    def answer(command: Any) -> list[bytes]:
         assert command.getTopicsOfNamespace.namespace == "public/default"
         told = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         told.getTopicsOfNamespaceResponse.request_id = command.getTopicsOfNamespace.request_id
         names = ("b1", "a2-partition-1", "a", "a2-partition-0", "xa1", "__change_events")
         told.getTopicsOfNamespaceResponse.topics.extend(f"{NAMESPACE}/{each}" for each in names)
-        return [told]
+        return [frame_of(told)]
 
     with ScriptedBroker(answer) as broker:
         given = {"service.url": broker.url, "topicsPattern": f"{before}[ac_].*"}
@@ -115,11 +118,43 @@ def test_a_command_that_is_no_message_of_the_topic_ends_the_reading(
 ) -> None:
     columns = EntryColumns(BYTES, (VARIABLE,), compression)
     columns.want((3, -1, -1), (3, 5, -1))
-    with ScriptedBroker(lambda _: [command]) as broker, cluster_of(options_of(broker)) as cluster:
+    with (
+        ScriptedBroker(lambda _: [frame_of(command)]) as broker,
+        cluster_of(options_of(broker)) as cluster,
+    ):
         reader = cluster.any_broker()
         reader.flow(1)
         with pytest.raises(NotReachable, match=what):
             reader.take(columns, 30)
+
+
+def test_a_scan_asks_for_more_entries_before_it_has_read_all_it_asked_for() -> None:
+    entries = itertools.count()
+    stored = section(b"x", num_messages_in_batch=10)
+
+    def answer(command: Any) -> list[bytes]:
+        if command.type == pb.BaseCommand.SUBSCRIBE:
+            made = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+            made.success.request_id = command.subscribe.request_id
+            return [frame_of(made)]
+        sent = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+        sent.message.consumer_id = 1
+        sent.message.message_id.ledgerId = 3
+        found = []
+        for _ in range(command.flow.messagePermits // 10):
+            sent.message.message_id.entryId = next(entries)
+            found.append(frame_of(sent, stored))
+        return found
+
+    with ScriptedBroker(answer) as broker, cluster_of(options_of(broker)) as cluster:
+        scan = EntryScan(cluster, TOPIC, Position(3, -1))
+        for entry_id in range(3 * PERMITS_MAX // 10):
+            entry = scan.next(10)
+            assert entry is not None and entry.position == Position(3, entry_id)
+        scan.close()
+    asked = [each.flow.messagePermits for each in broker.said(pb.BaseCommand.FLOW)]
+    assert asked[0] == PERMITS_MAX and sum(asked) <= 4 * PERMITS_MAX
+    assert set(asked[1:]) == {PERMITS_MAX // 2}
 
 
 @pytest.mark.parametrize(
@@ -153,29 +188,23 @@ def test_the_official_client_says_who_it_is_as_the_reader_does(
     assert {(each.auth_method_name, each.auth_data) for each in said} == {(method, data)}
 
 
-def refused(command: Any) -> list[Any]:
+def refused(command: Any) -> list[bytes]:
     answer = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
     told = answer.partitionMetadataResponse
     told.request_id = command.partitionMetadata.request_id
     told.response, told.error, told.message = told.Failed, pb.AuthorizationError, "no"
-    return [answer]
+    return [frame_of(answer)]
 
 
 @pytest.mark.parametrize(("name", "names"), [("", ["", "chosen"]), ("mine", ["mine", "mine"])])
 def test_a_producer_has_its_name_on_each_connection(name: str, names: list[str]) -> None:
     """By which deduplication knows what it sends once more."""
 
-    def answer(command: Any) -> list[Any]:
-        if command.type == pb.BaseCommand.LOOKUP:
-            found = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
-            found.lookupTopicResponse.request_id = command.lookupTopic.request_id
-            found.lookupTopicResponse.response = pb.CommandLookupTopicResponse.Connect
-            found.lookupTopicResponse.brokerServiceUrl = broker.url
-            return [found]
+    def answer(command: Any) -> list[bytes]:
         made = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
         made.producer_success.request_id = command.producer.request_id
         made.producer_success.producer_name = name or "chosen"
-        return [made]
+        return [frame_of(made)]
 
     with ScriptedBroker(answer) as broker:
         producer = EntryProducer(options_of(broker, SINK), TOPIC, None, name)
