@@ -17,6 +17,8 @@ cdef class SlabPool:
     cdef Slab acquire(self, uint64_t size)
     # Takes a slab back; the caller holds no slice of it any more.
     cdef int release(self, Slab slab) except -1
+    # The bytes of each slab that waits for its next use.
+    cdef list sizes(self)
 
 # A run of bytes to send: in the arena (data NULL, offset counts) or somebody else's memory.
 cdef struct Piece:

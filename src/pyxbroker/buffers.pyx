@@ -48,6 +48,9 @@ cdef class SlabPool:
             self.free.append(slab)
         return 0
 
+    cdef list sizes(self):
+        return [(<Slab>slab).size for slab in self.free]
+
 
 cdef class OutVector:
     def __cinit__(self):

@@ -43,7 +43,8 @@ CYTHON = {
     " dispatchers service without_memory",
     "delayed_index": "delayed delayed_delivery without_memory",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
-    " delayed_delivery chunked_messages batch_acks key_shared_dispatch many_consumers",
+    " delayed_delivery chunked_messages batch_acks key_shared_dispatch many_consumers"
+    " non_persistent",
     "entry_columns": "entry_columns avro_columns without_memory",
     "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger"
     " without_memory",
