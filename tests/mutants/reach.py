@@ -53,12 +53,12 @@ CYTHON = {
     "keys": "key_shared key_shared_dispatch dispatch_models ack_costs without_memory",
     "metric_lines": "metric_lines metrics",
     "publish_checks": "policy_checks publish_steps",
-    "quorum": "quorum entry ledger embedded_bookie managed_ledger",
+    "quorum": "quorum entry ledger embedded_bookie managed_ledger without_memory",
     "reads": "entry embedded_bookie ledger read_trouble dispatch",
     "sequence_ids": "deduplication entry confirmed_runs publish_gate",
     "tls": "tls tls_connection connection",
     "turn": "turn connection watchers flow_costs",
-    "turn_watch": "stalls metrics",
+    "turn_watch": "stalls metrics without_memory",
 }
 C = (
     "storage storage_start storage_bad_days storage_failure embedded_bookie garbage_collection"
