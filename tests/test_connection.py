@@ -39,6 +39,7 @@ from served import (
 
 UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
 SLAB_BYTES, SLABS_KEPT_MAX = 512 * 1024, 16
+ACKS_MAX = 1000
 
 Scenario = Callable[[Served], Awaitable[None]]
 
@@ -786,6 +787,26 @@ def test_a_peer_that_does_not_read_is_not_read_either() -> None:
 
 
 # --- answering ----------------------------------------------------------------------------------
+
+
+def test_a_client_whose_acknowledgements_wait_is_read_again_when_half_of_them_are_answered() -> (
+    None
+):
+    """Not after each: its socket would be watched, and watched no more, for every one of them."""
+
+    async def scenario(side: Served) -> None:
+        connection = side.connection
+        for number in range(ACKS_MAX):
+            assert not connection.is_paused, number
+            connection.ack_begun()
+        for number in range(ACKS_MAX // 2):
+            assert connection.is_paused, number
+            connection.ack_ended()
+        assert not connection.is_paused
+        await side.write(ping())
+        assert [each[0] for each in side.told] == ["command"]
+
+    served(scenario)
 
 
 def test_a_peer_that_asks_on_without_reading_is_paused_at_the_limit() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base import compression
+from pyxbroker.entry_columns import BYTES, MORE, VARIABLE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark import chunks
 from pyxbroker.spark.chunks import CHUNK_BYTES, ChunkedMessages, Chunks, MissingChunks
+from pyxbroker.spark.client_connection import _nothing
 from pyxbroker.spark.options import BATCH, Options
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.positions import BEGINNING, Position
@@ -99,3 +102,12 @@ def test_uuids_take_as_much_memory_however_long_they_are() -> None:
     waiting = Chunks()
     waiting.add(chunk("u" * 1_000_000, 0), b"")
     assert [len(each) for each in waiting._parts] == [16]
+
+
+def test_an_entry_in_which_no_message_ends_is_passed_without_a_row() -> None:
+    """So a chunk that is read by the official client counts as read."""
+    columns = EntryColumns(BYTES, (VARIABLE,), compression)
+    columns.want(Position(3, -1), Position(3, 9))
+    assert columns.take_entry(3, 0, _nothing(chunk("a", 0))) == MORE
+    assert columns.position == (3, 0, -1)
+    assert columns.finish().rows == 0

@@ -17,11 +17,13 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from one_broker import section
+from pyxbroker.schemas.values import Schema, SchemaType, key_value_data
 from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.key_values import KeyValues
 from pyxbroker.spark.positions import Position
 from pyxbroker.spark.protobuf_messages import ProtobufMessage
+from pyxbroker.spark.topic_schema import values_of
 from pyxbroker.spark.values import AVRO, INT32, JSON, Bytes, Primitive, Record, Values
 
 pytestmark = pytest.mark.spark
@@ -161,3 +163,22 @@ def test_the_key_of_a_pair_is_where_its_encoding_says(is_separated: bool) -> Non
     assert rows(values, ["value"], stored) == [{"value": value}]
     told_otherwise = Columns.asked(values, ["key", "value"]).untold_by_client
     assert told_otherwise == (["key"] if is_separated else [])
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({}, KeyValues),
+        ({"key.schema.properties": '{"a": "1"}'}, KeyValues),
+        ({"key.schema.properties": '{"a": 1}'}, Bytes),
+        ({"value.schema.properties": '["a"]'}, Bytes),
+        ({"value.schema.properties": "a"}, Bytes),
+        ({"key.schema.type": "KEY_VALUE"}, Bytes),
+        ({"key.schema.type": "COLOUR"}, Bytes),
+    ],
+)
+def test_pairs_whose_schema_makes_no_sense_are_bytes(told: dict[str, str], kind: type) -> None:
+    properties = {"key.schema.type": "INT32", "value.schema.type": "STRING"} | told
+    data = key_value_data(b"", b"")
+    schema = Schema(SchemaType.KEY_VALUE, data, tuple(properties.items()))
+    assert type(values_of(schema)) is kind
