@@ -88,7 +88,7 @@ parts: fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
-	$(PYTEST) -n auto -m 'not interop and not slow' tests
+	$(PYTEST) -n auto -m 'not interop and not slow and not spark' tests
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
@@ -101,7 +101,7 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 # One process at a time: a JVM and its Python workers want both cores.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests torture
+	$(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests torture tests/test_spark_*.py
 
 # Each is found before the one of the environment, which has all else.
 build/pyspark-%: | $(VENV)/.dev
@@ -168,7 +168,7 @@ benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
 # A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
 ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
-    $(PYTEST) -s -m 'not interop and not slow'
+    $(PYTEST) -s -m 'not interop and not slow and not spark'
 # Of each compiled module at least one: two minutes on two cores.
 COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset add_stats avro_columns buffers commands \
     confirmed_runs connection delayed dispatch dispatch_models entry entry_columns frames hostile_records \

@@ -286,6 +286,27 @@ def test_no_runs_and_those_before_the_mark_restore_nothing() -> None:
     assert (acks.holes, acks.ranges(6)) == (3, [(-1, 2)])
 
 
+@pytest.mark.parametrize("mark", [100, 1_087, 1_100, 1_200])
+def test_changes_behind_a_mark_that_went_far_are_not_forgotten(mark: int) -> None:
+    """Memory is moved then. What is no change is not told either."""
+    acks, copy = AckSet(5, -1, tracked=True), AckSet(5, -1)
+    for entry_id in range(1, 1_280, 2):
+        acks.add(5, entry_id)
+    acks.mark_delete_to(5, mark)
+    runs, word = acks.encode_runs(5, 0, 1_000, True)
+    assert word == -1
+    copy.mark_delete_to(*acks.mark_delete)
+    copy.add_runs(5, runs, 1_279)
+    assert copy.ranges(5) == acks.ranges(5) != []
+
+    acks.add(5, 1_250)
+    acks.mark_delete_to(5, mark + 20)
+    last, _ = acks.encode_runs(5, 0, 1_000, True)
+    only = AckSet(5, -1)
+    only.add_runs(5, last, 1_279)
+    assert only.to_longs(5) == [*[0] * 19, acks.to_longs(5)[19]]
+
+
 @given(st.binary(max_size=60), st.integers(-1, 5000))
 def test_bytes_that_are_no_runs_are_refused_and_harm_nothing(data: bytes, last: int) -> None:
     acks = AckSet(5, 3)

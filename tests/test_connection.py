@@ -38,6 +38,8 @@ from served import (
 )
 
 UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
+SLAB_BYTES, SLABS_KEPT_MAX = 512 * 1024, 16
+ACKS_MAX = 1000
 
 Scenario = Callable[[Served], Awaitable[None]]
 
@@ -311,6 +313,28 @@ def test_frames_of_every_size_keep_their_bytes(size: int) -> None:
         told = side.told
         assert runs_of(told) == list(enumerate(payloads))
         assert told[-1][:2] == ("command", pb.BaseCommand.PING)
+
+    served(scenario)
+
+
+def test_few_slabs_are_kept_for_the_next_use_and_none_that_is_large() -> None:
+    """Else what many clients sent at once, or in large frames, would never be given back."""
+
+    async def scenario(side: Served) -> None:
+        await side.write(send(1, section(bytes(1_500_000), checksum=False)))
+        assert side.group.free_slabs == [SLAB_BYTES]
+        frame = send(2, section(bytes(100_000), checksum=False))
+        ends = [side.accept()[1] for _ in range(SLABS_KEPT_MAX + 2)]
+        for far in ends:
+            far.send(frame[:20_000])
+        await turns(100)
+        assert side.group.free_slabs == []
+        for far in ends:
+            far.send(frame[20_000:])
+        await turns(100)
+        assert side.group.free_slabs == [SLAB_BYTES] * SLABS_KEPT_MAX
+        for far in ends:
+            far.close()
 
     served(scenario)
 
@@ -763,6 +787,26 @@ def test_a_peer_that_does_not_read_is_not_read_either() -> None:
 
 
 # --- answering ----------------------------------------------------------------------------------
+
+
+def test_a_client_whose_acknowledgements_wait_is_read_again_when_half_of_them_are_answered() -> (
+    None
+):
+    """Not after each: its socket would be watched, and watched no more, for every one of them."""
+
+    async def scenario(side: Served) -> None:
+        connection = side.connection
+        for number in range(ACKS_MAX):
+            assert not connection.is_paused, number
+            connection.ack_begun()
+        for number in range(ACKS_MAX // 2):
+            assert connection.is_paused, number
+            connection.ack_ended()
+        assert not connection.is_paused
+        await side.write(ping())
+        assert [each[0] for each in side.told] == ["command"]
+
+    served(scenario)
 
 
 def test_a_peer_that_asks_on_without_reading_is_paused_at_the_limit() -> None:

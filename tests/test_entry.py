@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stored
+from one_storage import Bookie, bookie, header, payload
 from oracles import wire
 from pyxbroker import _native
 from pyxbroker.entry import CRC32C, AckRun, EntryRun, Position
@@ -19,6 +21,8 @@ from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 from served import Served, section, send
 from stored import LEDGER
+
+__all__ = ["bookie"]
 
 
 def test_positions_are_ordered_and_read_well() -> None:
@@ -186,6 +190,28 @@ def test_a_batch_keeps_its_bytes_while_it_lives(tmp_path: Path) -> None:
         for first in range(50, 2000, 50):
             stored.add(opened, [b"\xff" * 1000] * 50, first)
         assert all(batch.data(i) == bytes([i]) * 1000 for i in range(50))
+        del batch
+
+
+def test_memory_that_a_batch_was_in_is_used_again_when_it_is_gone(bookie: Bookie) -> None:
+    """Else nothing could be stored any more as soon as all of the cache had been read once."""
+    opened = bookie.open()
+    reader = StorageReader(opened)
+
+    def is_added(entry_id: int) -> bool:
+        data = payload(LEDGER, entry_id, 200_000)
+        try:
+            opened.add(header(LEDGER, entry_id), data, _native.crc32c(data))
+        except OSError as error:
+            assert error.errno == errno.ENOBUFS
+            opened.commit()
+            return False
+        return True
+
+    for entry_id in range(60):
+        bookie.wait(lambda entry_id=entry_id: is_added(entry_id))
+        batch = reader.read_cached(LEDGER, entry_id, entry_id, 1, 1 << 20)
+        assert batch is not None and len(batch.data(0)) == 200_000
         del batch
 
 

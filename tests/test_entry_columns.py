@@ -157,11 +157,11 @@ def test_an_entry_without_a_checksum_is_read() -> None:
 
 def test_versions_of_schemas_are_told_where_they_change() -> None:
     columns = columns_of()
-    for number, version in enumerate((b"", b"", b"1", b"1", b"")):
+    for number, version in enumerate((b"", b"", b"1", b"1", b"2", b"2", b"")):
         fields = {"schema_version": version} if version else {}
         columns.take_entry(3, number, section(b"", **fields))
-    assert columns.finish().versions == [(0, b""), (2, b"1"), (4, b"")]
-    columns.take_entry(3, 5, section(b""))
+    assert columns.finish().versions == [(0, b""), (2, b"1"), (4, b"2"), (6, b"")]
+    columns.take_entry(3, 7, section(b""))
     assert columns.finish().versions == [(0, b"")]
 
 

@@ -204,6 +204,38 @@ def test_what_consumers_can_take_together_is_the_sum_of_what_each_can(
         desk.close()
 
 
+def test_nobody_is_asked_behind_those_who_can_take_enough(opened: _native.Storage) -> None:
+    """Reading for one costs the same however many others there are."""
+    desk = Desk(
+        opened,
+        lambda it: kinds.key_shared(it, KeySharedPolicy()),
+        unacked_per_consumer_max=1,
+        delayed_delivery=False,
+    )
+    try:
+        full = desk.join("full")
+        full.on_flow(5)
+        desk.publish(1)
+        desk.send()
+        assert full.permits == 4 and full.is_blocked
+        others = [desk.join(f"consumer-{number}") for number in range(2)]
+        for consumer in others:
+            consumer.permits = 5
+        entries, size = others[0].worth_reading(100, 1 << 40)
+        # Where all have to be asked, who is full is.
+        for entries_max, size_max, asked in (
+            (entries, size, []),
+            (2 * entries, size, []),
+            (2 * entries + 1, size, [full]),
+            (entries, 2 * size + 1, [full]),
+        ):
+            blocked = Blocked()
+            worth_together([*others, full], entries_max, size_max, blocked)
+            assert blocked.consumers == asked
+    finally:
+        desk.close()
+
+
 # --- what is skipped ------------------------------------------------------------------------------
 
 

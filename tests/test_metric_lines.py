@@ -27,6 +27,10 @@ def test_each_row_is_a_line_with_its_number(
         assert lines(name, labels, tuple(map(tuple, rows)), index) == wanted
 
 
+def test_zero_is_written_without_a_sign() -> None:
+    assert lines(b"a", (b"", b""), ((0.0,), (-0.0,)), 0) == b"a0.0\na0.0\n"
+
+
 def _text(number: int | float) -> bytes:
     return b"0.0" if number == 0 and isinstance(number, float) else str(number).encode()
 

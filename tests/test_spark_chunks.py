@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base import compression
+from pyxbroker.entry_columns import BYTES, MORE, VARIABLE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark import chunks
-from pyxbroker.spark.chunks import CHUNK_BYTES, Chunks
+from pyxbroker.spark.chunks import CHUNK_BYTES, ChunkedMessages, Chunks, MissingChunks
+from pyxbroker.spark.client_connection import _nothing
+from pyxbroker.spark.options import BATCH, Options
+from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.positions import BEGINNING, Position
 
 
 def chunk(uuid: str, index: int, count: int = 3) -> Any:
@@ -48,6 +54,24 @@ def test_a_message_with_a_hole_is_none() -> None:
     assert taken(("a", 0, b"0"), ("a", 2, b"2"), ("b", 1, b"1"), ("b", 2, b"2")) == []
 
 
+@pytest.mark.parametrize("seen", [(0, 1, 3), (0, 2, 3), (0, 1, 1, 3)])
+def test_a_hole_in_what_came_is_not_looked_for(
+    seen: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was seen, so a topic is not read once more."""
+
+    def no_scan(*_: object) -> None:
+        raise AssertionError("a broker is asked")
+
+    monkeypatch.setattr(chunks, "EntryScan", no_scan)
+    nobody = cluster_of(Options(BATCH, {"service.url": "pulsar://127.0.0.1:1", "topic": "t"}))
+    waiting = ChunkedMessages(nobody, "t", BEGINNING)
+    for entry, index in enumerate(seen[:-1]):
+        assert waiting.add(Position(1, entry), chunk("a", index, 4), b"x") is None
+    with pytest.raises(MissingChunks):
+        waiting.add(Position(1, 9), chunk("a", seen[-1], 4), b"x")
+
+
 def test_chunks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one message as well as of many, the oldest leave; also where they are empty."""
     monkeypatch.setattr(chunks, "WAITING_BYTES_MAX", 10_000)
@@ -78,3 +102,12 @@ def test_uuids_take_as_much_memory_however_long_they_are() -> None:
     waiting = Chunks()
     waiting.add(chunk("u" * 1_000_000, 0), b"")
     assert [len(each) for each in waiting._parts] == [16]
+
+
+def test_an_entry_in_which_no_message_ends_is_passed_without_a_row() -> None:
+    """So a chunk that is read by the official client counts as read."""
+    columns = EntryColumns(BYTES, (VARIABLE,), compression)
+    columns.want(Position(3, -1), Position(3, 9))
+    assert columns.take_entry(3, 0, _nothing(chunk("a", 0))) == MORE
+    assert columns.position == (3, 0, -1)
+    assert columns.finish().rows == 0

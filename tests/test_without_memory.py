@@ -12,7 +12,7 @@ import pytest
 from harness.no_memory import build_no_memory, environment
 
 PROGRAM = """
-import ctypes, tempfile
+import ctypes, tempfile, uvloop
 from array import array
 from pyxbroker.ackset import AckSet
 from pyxbroker.avro_columns import LONG, AvroProgram
@@ -21,11 +21,18 @@ from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.compaction import KEY_PARTS, LatestMessages
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from pyxbroker.connection import Connections
+from pyxbroker.delivery import ConsumerState
 from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.keys import KeyShared
+from pyxbroker.quorum import PendingAdds
+from pyxbroker.turn_watch import TurnWatch
 from compacting import Sent, batch, single
+from manual_loop import ManualLoop
 from one_broker import section
+from oracles import wire
 from oracles.columns import rows_of
+from served import Notes, Producer, connected
 
 def acks():
     run = AckRun()
@@ -114,6 +121,68 @@ def columns():
         found.take_entry(3, number, section(b"x" * 5000, partition_key="k", event_time=1))
     assert len(rows_of(found.finish())) == 20
 
+def frames():
+    loop = ManualLoop()
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    sent = b""
+    try:
+        for size in (100, 20_000, 40_000):
+            connection.send_frame(bytes([size >> 8]) * size)
+            sent += bytes([size >> 8]) * size
+    finally:
+        while loop.go_round():
+            pass
+        assert not sent or far.recv(1 << 20) == sent
+        connection.close()
+
+def receipts():
+    loop = ManualLoop()
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    producer = Producer(connection, 1, Notes(loop))
+    try:
+        for number in range(3_000):
+            producer.send_receipts(producer.run_of_refused(number, number), stored=False)
+    finally:
+        connection.close()
+
+def deliveries():
+    loop = ManualLoop()
+    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
+    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    consumer = ConsumerState(connection, 2, -1)
+    consumer.permits = 200
+    try:
+        # Of the ninth a part is sent, and its header forgotten before the others.
+        for size in [1] * 8 + [500_000] + [1] * 50:
+            one = EntryBatch.of_run(EntryRun.of(section(bytes(size))))
+            assert consumer.deliver(one, 0, 1, AckSet(0, -1), {}, []) == 1
+            if size > 1:
+                loop.go_round()
+    finally:
+        connection.send_frame(wire.frame(b"last"))
+        got = b""
+        while loop.go_round() or not got.endswith(b"last"):
+            got += far.recv(1 << 20)
+        frames, size, error = wire.scan(got, 1 << 20)
+        assert error is None and len(frames) == 1 + consumer.msg_out
+        connection.close()
+
+def adds():
+    pending = PendingAdds(3, 2, 2)
+    assert pending.add(1_000) == 0
+    for index in range(3):
+        pending.on_ack(index, 0, 999)
+    assert pending.last_add_confirmed == 999
+
+def watch():
+    loop = uvloop.new_event_loop()
+    try:
+        TurnWatch(loop, 1.0).close()
+    finally:
+        loop.close()
+
 memory = ctypes.CDLL(None)
 name, part = {name}, {part}
 fails = 0
@@ -151,6 +220,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bitmap", "holes", 3),
         ("avro_columns", "program", 1),
         ("entry_columns", "columns", 10),
+        ("buffers", "frames", 3),
+        ("buffers", "receipts", 3),
+        ("buffers", "deliveries", 3),
+        ("quorum", "adds", 2),
+        ("turn_watch", "watch", 3),
     ],
 )
 def test_an_allocation_that_fails_is_a_memory_error(

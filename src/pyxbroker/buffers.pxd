@@ -17,6 +17,8 @@ cdef class SlabPool:
     cdef Slab acquire(self, uint64_t size)
     # Takes a slab back; the caller holds no slice of it any more.
     cdef int release(self, Slab slab) except -1
+    # The bytes of each slab that waits for its next use.
+    cdef list sizes(self)
 
 # A run of bytes to send: in the arena (data NULL, offset counts) or somebody else's memory.
 cdef struct Piece:
@@ -39,7 +41,8 @@ cdef class OutVector:
     cdef readonly uint64_t pending  # bytes not sent yet
     cdef list owners                # in the order of the owned pieces, which they came with
     cdef uint32_t owners_sent       # owned pieces that are sent and whose owners are still held
-    # Room for size bytes of a small frame; valid until the next call. NULL when out of memory.
+    # Room for size bytes of a small frame, and for one reference behind it, so that neither fails;
+    # valid until the next call. NULL when out of memory.
     cdef uint8_t *reserve(self, uint32_t size) noexcept
     # The last size bytes of the reserved room are part of the vector now.
     cdef int commit(self, uint32_t size) except -1
@@ -52,6 +55,8 @@ cdef class OutVector:
     cdef void clear(self) noexcept
     cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size,
                      bint owned) except -1
+    # Room for so many pieces more; -1 when out of memory.
+    cdef int _make_room(self, uint32_t pieces) noexcept
     cdef void _forget_sent_pieces(self) noexcept
     cdef void _forget_sent_arena(self) noexcept
     cdef int _fill(self, void *vector, int capacity) noexcept

@@ -48,6 +48,9 @@ cdef class SlabPool:
             self.free.append(slab)
         return 0
 
+    cdef list sizes(self):
+        return [(<Slab>slab).size for slab in self.free]
+
 
 cdef class OutVector:
     def __cinit__(self):
@@ -72,6 +75,9 @@ cdef class OutVector:
                 return NULL
             self.arena = <uint8_t *>moved
             self.arena_size = grown
+        # A header without what follows it would spoil all that is sent behind it.
+        if self._make_room(2) != 0:
+            return NULL
         return self.arena + self.arena_used
 
     cdef int commit(self, uint32_t size) except -1:
@@ -94,18 +100,9 @@ cdef class OutVector:
 
     cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size,
                      bint owned) except -1:
-        cdef uint32_t grown
-        cdef void *moved
         cdef Piece *piece
-        if self.pieces_count == self.pieces_capacity:
-            self._forget_sent_pieces()
-        if self.pieces_count == self.pieces_capacity:
-            grown = self.pieces_capacity * 2 if self.pieces_capacity else 16
-            moved = realloc(self.pieces, grown * sizeof(Piece))
-            if moved == NULL:
-                raise MemoryError("no memory for the output vector of a connection")
-            self.pieces = <Piece *>moved
-            self.pieces_capacity = grown
+        if self._make_room(1) != 0:
+            raise MemoryError("no memory for the output vector of a connection")
         piece = &self.pieces[self.pieces_count]
         piece.data = data
         piece.offset = offset
@@ -113,6 +110,20 @@ cdef class OutVector:
         piece.owned = owned
         self.pieces_count += 1
         self.pending += size
+        return 0
+
+    cdef int _make_room(self, uint32_t pieces) noexcept:
+        cdef uint32_t grown
+        cdef void *moved
+        if self.pieces_count + pieces > self.pieces_capacity:
+            self._forget_sent_pieces()
+        if self.pieces_count + pieces > self.pieces_capacity:
+            grown = self.pieces_capacity * 2 if self.pieces_capacity else 16
+            moved = realloc(self.pieces, grown * sizeof(Piece))
+            if moved == NULL:
+                return -1
+            self.pieces = <Piece *>moved
+            self.pieces_capacity = grown
         return 0
 
     # A slow peer may never take the last byte, so what it has taken must not pile up. Moving what

@@ -45,6 +45,9 @@ class Connections:
     @property
     def strangers_fd(self) -> int:
         """The same for the sockets of those that are not established."""
+    @property
+    def free_slabs(self) -> list[int]:
+        """The bytes of each slab that waits for its next use."""
     def serve_strangers_at(self, door: Any) -> None:
         """The door of the process says from now on when one of those is served."""
     @property

@@ -87,6 +87,11 @@ cdef class Connections:
         if self.strangers_fd >= 0:
             close_fd(self.strangers_fd)
 
+    @property
+    def free_slabs(self):
+        """The bytes of each slab that waits for its next use."""
+        return self.slabs.sizes()
+
     def serve_strangers_at(self, door):
         """The door says from now on when one of them is served."""
         self.loop.remove_reader(self.strangers_fd)

@@ -461,4 +461,60 @@ KEPT: list[Kept] = [
         label_size = PyBytes_GET_SIZE(label)""",
         "a size is read and other bytes are copied, neither depends on the other",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/entry_columns.pyx",
+        "EntryColumns.__dealloc__",
+        """        free_column(&self.publish_time)
+        free_column(&self.event_time)""",
+        """        free_column(&self.event_time)
+        free_column(&self.publish_time)""",
+        "two pieces of memory that do not know each other are freed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/bitmap.pyx",
+        "EntryBitmap.__dealloc__",
+        """        free(self.words)
+        free(self.changed)""",
+        """        free(self.changed)
+        free(self.words)""",
+        "two pieces of memory that do not know each other are freed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/entry.pyx",
+        "AckRun.append",
+        "            grown = self.capacity * 4 if self.capacity else 4",
+        "            grown = self.capacity * 4 if self.capacity else (4 + 1)",
+        "the first room is for five positions, not four",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/entry_columns.pyx",
+        "_compare",
+        "        return 1 if one.entry_id > other.entry_id else -1",
+        "        return 1 if one.entry_id >= other.entry_id else -1",
+        "they are not the same, which was asked before",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/bitmap.pyx",
+        "EntryBitmap.encode_runs",
+        """            word = max(word, self.changed_from)
+            end = min(end, self.changed_to)""",
+        """            end = min(end, self.changed_to)
+            word = max(word, self.changed_from)""",
+        "neither needs what the other says",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/avro_columns.pyx",
+        "",
+        "cdef int _get_long(const uint8_t *data, uint32_t size, uint32_t *at, int64_t *out)"
+        " except -1:",
+        "cdef int _get_long(const uint8_t *data, uint32_t size, uint32_t *at, int64_t *out)"
+        " except -(1 + 1):",
+        "it returns 0, or what the compiler makes and checks for an exception",
+    ),
 ]

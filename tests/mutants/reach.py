@@ -36,14 +36,15 @@ CYTHON = {
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
     "avro_columns": "avro_columns without_memory",
     "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch without_memory",
-    "buffers": "buffers connection",
+    "buffers": "buffers connection without_memory",
     "commands": "commands entry dispatch long_commands connection handshake refused_sends service",
     "compaction": "latest_messages without_memory compaction compacted_view",
     "connection": "connection turn liveness long_commands refused_sends publish_gate handshake"
-    " dispatchers service",
+    " dispatchers service without_memory",
     "delayed_index": "delayed delayed_delivery without_memory",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
-    " delayed_delivery chunked_messages batch_acks key_shared_dispatch",
+    " delayed_delivery chunked_messages batch_acks key_shared_dispatch many_consumers"
+    " non_persistent",
     "entry_columns": "entry_columns avro_columns without_memory",
     "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger"
     " without_memory",
@@ -52,12 +53,12 @@ CYTHON = {
     "keys": "key_shared key_shared_dispatch dispatch_models ack_costs without_memory",
     "metric_lines": "metric_lines metrics",
     "publish_checks": "policy_checks publish_steps",
-    "quorum": "quorum entry ledger embedded_bookie managed_ledger",
+    "quorum": "quorum entry ledger embedded_bookie managed_ledger without_memory",
     "reads": "entry embedded_bookie ledger read_trouble dispatch",
     "sequence_ids": "deduplication entry confirmed_runs publish_gate",
     "tls": "tls tls_connection connection",
     "turn": "turn connection watchers flow_costs",
-    "turn_watch": "stalls metrics",
+    "turn_watch": "stalls metrics without_memory",
 }
 C = (
     "storage storage_start storage_bad_days storage_failure embedded_bookie garbage_collection"
