@@ -326,3 +326,36 @@ def test_a_refused_commit_postpones_nothing(
     assert isinstance(ask(tree, tree.put, "/a", b"3", None, False), Unavailable)
     assert not tree.has_changed
     tree.close()
+
+
+def test_a_copy_gets_its_name_when_the_change_log_beside_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut no copy is newer than the transactions of which there is a record."""
+    monkeypatch.setattr(upkeep, "SYNC_IDLE_S", 60)
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 60)
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    put(tree, "/a", b"")
+    work = Upkeep(tree, CopySettings())
+    made: list[Path | MetadataError] = []
+    is_synced: list[bool] = []
+    finish = copies.CopyWriter.finish
+
+    def noting(self: copies.CopyWriter, transaction: int) -> None:
+        assert tree.log is not None
+        is_synced.append(tree.log.is_synced)
+        finish(self, transaction)
+
+    monkeypatch.setattr(copies.CopyWriter, "finish", noting)
+    work.start()
+    work.request_copy(made.append)
+    work.run()
+    assert tree.copy is not None, "it is begun"
+    put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    while not made:
+        work.run()
+    assert isinstance(made[0], Path)
+    assert is_synced == [True]
+    tree.close()
