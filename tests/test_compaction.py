@@ -469,6 +469,23 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
     run(tmp_path, scenario)
 
 
+def test_a_truncation_that_is_refused_lets_the_compaction_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        with monkeypatch.context() as patches:
+            await until_it_writes(topic, patches)
+            topic.managed_ledger.unreadable.add("damaged")
+            status, reason = await Rest(broker).reason("DELETE", f"{P}/t/truncate")
+            assert status == 500
+            assert "damaged" in reason
+            assert topic.compacting.is_running
+            topic.managed_ledger.unreadable.clear()
+
+    run(tmp_path, scenario)
+
+
 def test_what_the_broker_keeps_among_properties_is_its_own(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)
