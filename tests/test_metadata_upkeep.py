@@ -16,7 +16,7 @@ import pytest
 from metadata_backends import coroutine_test
 from one_bookie import until
 from pyxbroker.metadata import copies, database, embedded_files, upkeep
-from pyxbroker.metadata.change_log import DAMAGED
+from pyxbroker.metadata.change_log import DAMAGED, ChangeLog
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Operation, Tree
@@ -332,12 +332,7 @@ def test_a_copy_gets_its_name_when_the_change_log_beside_it_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut no copy is newer than the transactions of which there is a record."""
-    monkeypatch.setattr(upkeep, "SYNC_IDLE_S", 60)
-    monkeypatch.setattr(upkeep, "OVERDUE_S", 60)
-    tree = Tree(tmp_path / "m" / "metadata.db")
-    tree.open()
-    put(tree, "/a", b"")
-    work = Upkeep(tree, CopySettings())
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
     made: list[Path | MetadataError] = []
     is_synced: list[bool] = []
     finish = copies.CopyWriter.finish
@@ -348,7 +343,6 @@ def test_a_copy_gets_its_name_when_the_change_log_beside_it_is_durable(
         finish(self, transaction)
 
     monkeypatch.setattr(copies.CopyWriter, "finish", noting)
-    work.start()
     work.request_copy(made.append)
     work.run()
     assert tree.copy is not None, "it is begun"
@@ -359,3 +353,38 @@ def test_a_copy_gets_its_name_when_the_change_log_beside_it_is_durable(
     assert isinstance(made[0], Path)
     assert is_synced == [True]
     tree.close()
+
+
+def test_a_change_log_is_durable_when_the_one_that_continues_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut in between would leave a gap that nobody sees."""
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    is_synced: list[bool] = []
+    go_on = upkeep.continue_log
+
+    def noting(folder: copies.Copies, former: ChangeLog, *rest: Any) -> ChangeLog:
+        is_synced.append(former.is_synced)
+        return go_on(folder, former, *rest)
+
+    monkeypatch.setattr(upkeep, "continue_log", noting)
+    work.request_copy(lambda made: None)
+    work.run()
+    assert is_synced == [True]
+    tree.close()
+
+
+def that_syncs_no_log_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tree, Upkeep]:
+    """A store with a node, and its upkeep: change logs are synced where something needs it."""
+    monkeypatch.setattr(upkeep, "SYNC_IDLE_S", 3600)
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 3600)
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    put(tree, "/a", b"")
+    work = Upkeep(tree, CopySettings())
+    work.start()
+    return tree, work
