@@ -376,6 +376,28 @@ def test_a_change_log_is_durable_when_the_one_that_continues_it_is_made(
     tree.close()
 
 
+def test_the_change_log_is_durable_before_the_log_of_the_database_is_folded_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that a power cut tears are built anew from a second record of every commit."""
+    monkeypatch.setattr(upkeep, "CHECKPOINT_IDLE_S", 0)
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    for _ in range(upkeep.COMMITS_PER_CHECKPOINT):
+        put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    is_synced: list[bool] = []
+
+    def noting(self: Tree) -> None:
+        assert self.log is not None
+        is_synced.append(self.log.is_synced)
+        self.commits_in_log = 0
+
+    monkeypatch.setattr(Tree, "checkpoint", noting)
+    work.run()
+    assert is_synced == [True]
+    tree.close()
+
+
 def that_syncs_no_log_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Tree, Upkeep]:
