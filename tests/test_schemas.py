@@ -437,6 +437,18 @@ def test_a_consumer_that_takes_any_schema_makes_no_use_of_the_topic(tmp_path: Pa
     run(tmp_path, scenario)
 
 
+def test_a_consumer_brings_no_schema_to_a_topic_that_is_used_without_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        answer = await client.subscribe(2, schema=sent(avro("a")))
+        assert answer.error == pb.IncompatibleSchema
+        assert "active topic with empty(BYTES) schema: new schema type AVRO" in answer.message
+        assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
 def test_nothing_is_registered_while_nothing_can_be_stored(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         schemas = broker.topics.schemas
