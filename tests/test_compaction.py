@@ -469,6 +469,32 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
     run(tmp_path, scenario)
 
 
+def test_a_compacted_ledger_is_deleted_when_nothing_is_under_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        done: list[str] = []
+        give_up, delete = module._Writer.give_up, module.compacted_ledger.delete
+
+        async def giving_up(writer: Any) -> None:
+            await give_up(writer)
+            done.append("it is quiet")
+
+        async def deleting(*what: Any) -> None:
+            done.append("it is deleted")
+            await delete(*what)
+
+        with monkeypatch.context() as patches:
+            await until_it_writes(topic, patches)
+            patches.setattr(module._Writer, "give_up", giving_up)
+            patches.setattr(module.compacted_ledger, "delete", deleting)
+            await topic.compaction.stop()
+        assert done == ["it is quiet", "it is deleted"]
+
+    run(tmp_path, scenario)
+
+
 def test_a_truncation_that_is_refused_lets_the_compaction_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
