@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from metadata_backends import coroutine_test
 from one_bookie import until
-from pyxbroker.metadata import copies, database, embedded_files, upkeep
+from pyxbroker.metadata import copies, damage, database, embedded_files, upkeep
 from pyxbroker.metadata.change_log import DAMAGED, ChangeLog
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
@@ -395,6 +396,18 @@ def test_the_change_log_is_durable_before_the_log_of_the_database_is_folded_in(
     monkeypatch.setattr(Tree, "checkpoint", noting)
     work.run()
     assert is_synced == [True]
+    tree.close()
+
+
+def test_pages_of_which_sqlite_says_something_odd_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    monkeypatch.setattr(damage, "structure_error", lambda database: "row 3 missing from index")
+    tree.is_checked = False
+    with pytest.raises(sqlite3.DatabaseError, match="row 3 missing from index") as odd:
+        work.do_everything()
+    assert damage.is_damage(odd.value)
     tree.close()
 
 
