@@ -690,6 +690,21 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_rest_tells_whether_a_schema_may_follow(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        await broker.topics.schemas.find_or_create(ID, strict("a"), FULL)
+        path = "/admin/v2/schemas/public/default/t/compatibility"
+        body = {"type": "AVRO", "properties": {}, "schema": strict("a").data.decode()}
+        told = {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
+        assert await rest("POST", path, json.dumps(body)) == (202, told)
+        body["schema"] = strict("a", "b").data.decode()
+        status, reason = await rest.reason("POST", path, json.dumps(body))
+        assert (status, "b" in reason) == (500, True), reason
+
+    run(tmp_path, scenario)
+
+
 def test_a_half_with_many_values_is_told_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
