@@ -680,8 +680,9 @@ def test_what_is_lost_fails_it_as_the_former_value_is_not_the_newest(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("what", ["damaged", "no record"])
 def test_a_record_that_is_lost_fails_the_next_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, single("a", b"1"), single("b", b"1"))
@@ -689,10 +690,13 @@ def test_a_record_that_is_lost_fails_the_next_compaction(
         await published(broker, single("c", b"1"))
         read_some = topic.compacted.read_some
 
-        def damaged(index: int, count: int, size: int) -> Any:
-            if index == 1:
+        async def damaged(index: int, count: int, size: int) -> Any:
+            if index != 1:
+                return await read_some(index, 1, size)
+            if what == "damaged":
                 raise EntryDamaged("it is damaged")
-            return read_some(index, 1, size)
+            log = topic.managed_ledger  # whose entries are no records
+            return await log.read_some(Position(topic.last_confirmed.ledger_id, 0), 1, size)
 
         with monkeypatch.context() as patches:
             patches.setattr(topic.compacted, "read_some", damaged)
