@@ -168,6 +168,21 @@ def test_records_are_read_once_for_what_they_cannot_repair(
     tree.close()
 
 
+def test_records_that_lack_the_newest_repair_a_row_that_is_the_one_they_have(
+    tmp_path: Path,
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    for path in ("/a", "/b"):
+        put(tree, path, b"recorded")
+    tree._drop_log()
+    put(tree, "/b", b"newer")
+    tree._execute("UPDATE node SET value=x'00' WHERE name IN ('a', 'b')")
+    assert ask(tree, tree.get, "/a").value == b"recorded"
+    assert isinstance(ask(tree, tree.get, "/b"), CorruptStore)
+    tree.close()
+
+
 def test_a_pass_that_repairs_rows_reads_the_records_once_and_knows_what_came_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
