@@ -429,6 +429,17 @@ def test_rest_tells_how_it_goes_and_that_one_is_under_way(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
+def test_what_stores_nothing_is_not_compacted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic("non-persistent://public/default/n")
+        for method in ("PUT", "GET"):
+            path = "/admin/v2/non-persistent/public/default/n/compaction"
+            status, reason = await Rest(broker).reason(method, path)
+            assert (status, "not found" in reason) == (404, True), reason
+
+    run(tmp_path, scenario)
+
+
 async def until_it_writes(topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begins to compact a topic, and lets it stand still in its second phase."""
     stands: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -690,6 +690,19 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("kind", ["NOTHING", 4, None])
+def test_a_schema_of_a_type_that_is_none_is_refused(tmp_path: Path, kind: object) -> None:
+    async def scenario(broker: Broker) -> None:
+        path = "/admin/v2/schemas/public/default/t/schema"
+        body = json.dumps({"type": kind, "properties": {}, "schema": ""})
+        assert await Rest(broker).reason("POST", path, body) == (
+            422,
+            f"type must be a type of a schema, not {kind!r}.",
+        )
+
+    run(tmp_path, scenario)
+
+
 def test_rest_tells_whether_a_schema_may_follow(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)
