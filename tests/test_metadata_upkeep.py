@@ -426,6 +426,20 @@ def test_pages_of_which_sqlite_says_something_odd_are_damage(
     tree.close()
 
 
+def test_damage_that_is_met_twice_is_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time it may be a disk that cannot read at this moment."""
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    healed: list[str] = []
+    monkeypatch.setattr(tree, "heal", healed.append)
+    work._on_error(sqlite3.DatabaseError("malformed: once"))
+    assert healed == []
+    work._on_error(sqlite3.DatabaseError("malformed: twice"))
+    assert healed == ["malformed: twice"]
+    tree.close()
+
+
 def that_syncs_no_log_by_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Tree, Upkeep]:
