@@ -429,6 +429,17 @@ def test_rest_tells_how_it_goes_and_that_one_is_under_way(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
+def test_what_stores_nothing_is_not_compacted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic("non-persistent://public/default/n")
+        for method in ("PUT", "GET"):
+            path = "/admin/v2/non-persistent/public/default/n/compaction"
+            status, reason = await Rest(broker).reason(method, path)
+            assert (status, "not found" in reason) == (404, True), reason
+
+    run(tmp_path, scenario)
+
+
 async def until_it_writes(topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begins to compact a topic, and lets it stand still in its second phase."""
     stands: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -465,6 +476,49 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
         await compact(topic)
         kept = {} if what == "delete" else {"a": b"2"}
         assert await values(topic) == kept | {"b": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_compacted_ledger_is_deleted_when_nothing_is_under_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        done: list[str] = []
+        give_up, delete = module._Writer.give_up, module.compacted_ledger.delete
+
+        async def giving_up(writer: Any) -> None:
+            await give_up(writer)
+            done.append("it is quiet")
+
+        async def deleting(*what: Any) -> None:
+            done.append("it is deleted")
+            await delete(*what)
+
+        with monkeypatch.context() as patches:
+            await until_it_writes(topic, patches)
+            patches.setattr(module._Writer, "give_up", giving_up)
+            patches.setattr(module.compacted_ledger, "delete", deleting)
+            await topic.compaction.stop()
+        assert done == ["it is quiet", "it is deleted"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_truncation_that_is_refused_lets_the_compaction_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        with monkeypatch.context() as patches:
+            await until_it_writes(topic, patches)
+            topic.managed_ledger.unreadable.add("damaged")
+            status, reason = await Rest(broker).reason("DELETE", f"{P}/t/truncate")
+            assert status == 500
+            assert "damaged" in reason
+            assert topic.compacting.is_running
+            topic.managed_ledger.unreadable.clear()
 
     run(tmp_path, scenario)
 
@@ -637,8 +691,9 @@ def test_what_is_lost_fails_it_as_the_former_value_is_not_the_newest(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("what", ["damaged", "no record"])
 def test_a_record_that_is_lost_fails_the_next_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, single("a", b"1"), single("b", b"1"))
@@ -646,10 +701,13 @@ def test_a_record_that_is_lost_fails_the_next_compaction(
         await published(broker, single("c", b"1"))
         read_some = topic.compacted.read_some
 
-        def damaged(index: int, count: int, size: int) -> Any:
-            if index == 1:
+        async def damaged(index: int, count: int, size: int) -> Any:
+            if index != 1:
+                return await read_some(index, 1, size)
+            if what == "damaged":
                 raise EntryDamaged("it is damaged")
-            return read_some(index, 1, size)
+            log = topic.managed_ledger  # whose entries are no records
+            return await log.read_some(Position(topic.last_confirmed.ledger_id, 0), 1, size)
 
         with monkeypatch.context() as patches:
             patches.setattr(topic.compacted, "read_some", damaged)

@@ -240,6 +240,8 @@ def test_what_cannot_be_read_as_settings_is_refused(tmp_path: Path) -> None:
         Config.load(write(tmp_path, "a=b\nclusterName=\0\n"))
     with pytest.raises(ConfigError, match=r"line 1: .*u has to be followed by four hexadecimal"):
         Config.load(write(tmp_path, "clusterName=\\u12g4\n"))
+    with pytest.raises(ConfigError, match=r"line 1: .*u0000 cannot be part of a setting"):
+        Config.load(write(tmp_path, "clusterName=a\\u0000b\n"))
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         Config.load(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):

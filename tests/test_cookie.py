@@ -7,6 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -312,6 +313,32 @@ def test_an_io_error_while_the_cookie_is_read_is_waited_for(
     with pytest.raises(OSError, match="Input/output error") as refused:
         read_cookie(tmp_path)
     assert refused.value.filename == str(file)
+
+
+def test_a_disk_that_fails_is_asked_again_a_few_times_with_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, pauses = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(
+        directories, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+    )
+    attempts: list[int] = []
+
+    def fail() -> None:
+        attempts.append(len(pauses))
+        assert len(attempts) < 100, "without a pause"
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        directories.patiently(fail)
+    assert attempts == list(range(len(pauses) + 1)), "a pause before each but the first one"
+    assert pauses[:3] == pytest.approx([0.02, 0.04, 0.08])
+    assert sum(pauses) == pytest.approx(directories.PATIENCE_S)
 
 
 def test_what_is_set_aside_has_its_new_name_on_the_disk_before_anything_is_made_anew(

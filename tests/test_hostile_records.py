@@ -49,6 +49,15 @@ def test_a_short_record_that_claims_to_be_long_takes_no_memory(compression: int)
         tracemalloc.stop()
 
 
+def test_a_record_that_claims_more_than_a_record_may_have_takes_no_memory() -> None:
+    header = MLDataFormats.ManagedLedgerInfoMetadata(
+        compressionType=3, uncompressedSize=records.UNCOMPRESSED_BYTES_MAX + 1
+    ).SerializeToString()
+    value = b"\x47\x78" + len(header).to_bytes(4, "big") + header + bytes(9_000)
+    with pytest.raises(MalformedRecord, match="claims 268435457 bytes"):
+        records.decode_managed_ledger_info(value)
+
+
 def range_of(ledger: int, lower: int, upper: int) -> dict[str, Any]:
     return {
         "lowerEndpoint": {"ledgerId": ledger, "entryId": lower},

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 
 from metadata_backends import coroutine_test
 from one_bookie import until
-from pyxbroker.metadata import copies, database, embedded_files, upkeep
-from pyxbroker.metadata.change_log import DAMAGED
+from pyxbroker.metadata import copies, damage, database, embedded_files, upkeep
+from pyxbroker.metadata.change_log import DAMAGED, ChangeLog
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Operation, Tree
@@ -164,6 +165,21 @@ def test_records_are_read_once_for_what_they_cannot_repair(
     assert ask(tree, tree.delete, "/n/3", None) is None
     put(tree, "/n/3", b"again")
     assert ask(tree, tree.get, "/n/3").value == b"again"
+    tree.close()
+
+
+def test_records_that_lack_the_newest_repair_a_row_that_is_the_one_they_have(
+    tmp_path: Path,
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    for path in ("/a", "/b"):
+        put(tree, path, b"recorded")
+    tree._drop_log()
+    put(tree, "/b", b"newer")
+    tree._execute("UPDATE node SET value=x'00' WHERE name IN ('a', 'b')")
+    assert ask(tree, tree.get, "/a").value == b"recorded"
+    assert isinstance(ask(tree, tree.get, "/b"), CorruptStore)
     tree.close()
 
 
@@ -326,3 +342,113 @@ def test_a_refused_commit_postpones_nothing(
     assert isinstance(ask(tree, tree.put, "/a", b"3", None, False), Unavailable)
     assert not tree.has_changed
     tree.close()
+
+
+def test_a_copy_gets_its_name_when_the_change_log_beside_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut no copy is newer than the transactions of which there is a record."""
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    made: list[Path | MetadataError] = []
+    is_synced: list[bool] = []
+    finish = copies.CopyWriter.finish
+
+    def noting(self: copies.CopyWriter, transaction: int) -> None:
+        assert tree.log is not None
+        is_synced.append(tree.log.is_synced)
+        finish(self, transaction)
+
+    monkeypatch.setattr(copies.CopyWriter, "finish", noting)
+    work.request_copy(made.append)
+    work.run()
+    assert tree.copy is not None, "it is begun"
+    put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    while not made:
+        work.run()
+    assert isinstance(made[0], Path)
+    assert is_synced == [True]
+    tree.close()
+
+
+def test_a_change_log_is_durable_when_the_one_that_continues_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut in between would leave a gap that nobody sees."""
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    is_synced: list[bool] = []
+    go_on = upkeep.continue_log
+
+    def noting(folder: copies.Copies, former: ChangeLog, *rest: Any) -> ChangeLog:
+        is_synced.append(former.is_synced)
+        return go_on(folder, former, *rest)
+
+    monkeypatch.setattr(upkeep, "continue_log", noting)
+    work.request_copy(lambda made: None)
+    work.run()
+    assert is_synced == [True]
+    tree.close()
+
+
+def test_the_change_log_is_durable_before_the_log_of_the_database_is_folded_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that a power cut tears are built anew from a second record of every commit."""
+    monkeypatch.setattr(upkeep, "CHECKPOINT_IDLE_S", 0)
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    for _ in range(upkeep.COMMITS_PER_CHECKPOINT):
+        put(tree, "/b", b"")
+    assert tree.log is not None and not tree.log.is_synced
+    is_synced: list[bool] = []
+
+    def noting(self: Tree) -> None:
+        assert self.log is not None
+        is_synced.append(self.log.is_synced)
+        self.commits_in_log = 0
+
+    monkeypatch.setattr(Tree, "checkpoint", noting)
+    work.run()
+    assert is_synced == [True]
+    tree.close()
+
+
+def test_pages_of_which_sqlite_says_something_odd_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    monkeypatch.setattr(damage, "structure_error", lambda database: "row 3 missing from index")
+    tree.is_checked = False
+    with pytest.raises(sqlite3.DatabaseError, match="row 3 missing from index") as odd:
+        work.do_everything()
+    assert damage.is_damage(odd.value)
+    tree.close()
+
+
+def test_damage_that_is_met_twice_is_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time it may be a disk that cannot read at this moment."""
+    tree, work = that_syncs_no_log_by_the_clock(tmp_path, monkeypatch)
+    healed: list[str] = []
+    monkeypatch.setattr(tree, "heal", healed.append)
+    work._on_error(sqlite3.DatabaseError("malformed: once"))
+    assert healed == []
+    work._on_error(sqlite3.DatabaseError("malformed: twice"))
+    assert healed == ["malformed: twice"]
+    tree.close()
+
+
+def that_syncs_no_log_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tree, Upkeep]:
+    """A store with a node, and its upkeep: change logs are synced where something needs it."""
+    monkeypatch.setattr(upkeep, "SYNC_IDLE_S", 3600)
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 3600)
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    put(tree, "/a", b"")
+    work = Upkeep(tree, CopySettings())
+    work.start()
+    return tree, work

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyxbroker.metric_lines import lines
+from pyxbroker.stats.definitions import Stat
+from pyxbroker.stats.exposition import Table
 
 NUMBERS = st.integers(-(10**39) + 1, 10**40 - 1) | st.floats()
 
@@ -54,3 +56,11 @@ def test_what_is_no_row_of_numbers_is_refused(
 ) -> None:
     with pytest.raises(error):
         lines(b"name", labels, rows, index)
+
+
+def test_a_series_has_the_labels_of_its_row_and_the_one_of_its_own() -> None:
+    table = Table((Stat("a", "A.", "s_a"), Stat("b", "B.", "s_b", label='le="1"')))
+    table.append('{topic="t"} ', (5, 6))
+    table.end_block()
+    assert list(table.lines(0)) == [b's_a{topic="t"} 5\n']
+    assert list(table.lines(1)) == [b's_b{topic="t",le="1"} 6\n']

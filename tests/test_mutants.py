@@ -159,6 +159,8 @@ def test_a_mutant_knows_its_function() -> None:
         assert inside & {"Pot.take", "pot_take"}
     source = Source("pot.py", "@a\n@b\ndef f():\n    return [\n        lambda: 1]\n\n\nx = 1\n")
     assert [source.function_at(line) for line in (1, 3, 4, 5, 8)] == ["f", "f", "f", "f", ""]
+    waiting = "async def f():\n async with turn(1):\n  async for a in b(2):\n   c(3)\n"
+    assert {edit.function for edit in edits(Source("pot.py", waiting))} == {"f"}
 
 
 def test_a_line_that_comes_again_is_another_mutant_however_deep_it_stands() -> None:

@@ -91,6 +91,11 @@ def test_what_is_shown_has_one_colon() -> None:
     for shown in (b"a", b"", b":", b"a:secret:", b":secret", b"\xff:secret", b"nobody:secret"):
         refused(shown)
     assert "longer than" in refused(b"a:" + b"x" * 5000)
+    # Also where the file would have it: what is behind the second one may be another's.
+    hashes = [bcrypt.hashpw(each, bcrypt.gensalt(4)).decode() for each in (b"se:cret", b"")]
+    users = "a:{}\nb:{}\n".format(*hashes)
+    for shown in (b"a:se:cret", b"b"):
+        assert "user:password" in refused(shown, users)
 
 
 def test_a_user_whom_nobody_knows_takes_as_long_as_another_one() -> None:

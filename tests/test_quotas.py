@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from one_bookie import append, until
 from one_broker import Broker, Client, run
 from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.backlog import bytes_after, mark_before_bytes
 from pyxbroker.proto import PulsarApi as pb
@@ -245,3 +248,14 @@ def test_a_broker_that_stops_holds_up_nobody_who_asked_for_a_look_at_quotas(
         await asyncio.wait_for(asyncio.gather(*asked), 5)
 
     run(tmp_path, scenario)
+
+
+def test_who_asks_for_a_look_at_quotas_is_told_of_a_defect_in_it() -> None:
+    def broken() -> Iterator[Topic]:
+        raise ZeroDivisionError("broken")
+
+    async def scenario() -> None:
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            await Upkeep(broken).check_quotas()
+
+    asyncio.run(scenario())

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -203,6 +204,26 @@ def test_who_has_nothing_to_do_does_not_keep_the_others_waiting() -> None:
     limiter.wait(lambda: done.append(loop.now))
     loop.advance(0.2)
     assert done and loop.timers == 0
+
+
+def test_while_the_rate_is_used_one_of_those_who_have_nothing_to_do_goes_on_at_a_time() -> None:
+    loop = FakeLoop()
+    limiter = RateLimiter(turn_of(loop), 10**6, 0)
+    limiter.spend(1, 0)
+    done: list[int] = []
+
+    def go_on(number: int) -> None:
+        done.append(number)
+        if number % 2 == 0:
+            limiter.spend(1, 0)
+
+    for number in range(6):
+        assert limiter.wait(partial(go_on, number))
+    counts = []
+    for _ in range(3):
+        limiter._serve()
+        counts.append(len(done))
+    assert counts == [2, 4, 6]
 
 
 def test_who_waits_already_waits_once_and_who_leaves_not_any_more() -> None:

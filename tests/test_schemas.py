@@ -437,6 +437,18 @@ def test_a_consumer_that_takes_any_schema_makes_no_use_of_the_topic(tmp_path: Pa
     run(tmp_path, scenario)
 
 
+def test_a_consumer_brings_no_schema_to_a_topic_that_is_used_without_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        answer = await client.subscribe(2, schema=sent(avro("a")))
+        assert answer.error == pb.IncompatibleSchema
+        assert "active topic with empty(BYTES) schema: new schema type AVRO" in answer.message
+        assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
 def test_nothing_is_registered_while_nothing_can_be_stored(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         schemas = broker.topics.schemas
@@ -674,6 +686,34 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
         path = "/admin/v2/schemas/public/default/t/schema"
         assert await rest("DELETE", path) == (200, {"version": 1})
         assert await rest("DELETE", f"{path}?force=true") == (200, {"version": -1})
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["NOTHING", 4, None])
+def test_a_schema_of_a_type_that_is_none_is_refused(tmp_path: Path, kind: object) -> None:
+    async def scenario(broker: Broker) -> None:
+        path = "/admin/v2/schemas/public/default/t/schema"
+        body = json.dumps({"type": kind, "properties": {}, "schema": ""})
+        assert await Rest(broker).reason("POST", path, body) == (
+            422,
+            f"type must be a type of a schema, not {kind!r}.",
+        )
+
+    run(tmp_path, scenario)
+
+
+def test_rest_tells_whether_a_schema_may_follow(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        await broker.topics.schemas.find_or_create(ID, strict("a"), FULL)
+        path = "/admin/v2/schemas/public/default/t/compatibility"
+        body = {"type": "AVRO", "properties": {}, "schema": strict("a").data.decode()}
+        told = {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
+        assert await rest("POST", path, json.dumps(body)) == (202, told)
+        body["schema"] = strict("a", "b").data.decode()
+        status, reason = await rest.reason("POST", path, json.dumps(body))
+        assert (status, "b" in reason) == (500, True), reason
 
     run(tmp_path, scenario)
 

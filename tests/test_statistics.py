@@ -117,6 +117,23 @@ def test_the_mark_that_moves_is_noted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_no_filter_is_told_to_have_seen_a_message(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await broker.publish(b"one", b"two")
+        await client.messages(2)
+        found = (await told(broker))["subscriptions"]["s"]
+        assert {name: count for name, count in found.items() if name.startswith("filter")} == {
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+        }
+
+    run(tmp_path, scenario)
+
+
 def one(messages: int, **more: Any) -> dict[str, Any]:
     return {
         **{"msgRateIn": 1.0, "msgThroughputIn": 10.0, "msgInCounter": messages},

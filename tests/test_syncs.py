@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from metadata_backends import coroutine_test
-from pyxbroker.base.directories import write_whole_file
+from pyxbroker.base.directories import make_directory, write_whole_file
 from pyxbroker.bookie.space import RESERVE_NAME, Reserve
+from pyxbroker.cli import tokens
 from pyxbroker.metadata import copies, database
 from pyxbroker.metadata.change_log import ChangeLog, read_file
 from pyxbroker.metadata.copies import CopyWriter
 from pyxbroker.metadata.embedded import EmbeddedStore
+from pyxbroker.metadata.embedded_files import Files
 
 LOG = "0000000001.changes"
 
@@ -82,6 +84,21 @@ def test_a_file_gets_its_name_when_it_is_durable_and_that_is_durable_too(
     assert calls == [*whole, f"sync {directory}"]
 
 
+def test_directories_that_are_made_have_durable_names(tmp_path: Path, calls: list[str]) -> None:
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert calls == [f"sync {tmp_path.name}", "sync a"]
+    make_directory(tmp_path / "a" / "b")
+    assert len(calls) == 2, "what is there already is"
+
+
+def test_what_a_file_with_a_key_has_is_durable_when_it_is_made(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    tokens.command(["create-secret-key", "--output", str(tmp_path / "key")])
+    assert calls == ["sync key"]
+
+
 def test_a_database_is_replaced_when_the_one_before_is_durably_aside(
     tmp_path: Path, calls: list[str]
 ) -> None:
@@ -112,6 +129,34 @@ async def test_changes_are_durable_when_their_log_is_synced(
     log.sync()
     assert calls == [f"write {LOG}", f"sync {LOG}"]
     assert log.is_synced
+
+
+@coroutine_test
+async def test_a_change_log_says_that_it_was_closed_when_its_records_are_durable(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    path = await crashed(tmp_path) / "metadata.copies" / LOG
+    content = read_file(path)
+    log = ChangeLog.append_to(path, content.head, content.end)
+    log.append(b"a record")
+    calls.clear()
+    log.close_cleanly(content.records[-1].transaction)
+    assert calls == [f"sync {LOG}", f"write {LOG}", f"sync {LOG}"]
+    log.close()
+
+
+@coroutine_test
+async def test_the_change_log_is_durable_before_a_damaged_database_is_built_anew(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    files = Files(await crashed(tmp_path) / "metadata" / "metadata.db")
+    files.open()
+    assert files.log is not None
+    files.log.append(b"a record")
+    calls.clear()
+    assert files.heal("a test says so")
+    assert calls[0] == f"sync {LOG}"
+    files.close()
 
 
 @coroutine_test

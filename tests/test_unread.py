@@ -94,6 +94,19 @@ def test_a_client_that_has_gone_gets_no_more_lists(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_lists_that_are_made_cost_their_client_until_it_reads_them(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await reading_nothing(broker, ask)
+        connection, session = client.connection, client.connection.session
+        await until(lambda: session.unread == connection.pending_bytes - UNREAD_FREE_BYTES)
+        assert broker.service.client_memory.used > session.unread
+        for _ in range(ASKED):
+            await client.receive("getTopicsOfNamespaceResponse")
+        await until(lambda: (session.unread, broker.service.client_memory.used) == (0, 0))
+
+    run(tmp_path, scenario)
+
+
 def test_a_list_costs_its_client_while_it_is_made(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         for n in range(4_000):

@@ -153,7 +153,7 @@ def _name_of_definition(tokens: list[Token]) -> str:
         for word in ("def", "class"):
             if word in words:
                 return words[words.index(word) + 1]
-        if "(" in words:
+        if words[0] != "async" and "(" in words:  # `async with` and `async for` define nothing
             return words[words.index("(") - 1]
     return ""
 

@@ -192,8 +192,7 @@ class _Run:
         self._former, self._horizon = topic.compacted, topic.horizon
         self._end = topic.last_confirmed
         # The cursor may be further: at the beginning of a ledger without entries.
-        is_new = self._log.normalize(self._log.next_position(self._horizon)) is not None
-        if not is_new:
+        if self._log.normalize(self._log.next_position(self._horizon)) is None:
             # Nobody may know yet whether the last one was noted.
             await self._settle(cursor)
             return 0
@@ -418,8 +417,7 @@ class _Run:
 
     async def _give_up(self, writer: _Writer) -> None:
         await writer.give_up()
-        ledger_id = writer.handle.ledger_id
-        await compacted_ledger.delete(self._log, str(self._topic.name), [ledger_id])
+        await compacted_ledger.delete(self._log, str(self._topic.name), [writer.handle.ledger_id])
 
     async def _finish(self, cursor: Any, ledger_id: int) -> None:
         """One write says which ledger it is, and up to where; until it is durable, what is behind
