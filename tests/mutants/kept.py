@@ -307,6 +307,16 @@ KEPT: list[Kept] = [
     ),
     Kept(
         EQUIVALENT,
+        "src/bookie_native/journal.c",
+        "journal_close",
+        """        pthread_join(j->thread, NULL);
+        j->running = 0;""",
+        """        j->running = 0;
+        pthread_join(j->thread, NULL);""",
+        "only who closes looks at whether the thread runs",
+    ),
+    Kept(
+        EQUIVALENT,
         "src/bookie_native/cache.c",
         "cache_reserve",
         "        return 0;",
