@@ -228,6 +228,16 @@ KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
         "src/bookie_native/journal_files.c",
+        "journal_files_open",
+        """    condition_open(&files->work);
+    condition_open(&files->ready);""",
+        """    condition_open(&files->ready);
+    condition_open(&files->work);""",
+        "two conditions that do not know each other are made",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
         "journal_files_close",
         """    pthread_cond_destroy(&files->work);
     pthread_cond_destroy(&files->ready);""",
@@ -293,6 +303,16 @@ KEPT: list[Kept] = [
     store_le32(block + 40, h->length);""",
         """    store_le32(block + 40, h->length);
     store_le64(block + 32, h->salt);""",
+        "two numbers are stored at places that do not overlap",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal.c",
+        "group_header_encode",
+        """    store_le64(block + 8, h->file_id);
+    store_le64(block + 16, h->sequence);""",
+        """    store_le64(block + 16, h->sequence);
+    store_le64(block + 8, h->file_id);""",
         "two numbers are stored at places that do not overlap",
     ),
     Kept(

@@ -35,7 +35,7 @@ typedef struct setting {
 
 /* A journal whose thread does not run yet, with the files that it takes. */
 static void prepare(setting *t, uint64_t file_bytes, size_t segment_bytes, int sync_data) {
-    memset(t, 0, sizeof *t);
+    memset(t, 0xa5, sizeof *t); /* all that is opened does without zeros */
     t->disk = sim_disk_new();
     sim_disk_put_directory(t->disk, JOURNAL_DIRECTORY);
     simulated = sim_disk_calls(t->disk);
@@ -108,6 +108,37 @@ static void test_one_write_has_no_more_than_its_limit(void) {
     stop(&t);
 }
 
+/* More than there is room for at first, and the room is a ring that began somewhere. */
+static void test_groups_that_wait_keep_their_order_however_many_they_are(void) {
+    enum { GROUPS = 150, BYTES = (GROUPS + 1) * BLOCK_BYTES };
+    static const uint8_t data[100] = {1, 2, 3};
+    setting t;
+    prepare(&t, BYTES, BYTES, 1);
+    t.journal.sealed_first = 40;
+    segment *active = take_segment(&t);
+    uint64_t last = 0;
+    for (int i = 0; i < GROUPS; i++) {
+        append(&t, i, data, sizeof data);
+        CHECK(journal_use_segment(&t.journal, active, &last) == 0);
+    }
+    CHECK(journal_start(&t.journal) == 0);
+    CHECK(journal_wait(&t.journal, last) == 0);
+    char name[JOURNAL_NAME_BYTES];
+    size_t bytes;
+    journal_file_name(name, t.journal.file_id);
+    sim_disk *whole = sim_disk_killed(t.disk);
+    const uint8_t *written = sim_disk_file(whole, JOURNAL_DIRECTORY, name, &bytes);
+    CHECK(written != NULL && bytes == BYTES);
+    for (uint64_t i = 1; i <= GROUPS; i++) {
+        group_header h;
+        CHECK(group_header_decode(written + i * BLOCK_BYTES, &h));
+        CHECK(h.sequence == last - GROUPS + i);
+    }
+    sim_disk_free(whole);
+    pin_drop(&active->pin);
+    stop(&t);
+}
+
 /* Replay takes bad bytes in a file that was left for damage: a power cut must not make any. */
 static void test_without_syncs_a_file_is_left_only_after_its_sync(void) {
     enum { FILE_BYTES = 16 * BLOCK_BYTES, SEGMENT_BYTES = 64 * BLOCK_BYTES, CUTS = 16 };
@@ -143,6 +174,8 @@ static void test_without_syncs_a_file_is_left_only_after_its_sync(void) {
 
 static const check_test tests[] = {
     {"journal_one_write_has_no_more_than_its_limit", test_one_write_has_no_more_than_its_limit},
+    {"journal_groups_that_wait_keep_their_order",
+     test_groups_that_wait_keep_their_order_however_many_they_are},
     {"journal_without_syncs_a_file_is_left_only_after_its_sync",
      test_without_syncs_a_file_is_left_only_after_its_sync},
 };

@@ -127,6 +127,17 @@ static void test_a_stretch_reaches_up_to_its_end_and_not_beyond(void) {
     close_both(&w, disk);
 }
 
+static void test_what_is_forgotten_is_one_log(void) {
+    windows w;
+    sim_disk *disk = disk_with_log(&w);
+    step(&w, 0);
+    windows_forget(&w, LOG + 1);
+    CHECK(windows_reach(&w, LOG, 0) != 0);
+    windows_forget(&w, LOG);
+    CHECK(windows_reach(&w, LOG, 0) == 0);
+    close_both(&w, disk);
+}
+
 static const check_test tests[] = {
     {"window_a_reader_alone_stays_in_its_memory", test_a_reader_alone_stays_in_its_memory},
     {"window_who_follows_closely_finds_what_the_first_read",
@@ -136,6 +147,7 @@ static const check_test tests[] = {
     {"window_what_is_pinned_outlives_its_place", test_what_is_pinned_outlives_its_place},
     {"window_a_stretch_reaches_up_to_its_end_and_not_beyond",
      test_a_stretch_reaches_up_to_its_end_and_not_beyond},
+    {"window_what_is_forgotten_is_one_log", test_what_is_forgotten_is_one_log},
 };
 
 int main(int argc, char **argv) {
