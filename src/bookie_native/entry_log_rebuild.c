@@ -184,8 +184,6 @@ static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
 }
 
 int entry_log_rebuild(entry_log *log, const disk_calls *disk, int directory_fd, events *events) {
-    if (log->bytes <= BLOCK_BYTES)
-        return 0;
     unsigned how = LOG_READ_DIRECT | LOG_READ_PATIENTLY;
     int fd = log_open_to_read(disk, directory_fd, log->id, how);
     if (fd < 0)

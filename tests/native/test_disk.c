@@ -1,4 +1,5 @@
 /* test_disk.c - calls of the system, as the storage makes them. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +30,27 @@ static void test_any_number_of_parts_is_written(void) {
     CHECK(close(fd) == 0);
 }
 
+/* So a sync that did not take place is never taken for one that did. */
+static void test_a_call_that_the_system_refuses_has_failed(void) {
+    const disk_calls *system = disk_system();
+    int fd = open("/tmp", O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && system->sync_directory(NULL, fd) == 0 && system->close(NULL, fd) == 0);
+    CHECK(system->sync_directory(NULL, fd) == -EBADF);
+    CHECK(system->fdatasync(NULL, fd) == -EBADF);
+    CHECK(system->lock_directory(NULL, fd) == -EBADF);
+    CHECK(system->drop_direct(NULL, fd) == -EBADF);
+    CHECK(system->file_bytes(NULL, fd) == -EBADF);
+    CHECK(system->fallocate(NULL, fd, 0, 0, 1) == -EBADF);
+    CHECK(system->open(NULL, fd, "name", O_RDONLY) == -EBADF);
+    CHECK(system->rename(NULL, fd, "from", "to") == -EBADF);
+    CHECK(system->unlink(NULL, fd, "name") == -EBADF);
+    CHECK(system->close(NULL, fd) == -EBADF);
+}
+
 static const check_test tests[] = {
     {"disk_any_number_of_parts_is_written", test_any_number_of_parts_is_written},
+    {"disk_a_call_that_the_system_refuses_has_failed",
+     test_a_call_that_the_system_refuses_has_failed},
 };
 
 int main(int argc, char **argv) {

@@ -309,6 +309,25 @@ static void test_indexes_take_no_more_than_their_limit(void) {
     sim_disk_free(disk);
 }
 
+/* What an index says of a place counts only as far as the log goes. */
+static void test_an_entry_that_would_not_lie_in_its_log_is_damaged(void) {
+    enum { LENGTH = 100 };
+    entry_log log = {.id = 1, .bytes = 2 * BLOCK_BYTES};
+    uint8_t index[LOG_ENTRY_BYTES];
+    log_row row = {.ledger_id = 1, .entry_count = 1, .index = index, .log = &log};
+    const uint64_t last = log.bytes - record_bytes(LENGTH);
+    const uint64_t offsets[] = {0, last, last + RECORD_ALIGNMENT, log.bytes,
+                                log.bytes + RECORD_ALIGNMENT, 4 * log.bytes};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        store_le64(index, 5);
+        store_le32(index + 8, (uint32_t)(offsets[i] / RECORD_ALIGNMENT));
+        store_le32(index + 12, LENGTH);
+        log_place place;
+        CHECK(log_row_entry(&row, 0, &place) == 5);
+        CHECK(place.length == (offsets[i] <= last ? LENGTH : 0));
+    }
+}
+
 /* Without memory for it no log is opened, and none is left over. */
 static void test_a_log_is_opened_when_there_is_memory(void) {
     sim_disk *disk = flushed();
@@ -344,6 +363,8 @@ static const check_test tests[] = {
      test_punch_leaves_readers_alone_and_survives_a_restart},
     {"entry_log_empty_logs_are_removed", test_empty_logs_are_removed},
     {"entry_log_indexes_keep_their_limit", test_indexes_take_no_more_than_their_limit},
+    {"entry_log_an_entry_that_would_not_lie_in_it_is_damaged",
+     test_an_entry_that_would_not_lie_in_its_log_is_damaged},
     {"entry_log_is_opened_when_there_is_memory", test_a_log_is_opened_when_there_is_memory},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
     {"cache_the_last_entry_id_there_can_be", test_the_last_entry_id_there_can_be},

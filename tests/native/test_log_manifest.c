@@ -306,6 +306,23 @@ static void test_a_log_that_cannot_be_read_can_be_gone_without(void) {
     scene_close(&c);
 }
 
+/* The newest log is missing and the one before it cannot be read: neither name is given again. */
+static void test_the_id_of_a_log_that_is_gone_does_not_come_back(void) {
+    scene c;
+    scene_open(&c);
+    CHECK(storage_close(c.s, 1) == 0);
+    remove_file(&c, "0000000000000003.log");
+    break_call(FAULT_PREAD, "0000000000000002.log", UINT64_MAX, -EIO);
+    c.options.accept_loss = 1;
+    c.s = must_open(&c.options);
+    CHECK(take_events(c.s, "which was accepted") == 2);
+    CHECK(wait_durable(c.s, add_entry(c.s, 4, 0)) == 0);
+    must_flush(c.s);
+    CHECK(exists(&c, "0000000000000004.log") && !exists(&c, "0000000000000003.log"));
+    disk_faults_clear(&faults);
+    scene_close(&c);
+}
+
 static void test_a_new_directory_has_no_manifest(void) {
     scene c;
     place_make(&c.p);
@@ -454,6 +471,8 @@ static const check_test tests[] = {
     {"manifest_log_leaves_it_before_the_disk", test_a_log_leaves_the_manifest_before_the_disk},
     {"manifest_next_one_has_its_room", test_the_next_manifest_has_its_room},
     {"manifest_log_that_cannot_be_read", test_a_log_that_cannot_be_read_can_be_gone_without},
+    {"manifest_id_of_a_log_that_is_gone_does_not_come_back",
+     test_the_id_of_a_log_that_is_gone_does_not_come_back},
     {"manifest_new_directory_has_none", test_a_new_directory_has_no_manifest},
     {"version_of_a_newer_one_is_refused", test_files_of_a_newer_version_are_refused},
     {"space_is_freed_later", test_space_that_could_not_be_freed_is_freed_later},

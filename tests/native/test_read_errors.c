@@ -415,6 +415,22 @@ static void test_an_error_at_open_that_stays_refuses_the_start(void) {
     scene_close(&c);
 }
 
+/* Who has all that was asked for does not wait for the log that has what follows. */
+static void test_a_read_that_is_done_looks_into_no_other_log(void) {
+    scene c;
+    scene_open(&c);
+    CHECK(wait_durable(c.s, add_entry(c.s, LEDGER, ENTRIES)) == 0);
+    must_flush(c.s);
+    CHECK(storage_close(c.s, 0) == 0);
+    c.s = must_open(&c.options);
+    break_call(FAULT_OPEN, "0000000000000002.log", UINT64_MAX, -EIO);
+    CHECK(read_run(c.s, LEDGER, ENTRIES - 3, 3) == 3);
+    CHECK(take_events(c.s, "") == 0);
+    CHECK(read_run(c.s, LEDGER, ENTRIES, 1) == -EIO);
+    disk_faults_clear(&faults);
+    scene_close(&c);
+}
+
 /* Of header and footer only what the disk says twice counts. */
 static void test_a_footer_that_was_wrong_once_is_not_made_anew(void) {
     scene c;
@@ -450,6 +466,7 @@ static const check_test tests[] = {
      test_an_index_is_made_anew_when_it_is_wrong_twice},
     {"read_error_index_made_anew_is_all_the_damage",
      test_an_index_that_is_made_anew_tells_of_no_other_damage},
+    {"read_error_of_a_log_that_is_not_needed", test_a_read_that_is_done_looks_into_no_other_log},
     {"read_error_at_open_is_waited_for", test_an_error_at_open_is_waited_for},
     {"read_error_at_open_refuses_the_start", test_an_error_at_open_that_stays_refuses_the_start},
     {"read_error_footer_wrong_once_is_not_made_anew",

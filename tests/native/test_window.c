@@ -112,6 +112,32 @@ static void test_what_is_pinned_outlives_its_place(void) {
     close_both(&w, disk);
 }
 
+/* The byte behind a stretch is the next one's, also where that is held as well. */
+static void test_a_stretch_reaches_up_to_its_end_and_not_beyond(void) {
+    windows w;
+    window first, second;
+    sim_disk *disk = disk_with_log(&w);
+    CHECK(windows_get(&w, LOG, LOG_BYTES, 0, STEP_BYTES, 1, &first) == 0);
+    CHECK(windows_reach(&w, LOG, first.to - 1) == first.to);
+    CHECK(windows_reach(&w, LOG, first.to) == 0);
+    CHECK(windows_get(&w, LOG, LOG_BYTES, first.to, first.to + STEP_BYTES, 1, &second) == 0);
+    CHECK(second.from == first.to && windows_reach(&w, LOG, second.from) == second.to);
+    pin_drop(&first.memory->pin);
+    pin_drop(&second.memory->pin);
+    close_both(&w, disk);
+}
+
+static void test_what_is_forgotten_is_one_log(void) {
+    windows w;
+    sim_disk *disk = disk_with_log(&w);
+    step(&w, 0);
+    windows_forget(&w, LOG + 1);
+    CHECK(windows_reach(&w, LOG, 0) != 0);
+    windows_forget(&w, LOG);
+    CHECK(windows_reach(&w, LOG, 0) == 0);
+    close_both(&w, disk);
+}
+
 static const check_test tests[] = {
     {"window_a_reader_alone_stays_in_its_memory", test_a_reader_alone_stays_in_its_memory},
     {"window_who_follows_closely_finds_what_the_first_read",
@@ -119,6 +145,9 @@ static const check_test tests[] = {
     {"window_readers_far_apart_do_not_take_each_others_place",
      test_readers_far_apart_do_not_take_each_others_place},
     {"window_what_is_pinned_outlives_its_place", test_what_is_pinned_outlives_its_place},
+    {"window_a_stretch_reaches_up_to_its_end_and_not_beyond",
+     test_a_stretch_reaches_up_to_its_end_and_not_beyond},
+    {"window_what_is_forgotten_is_one_log", test_what_is_forgotten_is_one_log},
 };
 
 int main(int argc, char **argv) {
