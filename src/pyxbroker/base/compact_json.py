@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import orjson
-
 
 def to_json(value: object) -> bytes:
     """JSON as Pulsar's Jackson mapper writes it: no spaces, UTF-8. Raises TypeError, ValueError."""
+    from orjson import JSONEncodeError, dumps  # a start does not wait for it
+
     try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError:
+        return dumps(value)
+    except JSONEncodeError:
         # Others may have written what it refuses: numbers of more than 64 bits, or deep nesting.
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -65,6 +65,7 @@ SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use bef
 CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 IMPORTED_LATE = (
+    "orjson",
     "pyxbroker.proto",
     "pyxbroker.broker.commands.replies",
     "pyxbroker.policies.table",
