@@ -466,3 +466,18 @@ def test_beyond_the_limit_others_with_little_go_on_and_what_nobody_waits_for_is_
         assert greedy.delayed_entries == 0, "it is read again for the next consumer"
 
     run(tmp_path, scenario, maxDelayedDeliveryStateSizeInMB=1)
+
+
+def test_a_dispatcher_is_woken_when_the_next_entry_is_due_and_not_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await publish(broker, 60.0, 90.0)
+        delivery = (await broker.topic()).subscriptions["s"].dispatcher.replay.delayed
+        await until(lambda: len(delivery.index) == 2 and delivery._timer is not None)
+        assert delivery._timer_for == int((NOW + 60) * 1000)
+        assert not [each for each in caplog.records if "too much" in each.getMessage()]
+
+    run(tmp_path, scenario)

@@ -259,3 +259,18 @@ def test_who_asks_for_a_look_at_quotas_is_told_of_a_defect_in_it() -> None:
             await Upkeep(broken).check_quotas()
 
     asyncio.run(scenario())
+
+
+def test_without_a_limit_no_age_is_too_high(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_of(broker)
+        await subscription_of(topic, "s")
+        await kilobytes(topic, 2, age_s=1_000_000)
+        age = topic.policies.backlog_age
+        for limit, is_exceeded in ((-1, False), (0, False), (10, True)):
+            topic.policies = topic.policies._replace(
+                precise_backlog_age=True, backlog_age=age._replace(limit=limit)
+            )
+            assert await quotas.is_age_exceeded(topic) == is_exceeded
+
+    run(tmp_path, scenario)
