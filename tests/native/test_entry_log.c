@@ -9,6 +9,7 @@
 #include "bytes.h"
 #include "check.h"
 #include "entry_log_index.h"
+#include "index.h"
 #include "memory.h"
 #include "support.h"
 
@@ -353,6 +354,39 @@ static void test_a_log_is_opened_when_there_is_memory(void) {
     sim_disk_free(disk);
 }
 
+static int any_row(void *arg, const log_row *row) {
+    (void)arg;
+    (void)row;
+    return 0;
+}
+
+/* Listing them is tried again at once, all else by who asked. */
+static void test_logs_are_found_when_there_is_memory(void) {
+    sim_disk *disk = flushed();
+    const disk_calls *calls = sim_disk_calls(disk);
+    char error[256];
+    events told;
+    events_open(&told, -1);
+    int fd = calls->open_directory(calls->ctx, LEDGER_DIRECTORY);
+    int status = -ENOMEM;
+    uint64_t refused = 0, failed = 1;
+    for (; failed > 0; refused++) {
+        log_list list;
+        memset(&list, 0, sizeof list);
+        log_list_prepare(&list);
+        memory_fail(refused, 1);
+        status = log_list_open(&list, calls, &told, fd, any_row, NULL, error, sizeof error);
+        failed = memory_is_back();
+        CHECK(status == -ENOMEM ? failed == 1 : status == 0 && list.next_id == 2);
+        log_list_close(&list);
+    }
+    CHECK(refused > 2 && status == 0);
+    calls->close(calls->ctx, fd);
+    events_close(&told);
+    CHECK(sim_disk_clean(disk));
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
     {"cache_ledgers_rest_for_generations", test_ledgers_rest_for_generations},
     {"entry_log_intact", test_intact},
@@ -366,6 +400,7 @@ static const check_test tests[] = {
     {"entry_log_an_entry_that_would_not_lie_in_it_is_damaged",
      test_an_entry_that_would_not_lie_in_its_log_is_damaged},
     {"entry_log_is_opened_when_there_is_memory", test_a_log_is_opened_when_there_is_memory},
+    {"entry_logs_are_found_when_there_is_memory", test_logs_are_found_when_there_is_memory},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
     {"cache_the_last_entry_id_there_can_be", test_the_last_entry_id_there_can_be},
 };
