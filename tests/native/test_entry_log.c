@@ -112,6 +112,29 @@ static void test_flipped_bits_in_the_index(void) {
     sim_disk_free(model);
 }
 
+/* Right checksums over a row that cannot be: the table is made anew from the records. */
+static void test_a_row_that_says_what_cannot_be_is_not_believed(void) {
+    const struct { /* at which byte of the row which number */
+        int at;
+        uint64_t value;
+    } wrong[] = {{0, UINT64_MAX},  {8, ENTRIES},     {8, UINT64_MAX}, {24, UINT64_MAX},
+                 {32, UINT64_MAX}, {40, UINT64_MAX}};
+    sim_disk *model = flushed();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        sim_disk *disk = sim_disk_killed(model);
+        size_t bytes;
+        uint8_t *data = log_bytes(disk, &bytes), *footer = data + bytes - LOG_FOOTER_BYTES;
+        uint8_t *table = data + load_le64(footer + 40);
+        store_le64(table + (LEDGERS - 1) * LOG_ROW_BYTES + wrong[i].at, wrong[i].value);
+        store_le32(footer + 52, crc32c(0, table, LEDGERS * LOG_ROW_BYTES));
+        store_le32(footer + 8, crc32c(0, footer + 12, LOG_FOOTER_BYTES - 12));
+        int events;
+        CHECK(reopen(disk, &events) == LEDGERS * ENTRIES && events > 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
 static void test_truncated_at_every_block(void) {
     sim_disk *model = flushed();
     size_t bytes;
@@ -392,6 +415,8 @@ static const check_test tests[] = {
     {"entry_log_intact", test_intact},
     {"entry_log_flipped_bits_anywhere", test_flipped_bits_anywhere_cost_one_entry},
     {"entry_log_flipped_bits_in_the_index", test_flipped_bits_in_the_index},
+    {"entry_log_row_that_says_what_cannot_be",
+     test_a_row_that_says_what_cannot_be_is_not_believed},
     {"entry_log_truncated_at_every_block", test_truncated_at_every_block},
     {"entry_log_punch_leaves_readers_alone",
      test_punch_leaves_readers_alone_and_survives_a_restart},
