@@ -9,6 +9,7 @@
 #include "bytes.h"
 #include "check.h"
 #include "entry_log_index.h"
+#include "index.h"
 #include "memory.h"
 #include "support.h"
 
@@ -106,6 +107,29 @@ static void test_flipped_bits_in_the_index(void) {
         int events;
         CHECK(reopen(disk, &events) == LEDGERS * ENTRIES);
         CHECK(events > 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* Right checksums over a row that cannot be: the table is made anew from the records. */
+static void test_a_row_that_says_what_cannot_be_is_not_believed(void) {
+    const struct { /* at which byte of the row which number */
+        int at;
+        uint64_t value;
+    } wrong[] = {{0, UINT64_MAX},  {8, ENTRIES},     {8, UINT64_MAX}, {24, UINT64_MAX},
+                 {32, UINT64_MAX}, {40, UINT64_MAX}};
+    sim_disk *model = flushed();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        sim_disk *disk = sim_disk_killed(model);
+        size_t bytes;
+        uint8_t *data = log_bytes(disk, &bytes), *footer = data + bytes - LOG_FOOTER_BYTES;
+        uint8_t *table = data + load_le64(footer + 40);
+        store_le64(table + (LEDGERS - 1) * LOG_ROW_BYTES + wrong[i].at, wrong[i].value);
+        store_le32(footer + 52, crc32c(0, table, LEDGERS * LOG_ROW_BYTES));
+        store_le32(footer + 8, crc32c(0, footer + 12, LOG_FOOTER_BYTES - 12));
+        int events;
+        CHECK(reopen(disk, &events) == LEDGERS * ENTRIES && events > 0);
         sim_disk_free(disk);
     }
     sim_disk_free(model);
@@ -353,11 +377,46 @@ static void test_a_log_is_opened_when_there_is_memory(void) {
     sim_disk_free(disk);
 }
 
+static int any_row(void *arg, const log_row *row) {
+    (void)arg;
+    (void)row;
+    return 0;
+}
+
+/* Listing them is tried again at once, all else by who asked. */
+static void test_logs_are_found_when_there_is_memory(void) {
+    sim_disk *disk = flushed();
+    const disk_calls *calls = sim_disk_calls(disk);
+    char error[256];
+    events told;
+    events_open(&told, -1);
+    int fd = calls->open_directory(calls->ctx, LEDGER_DIRECTORY);
+    int status = -ENOMEM;
+    uint64_t refused = 0, failed = 1;
+    for (; failed > 0; refused++) {
+        log_list list;
+        memset(&list, 0, sizeof list);
+        log_list_prepare(&list);
+        memory_fail(refused, 1);
+        status = log_list_open(&list, calls, &told, fd, any_row, NULL, error, sizeof error);
+        failed = memory_is_back();
+        CHECK(status == -ENOMEM ? failed == 1 : status == 0 && list.next_id == 2);
+        log_list_close(&list);
+    }
+    CHECK(refused > 2 && status == 0);
+    calls->close(calls->ctx, fd);
+    events_close(&told);
+    CHECK(sim_disk_clean(disk));
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
     {"cache_ledgers_rest_for_generations", test_ledgers_rest_for_generations},
     {"entry_log_intact", test_intact},
     {"entry_log_flipped_bits_anywhere", test_flipped_bits_anywhere_cost_one_entry},
     {"entry_log_flipped_bits_in_the_index", test_flipped_bits_in_the_index},
+    {"entry_log_row_that_says_what_cannot_be",
+     test_a_row_that_says_what_cannot_be_is_not_believed},
     {"entry_log_truncated_at_every_block", test_truncated_at_every_block},
     {"entry_log_punch_leaves_readers_alone",
      test_punch_leaves_readers_alone_and_survives_a_restart},
@@ -366,6 +425,7 @@ static const check_test tests[] = {
     {"entry_log_an_entry_that_would_not_lie_in_it_is_damaged",
      test_an_entry_that_would_not_lie_in_its_log_is_damaged},
     {"entry_log_is_opened_when_there_is_memory", test_a_log_is_opened_when_there_is_memory},
+    {"entry_logs_are_found_when_there_is_memory", test_logs_are_found_when_there_is_memory},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
     {"cache_the_last_entry_id_there_can_be", test_the_last_entry_id_there_can_be},
 };

@@ -191,6 +191,21 @@ static void test_who_comes_when_the_storage_closes_is_told_so(void) {
     stop(&t, first);
 }
 
+/* A file with a damaged header is there to be removed. */
+static void test_a_file_that_is_useless_is_not_written_to(void) {
+    setting t;
+    start(&t);
+    journal_file *first = take(&t);
+    wait_for_a_spare(&t);
+    pthread_mutex_lock(&t.files.lock);
+    int before = t.files.fresh != NULL;
+    CHECK(journal_files_adopt(&t.files, 77, FILE_BYTES, JOURNAL_USELESS, 9) == 0);
+    CHECK((t.files.fresh != NULL) == before && t.files.retired->id == 77);
+    CHECK(t.files.retired->last_group == 0 && !journal_manifest_has(&t.files.manifest, 77));
+    pthread_mutex_unlock(&t.files.lock);
+    stop(&t, first);
+}
+
 static const check_test tests[] = {
     {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
     {"journal_files_steps_are_large_when_half_of_the_file_is_used",
@@ -200,6 +215,8 @@ static const check_test tests[] = {
     {"journal_files_a_close_during_a_preparation_removes_what_is_not_needed",
      test_a_close_during_a_preparation_removes_what_is_not_needed},
     {"journal_files_who_gets_no_file_is_told_why", test_who_gets_no_file_is_told_why},
+    {"journal_files_one_that_is_useless_is_not_written_to",
+     test_a_file_that_is_useless_is_not_written_to},
     {"journal_files_who_comes_when_the_storage_closes_is_told_so",
      test_who_comes_when_the_storage_closes_is_told_so},
 };
