@@ -184,3 +184,26 @@ def test_parsed_records_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         assert again == first and again is not first
 
     run(scenario)
+
+
+def test_one_record_more_costs_the_oldest_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyxbroker.metadata.cache.PARSED_BYTES_MAX", 30)
+
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        nodes = [paths.namespace_policies(f"a/{name}") for name in "bcde"]
+        for path in nodes:
+            await store.put(path, b'{"abc":12}')
+        found = [await read_cached(cache, path) for path in nodes[:3]]
+        assert await read_cached(cache, nodes[0]) is found[0]
+        await read_cached(cache, nodes[3])
+        # The second one was not asked for for the longest time.
+        assert await read_cached(cache, nodes[0]) is found[0]
+        assert await read_cached(cache, nodes[2]) is found[2]
+        assert await read_cached(cache, nodes[1]) is not found[1]
+        # What is forgotten takes no room any more.
+        for _ in range(9):
+            await store.put(nodes[0], b'{"abc":13}')
+            await read_cached(cache, nodes[0])
+        assert cache._parsed_bytes == sum(size for _, size in cache._parsed.values()) <= 30
+
+    run(scenario)

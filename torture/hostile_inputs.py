@@ -762,6 +762,7 @@ ENDPOINTS |= {
     "GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}": request(
         "GET",
         f"/admin/v2/namespaces/standalone/antiAffinity/{'g' * 1_022}?tenant=public",
+        is_dear=True,
         scene=is_averse,
     ),
     f"GET {ROW}/antiAffinity": request("GET", NS + "/antiAffinity", scene=is_averse),

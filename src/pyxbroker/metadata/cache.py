@@ -11,7 +11,7 @@ from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKi
 from pyxbroker.metadata.turns import Turns
 
 CACHED_NODES_MAX = 10_000
-PARSED_BYTES_MAX = 32 << 20  # of values that were parsed before what they say is let go of
+PARSED_BYTES_MAX = 32 << 20  # of values of which it is known what they say
 CACHED_PREFIX = "/admin/"
 ABOVE_ALL = CACHED_PREFIX.rstrip("/")
 NO_NAMES: frozenset[str] = frozenset()
@@ -25,7 +25,8 @@ class MetadataCache:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._values: OrderedDict[str, bytes] = OrderedDict()
-        self._parsed: dict[str, Any] = {}  # of some of those values, what they say
+        # Of some of those values, what they say, and how long they are.
+        self._parsed: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._parsed_bytes = 0
         self._written: tuple[bytes, Any] = (b"", None)  # the last that was told, and what it says
         self._children: dict[str, frozenset[str]] = {}
@@ -49,7 +50,7 @@ class MetadataCache:
             # Nothing changed while it was read, so what was read is what is there.
             self._values[path] = value
             if len(self._values) > CACHED_NODES_MAX:
-                self._parsed.pop(self._values.popitem(last=False)[0], None)
+                self._forget_parsed(self._values.popitem(last=False)[0])
         return value
 
     def parsed(self, path: str, value: bytes, parse: Callable[[bytes], Any]) -> Any:
@@ -58,13 +59,20 @@ class MetadataCache:
         """
         if self._values.get(path) is not value:
             return self._said(value, parse)
-        if path not in self._parsed:
-            self._parsed_bytes += len(value)
-            if self._parsed_bytes > PARSED_BYTES_MAX:
-                self._parsed.clear()
-                self._parsed_bytes = len(value)
-            self._parsed[path] = self._said(value, parse)
-        return self._parsed[path]
+        if path in self._parsed:
+            self._parsed.move_to_end(path)
+            return self._parsed[path][0]
+        said = self._said(value, parse)
+        self._parsed[path] = said, len(value)
+        self._parsed_bytes += len(value)
+        # One by one: to free megabytes of objects at once takes the loop tens of milliseconds.
+        while self._parsed_bytes > PARSED_BYTES_MAX and len(self._parsed) > 1:
+            self._forget_parsed(next(iter(self._parsed)))
+        return said
+
+    def _forget_parsed(self, path: str) -> None:
+        _, size = self._parsed.pop(path, (None, 0))
+        self._parsed_bytes -= size
 
     def _said(self, value: bytes, parse: Callable[[bytes], Any]) -> Any:
         written, said = self._written
@@ -116,7 +124,7 @@ class MetadataCache:
     def forget_value(self, path: str) -> None:
         """A node's value may have changed; its children stay cached until a notification comes."""
         self._values.pop(path, None)
-        self._parsed.pop(path, None)
+        self._forget_parsed(path)
 
     def turn(self, path: str) -> AbstractAsyncContextManager[None]:
         """Whoever reads a node and then writes what has become of it does so alone in this process;
