@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from oracles import wire
 from pyxbroker.proto import PulsarApi as pb
 
 
@@ -85,6 +86,4 @@ class ScriptedBroker:
 
 def frame_of(command: Any, rest: bytes = b"") -> bytes:
     """A command that may lack what it has to have, and what follows it."""
-    body = command.SerializePartialToString()
-    size = 4 + len(body) + len(rest)
-    return size.to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + rest
+    return wire.frame(command.SerializePartialToString(), rest)

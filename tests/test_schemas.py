@@ -45,6 +45,7 @@ from test_admin_topics import Rest
 
 ID = "public/default/t"
 PATH = paths.schema(ID)
+REST_PATH = f"/admin/v2/schemas/{ID}"
 FULL = Rules("FULL")
 TRANSITIVE = Rules("FULL_TRANSITIVE")
 
@@ -683,7 +684,7 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)
         await broker.topics.schemas.find_or_create(ID, avro("a"), FULL)
-        path = "/admin/v2/schemas/public/default/t/schema"
+        path = f"{REST_PATH}/schema"
         assert await rest("DELETE", path) == (200, {"version": 1})
         assert await rest("DELETE", f"{path}?force=true") == (200, {"version": -1})
 
@@ -693,7 +694,7 @@ def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["NOTHING", 4, None])
 def test_a_schema_of_a_type_that_is_none_is_refused(tmp_path: Path, kind: object) -> None:
     async def scenario(broker: Broker) -> None:
-        path = "/admin/v2/schemas/public/default/t/schema"
+        path = f"{REST_PATH}/schema"
         body = json.dumps({"type": kind, "properties": {}, "schema": ""})
         assert await Rest(broker).reason("POST", path, body) == (
             422,
@@ -707,7 +708,7 @@ def test_rest_tells_whether_a_schema_may_follow(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)
         await broker.topics.schemas.find_or_create(ID, strict("a"), FULL)
-        path = "/admin/v2/schemas/public/default/t/compatibility"
+        path = f"{REST_PATH}/compatibility"
         body = {"type": "AVRO", "properties": {}, "schema": strict("a").data.decode()}
         told = {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
         assert await rest("POST", path, json.dumps(body)) == (202, told)
@@ -733,7 +734,7 @@ def test_a_half_with_many_values_is_told_as_text(
 
         monkeypatch.setattr(json, "loads", checked)
         rest = Rest(broker)
-        path = "/admin/v2/schemas/public/default/t/schema"
+        path = f"{REST_PATH}/schema"
         _, newest = await rest("GET", path)
         assert loads(newest["data"]) == {"key": {"a": [1]}, "value": many}
         assert await rest("GET", f"{path}/0") == (200, newest)

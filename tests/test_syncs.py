@@ -75,6 +75,14 @@ async def crashed(tmp_path: Path) -> Path:
     return tmp_path / "cut"
 
 
+def opened(directory: Path) -> tuple[ChangeLog, int]:
+    """The change log of a store that was killed, and the last transaction that it has."""
+    path = directory / "metadata.copies" / LOG
+    content = read_file(path)
+    log = ChangeLog.append_to(path, content.head, content.end)
+    return log, content.records[-1].transaction
+
+
 def test_a_file_gets_its_name_when_it_is_durable_and_that_is_durable_too(
     tmp_path: Path, calls: list[str]
 ) -> None:
@@ -120,9 +128,7 @@ def test_a_database_is_replaced_when_the_one_before_is_durably_aside(
 async def test_changes_are_durable_when_their_log_is_synced(
     tmp_path: Path, calls: list[str]
 ) -> None:
-    path = await crashed(tmp_path) / "metadata.copies" / LOG
-    content = read_file(path)
-    log = ChangeLog.append_to(path, content.head, content.end)
+    log, _ = opened(await crashed(tmp_path))
     calls.clear()
     log.append(b"a record")
     assert not log.is_synced
@@ -135,12 +141,10 @@ async def test_changes_are_durable_when_their_log_is_synced(
 async def test_a_change_log_says_that_it_was_closed_when_its_records_are_durable(
     tmp_path: Path, calls: list[str]
 ) -> None:
-    path = await crashed(tmp_path) / "metadata.copies" / LOG
-    content = read_file(path)
-    log = ChangeLog.append_to(path, content.head, content.end)
+    log, last = opened(await crashed(tmp_path))
     log.append(b"a record")
     calls.clear()
-    log.close_cleanly(content.records[-1].transaction)
+    log.close_cleanly(last)
     assert calls == [f"sync {LOG}", f"write {LOG}", f"sync {LOG}"]
     log.close()
 

@@ -121,10 +121,13 @@ def columns():
         found.take_entry(3, number, section(b"x" * 5000, partition_key="k", event_time=1))
     assert len(rows_of(found.finish())) == 20
 
-def frames():
+def joined():
     loop = ManualLoop()
     limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
-    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    return loop, *connected(Connections(loop, Notes(loop), **limits))
+
+def frames():
+    loop, connection, far = joined()
     sent = b""
     try:
         for size in (100, 20_000, 40_000):
@@ -137,9 +140,7 @@ def frames():
         connection.close()
 
 def receipts():
-    loop = ManualLoop()
-    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
-    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    loop, connection, far = joined()
     producer = Producer(connection, 1, Notes(loop))
     try:
         for number in range(3_000):
@@ -148,9 +149,7 @@ def receipts():
         connection.close()
 
 def deliveries():
-    loop = ManualLoop()
-    limits = dict.fromkeys(("frame_bytes_max", "sends_max", "publish_bytes_max"), 1 << 20)
-    connection, far = connected(Connections(loop, Notes(loop), **limits))
+    loop, connection, far = joined()
     consumer = ConsumerState(connection, 2, -1)
     consumer.permits = 200
     try:
