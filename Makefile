@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PYTEST := $(PY) -m pytest -q
+# A test that fails is run once more, in a process of its own where it waits for ever.
+AGAIN := --reruns 1 -o faulthandler_timeout=300
 ARGS ?=
 SECONDS ?= 10
 ROUNDS ?= 10
@@ -75,7 +77,7 @@ others: dev
 # What it says is shown while it says it.
 .PHONY: most
 most: dev
-	@bash -o pipefail -c "$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 \
+	@bash -o pipefail -c "$(PYTEST) -n $(WORKERS) --dist worksteal $(AGAIN) \
 	    -m 'not minutes and not spark' torture compat_tests tests bench/micro | tee build/tests.txt"
 
 # What computes beside what waits for disks and processes, the longest first. Fuzz and torture make
@@ -98,10 +100,11 @@ native: dev ## the C tests of the storage under ASan and UBSan
 compat: dev goclient java ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
 	$(PYTEST) -m 'not spark' compat_tests
 
-# One process at a time: a JVM and its Python workers want both cores.
+# One process at a time: a JVM and its Python workers want both cores. The process is a worker of
+# pytest, which another one follows where a client hangs in it.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests torture tests/test_spark_*.py
+	$(PYTEST) -n 1 $(AGAIN) -m 'spark and not minutes' compat_tests torture tests/test_spark_*.py
 
 # Each is found before the one of the environment, which has all else.
 build/pyspark-%: | $(VENV)/.dev
@@ -112,7 +115,7 @@ build/pyspark-%: | $(VENV)/.dev
 sparkversions: dev $(VENV)/.spark $(SPARKS:%=build/pyspark-%) ## the connector with older PySparks (SPARKS="4.0 4.1 4.2"; fetches 450 MB each)
 	@for version in $(SPARKS); do echo "PySpark $$version"; \
 	    PYTHONPATH="$(CURDIR)/build/pyspark-$$version:$$PYTHONPATH" \
-	    $(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests \
+	    $(PYTEST) -n 1 $(AGAIN) -m 'spark and not minutes' compat_tests \
 	    --ignore compat_tests/test_spark_pipelines.py || exit 1; done
 
 .PHONY: sparkcopy

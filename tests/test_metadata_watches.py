@@ -198,13 +198,23 @@ async def test_a_cached_list_has_what_another_process_makes(shared: Backend) -> 
             reads += 1
             return children(path)
 
+        async def reads_of_all() -> int:
+            before = reads
+            for name in MADE_UP:
+                await cache.children(path)
+                await cache.children(paths.partitioned_topics(name))
+            return reads - before
+
         await other.put(f"{path}/a", b"")
         await has("a")
         store.children = counted  # type: ignore[method-assign]
-        for name in MADE_UP:
-            await cache.children(path)
-            await cache.children(paths.partitioned_topics(name))
-        assert reads == 0
+        # What made the list has several notifications, and each that is late drops it once more.
+        for _ in range(1000):
+            if await reads_of_all() == 0:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("lists are read again and again")
         # Whoever writes knows of it at once, also of what is above.
         await store.put(paths.partitioned_topic("new/n", "x"), b"")
         cache.forget(paths.partitioned_topic("new/n", "x"))
