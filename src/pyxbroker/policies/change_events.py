@@ -220,6 +220,11 @@ TOPIC_POLICIES = {
 }
 """The fields of a topic's record, and their types in Avro."""
 
+# Where a record may be null, fastavro compares a value with what it may be, and all that is in it,
+# unless it is told which it is.
+_TOPIC_POLICIES = _DATA + ".TopicPolicies"
+_TOPIC_POLICIES_EVENT = _EVENTS + ".TopicPoliciesEvent"
+
 # What Apache Pulsar never writes as null.
 _EMPTY: dict[str, Any] = {
     "backLogQuotaMap": {},
@@ -286,27 +291,37 @@ def encode(record: TopicRecord, cluster: str) -> bytes:
 
     topic = record.topic
     policies = {name: record.fields.get(name, _EMPTY.get(name)) for name in TOPIC_POLICIES} | {
-        "isGlobal": record.is_global
+        "isGlobal": record.is_global,
+        "subscriptionPolicies": {
+            name: _with_kind_of_rate(each)
+            for name, each in (record.fields.get("subscriptionPolicies") or {}).items()
+        },
     }
     event = {
+        "domain": topic.domain,
+        "tenant": topic.tenant,
+        "namespace": topic.namespace_portion,
+        "topic": topic.local_name,
+        "policies": (_TOPIC_POLICIES, policies),
+    }
+    whole = {
         "actionType": "UPDATE",
         "eventType": "TOPIC_POLICY",
         "replicateTo": None if record.is_global else [cluster],
-        "topicPoliciesEvent": {
-            "domain": topic.domain,
-            "tenant": topic.tenant,
-            "namespace": topic.namespace_portion,
-            "topic": topic.local_name,
-            "policies": policies,
-        },
+        "topicPoliciesEvent": (_TOPIC_POLICIES_EVENT, event),
     }
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema(), event)
+    fastavro.schemaless_writer(out, schema(), whole)
     value = out.getvalue()
     trouble = _bytes_trouble(value) or _elements_trouble(record.fields)
     if trouble is not None:
         raise PoliciesTooLarge(f"The policies of topic {topic} are too many: {trouble}.")
     return value
+
+
+def _with_kind_of_rate(policies: dict[str, Any]) -> dict[str, Any]:
+    rate = policies.get("dispatchRate")
+    return policies if rate is None else {"dispatchRate": (_DISPATCH_RATE_AGAIN, rate)}
 
 
 def decode(value: bytes) -> TopicRecord | None:
