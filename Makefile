@@ -20,6 +20,10 @@ READY ?= 1
 WORKERS ?= $(shell echo $$((5 * $$(nproc) / 2)))
 LANES ?= $(shell nproc)
 
+# Where no bytecode is kept, each process of the tests compiles what it imports: all tests, and under
+# the sanitizers the whole broker.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 $(PY):

@@ -17,7 +17,8 @@ settings.register_profile(
 settings.register_profile("house", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("house")
 
-# Of a file that was not run by several processes yet; see pyproject.toml for the mark.
+# Of a file that was not run by several processes yet, when its mark tells no seconds; see
+# pyproject.toml for the mark.
 SLOW_S = 5.0
 SECONDS = Path(__file__).parent / "build" / "test-seconds.json"
 
@@ -43,9 +44,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         name = item.nodeid.partition("::")[0]
         files.setdefault(name, []).append(item)
-        is_slow = item.get_closest_marker("slow") is not None
-        by_marks[name] = max(by_marks.get(name, 0.0), SLOW_S * is_slow)
+        by_marks[name] = max(by_marks.get(name, 0.0), seconds_by_mark(item))
     items[:] = slow_first(files, by_marks | given["seconds"], given["workercount"])
+
+
+def seconds_by_mark(item: pytest.Item) -> float:
+    """How long a test takes, as far as its mark tells."""
+    mark = item.get_closest_marker("slow")
+    if mark is None:
+        return 0.0
+    return float(mark.args[0]) if mark.args else SLOW_S
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

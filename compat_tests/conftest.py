@@ -16,7 +16,7 @@ Python client alone.  To let all tests of a module that take ``client`` run with
         return any_client
 
 ``java_client`` is Apache Pulsar's Java client under names of its own (``java_client.py``), for what
-it does best: schemas, access modes, table views.  One process has all clients of a module.
+it does best: schemas, access modes, table views.  One process has all clients.
 
 ``BROKER=apache`` or ``BROKER=pulsar-lite`` runs the same tests against a peer;
 ``COMPAT_MESSAGES`` sets the number of messages of the codec tests (default 100,000).
@@ -182,9 +182,9 @@ def go_client(broker: Broker) -> Iterator[GoClient]:
     one.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def java() -> Iterator[Java]:
-    """The process of the Java clients of a module."""
+    """The process of all Java clients: it takes seconds to load what they are made of."""
     one = Java()
     yield one
     one.close()

@@ -81,6 +81,7 @@ DIFFERENCES = (
     Difference(PART, "shadow-|-migration", r"Other clusters are not built yet"),
     Difference(PART, "^clusters list$", r"standalone\Z|standalone\n\Z"),  # the migrated one stays
     Difference(ORDER, "^(namespaces|topics) permissions "),
+    Difference(ORDER, " get-subscription-types-enabled ", r'\A\[ "Failover", "Shared" \]\n\Z'),
     Difference(DEFECT, "^namespaces (clear-backlog|get-topic-positions) NS "),
 )
 # Statistics, settings and ids: compared by their fields elsewhere.

@@ -42,6 +42,7 @@ def discovering(client_kind: str, of: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow(65)
 def test_partitions_are_added_while_clients_run(
     broker: Broker, new_client: ClientFactory, topic: str
 ) -> None:

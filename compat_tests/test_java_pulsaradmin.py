@@ -22,7 +22,7 @@ from compat_tests.pulsaradmin import (
     recorded,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(15)
 
 # On a slow machine the script takes longer than a topic that nobody uses is kept.
 BROKER_SETTINGS = {"brokerDeleteInactiveTopicsFrequencySeconds": "3600"}

@@ -33,6 +33,7 @@ def collect(consumer: Any, wanted: set[bytes], timeout_s: float = 20.0) -> None:
     assert seen == wanted
 
 
+@pytest.mark.slow(65)
 def test_a_pattern_finds_topics_that_are_there_and_that_come_later(
     any_client: AnyClient, topic: str
 ) -> None:

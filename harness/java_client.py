@@ -1,4 +1,4 @@
-"""Apache Pulsar's Java client: one process serves all tests of a module.
+"""Apache Pulsar's Java client: one process serves all tests.
 
     java = Java()
     with java.client(broker.url) as client:

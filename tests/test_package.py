@@ -23,7 +23,7 @@ import pytest
 from harness import wire
 from harness.raw import RawConnection
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(120)
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "persistent://public/default/packaged"

@@ -61,10 +61,12 @@ def test_a_record_that_is_damaged_is_none(tmp_path: Path, damaged: str) -> None:
 @pytest.mark.slow
 def test_several_processes_measure_and_run_what_is_long_first(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    for name in "abcd":
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n")
+    marks = {"a": "slow", "b": "slow", "c": "slow(9)", "d": "usefixtures()"}
+    for name, mark in marks.items():
         seconds = 0.3 if name == "d" else 0.0
-        text = f"import time\ndef test_one():\n    time.sleep({seconds})\ndef test_two(): pass\n"
+        text = f"import pytest, time\npytestmark = pytest.mark.{mark}\n"
+        text += f"def test_one():\n    time.sleep({seconds})\ndef test_two(): pass\n"
         (tmp_path / f"test_{name}.py").write_text(text)
 
     def ran() -> list[tuple[str, str]]:
@@ -82,8 +84,12 @@ def test_several_processes_measure_and_run_what_is_long_first(tmp_path: Path) ->
         assert told.returncode == 0, told.stdout + told.stderr
         return re.findall(r"\[(gw\d)\].* PASSED test_(.)\.py", told.stdout)
 
-    assert sorted(name for _, name in ran()) == sorted("aabbccdd")
-    assert read_seconds(tmp_path / "build" / "test-seconds.json")["test_d.py"] >= 0.3
+    def begins_with(wanted: str, order: list[tuple[str, str]]) -> bool:
+        its_process = next(process for process, name in order if name == wanted)
+        return next(name for process, name in order if process == its_process) == wanted
+
     order = ran()
-    its_process = next(process for process, name in order if name == "d")
-    assert next(name for process, name in order if process == its_process) == "d"
+    assert sorted(name for _, name in order) == sorted("aabbccdd")
+    assert begins_with("c", order), "its mark tells the most seconds"
+    assert read_seconds(tmp_path / "build" / "test-seconds.json")["test_d.py"] >= 0.3
+    assert begins_with("d", ran())

@@ -20,7 +20,7 @@ from torture.at_the_door import (
     stage_of,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(40)
 
 SERVED_MS_MAX = 500.0  # the p99 of who behaves; other tests run beside it
 SERVED_S_MAX = 10.0  # of a login

@@ -47,7 +47,7 @@ from torture.hostile_floods import PEERS, half_open
 from torture.hostile_inputs import ENDPOINTS, endpoints_of, request
 from torture.polite import p99_ms
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(240)
 
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
 TIMES = 20

@@ -321,7 +321,7 @@ def build_native(target: Path, clang: str) -> Path:
     program.parent.mkdir(parents=True, exist_ok=True)
     build(
         [
-            *(clang, "-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer"),
+            *(clang, "-std=gnu11", "-g1", "-O1", "-fno-omit-frame-pointer"),
             f"-fsanitize=fuzzer,{SANITIZERS}",
             "-fno-sanitize-recover=all",
             *(f"-I{NATIVE}", f"-I{NATIVE_TESTS}"),

@@ -10,7 +10,7 @@ filter=${2:-}
 out="${NATIVE_TESTS_OUT:-$here/../../build/native-tests}/$variant"
 mkdir -p "$out"
 compiler=${CC:-cc}
-flags="-std=gnu11 -g -Wall -Wextra -Werror -I$native -I$here"
+flags="-std=gnu11 -g1 -Wall -Wextra -Werror -I$native -I$here"
 case "$variant" in
 asan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
 tsan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=thread" ;;
