@@ -551,3 +551,19 @@ def test_a_set_that_nobody_needs_is_let_go_in_parts() -> None:
         left.append(acks.partial)
     assert left == [5000 - 1024 * step for step in range(5)]
     assert (acks.partial, acks.partial_words, acks.batch_ledger_ids()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_the_first_and_the_last_of_a_million_entries_take_two_pages(tracked: bool) -> None:
+    gc.collect()
+    before = bitmap.held_bytes()
+    acks = AckSet(0, -1, tracked=tracked)
+    for entry in (1, 999_999):
+        acks.add(0, entry)
+    assert bitmap.held_bytes() - before < 6_000
+    assert acks.acknowledged_up_to(0, 0, 10**6) == 2
+    assert not acks.is_acknowledged(0, 500_000)
+    # What the mark passes is given back.
+    acks.mark_delete_to(0, 999_990)
+    assert acks.holes == 1
+    assert bitmap.held_bytes() - before < 4_000

@@ -2,7 +2,7 @@
 # entries, and single messages of batches.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from pyxbroker.bitmap cimport EntryBitmap
+from pyxbroker.bitmap cimport PAGE_WORDS, EntryBitmap
 from pyxbroker.entry cimport AckRun
 
 cdef enum:

@@ -23,7 +23,8 @@ cdef enum:
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
     DROPPED_AT_ONCE = 1024          # batches that the mark has passed: about 0.4 ms
     BATCHES_BYTES_SMALL = 1 << 20   # sets with less than this are not refused for what others have
-    RESTORED_WORDS_MAX = 1 << 24    # 128 MiB, a bit for each of a billion entries
+    # 132 MiB: a bit for each of a billion entries, and the pages that they are in.
+    RESTORED_WORDS_MAX = (1 << 24) + (1 << 19)
     TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
     TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
 
@@ -228,18 +229,23 @@ cdef class AckSet:
         """How many of the entries first..last of one ledger are acknowledged one by one."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         cdef int64_t n = 0
-        cdef int64_t word
+        cdef int64_t word, end
         cdef uint64_t bits
         if bitmap is None:
             return 0
-        for word in range(max(first >> 6, bitmap.base),
-                          min(last >> 6, bitmap.base + bitmap.size - 1) + 1):
-            bits = bitmap.words[word - bitmap.base]
+        word = max(first >> 6, bitmap.base * PAGE_WORDS)
+        end = min((last >> 6) + 1, (bitmap.base + bitmap.size) * PAGE_WORDS)
+        while word < end:
+            if bitmap.page_of(word) == NULL:
+                word = (word | (PAGE_WORDS - 1)) + 1
+                continue
+            bits = bitmap.word_at(word)
             if word == first >> 6:
                 bits &= ~<uint64_t>0 << (first & 63)
             if word == last >> 6:
                 bits &= ~<uint64_t>0 >> (63 - (last & 63))
             n += __builtin_popcountll(bits)
+            word += 1
         return n
 
     def add_run(self, AckRun run not None, last_entry):
@@ -572,10 +578,10 @@ cdef class AckSet:
                 return
         if first <= upper:
             bitmap = self._bitmap(ledger_id)
-            words = bitmap.size
+            words = bitmap.taken()
             try:
                 self.holes += bitmap.add_range(first, upper)
-                self._count_restored(bitmap.size - words)
+                self._count_restored(bitmap.taken() - words)
             finally:
                 if bitmap.count == 0:
                     del self.ledgers[ledger_id]
@@ -586,11 +592,11 @@ cdef class AckSet:
         cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0:
             bitmap = self._bitmap(ledger_id)
-            words = bitmap.size
+            words = bitmap.taken()
             self.holes -= bitmap.count
             try:
                 bitmap.add_longs(longs, last)
-                self._count_restored(bitmap.size - words)
+                self._count_restored(bitmap.taken() - words)
             finally:
                 self._settle_restored(ledger_id, bitmap)
 
@@ -600,11 +606,11 @@ cdef class AckSet:
         cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0 and runs.shape[0] > 0:
             bitmap = self._bitmap(ledger_id)
-            words = bitmap.size
+            words = bitmap.taken()
             self.holes -= bitmap.count
             try:
                 bitmap.merge_runs(&runs[0], <uint32_t>runs.shape[0], last)
-                self._count_restored(bitmap.size - words)
+                self._count_restored(bitmap.taken() - words)
             finally:
                 self._settle_restored(ledger_id, bitmap)
 

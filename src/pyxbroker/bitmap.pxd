@@ -2,23 +2,40 @@
 # of a dispatcher are made of.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-# A set of entry ids, one bit each, from word `base` on. Words are counted from entry 0 on: word w
-# holds the entries 64 * w .. 64 * w + 63.
+cdef enum:
+    PAGE_WORDS = 64
+
+# Words that are held together; those of a page that is not there are 0.
+cdef struct Page:
+    uint64_t words[PAGE_WORDS]
+    uint64_t changed                # bit i: words[i] was changed since it was encoded
+
+# A set of entry ids, one bit each. Words are counted from entry 0 on: word w holds the entries
+# 64 * w .. 64 * w + 63, and page p the words PAGE_WORDS * p .. PAGE_WORDS * p + PAGE_WORDS - 1.
 cdef class EntryBitmap:
-    cdef uint64_t *words
-    cdef uint8_t *changed           # a byte for each word, 1: changed since it was encoded, or NULL
+    cdef Page **pages               # from page `base` on; NULL: nothing of it is in the set
     cdef bint tracked               # whether changes are noted
-    cdef int64_t base               # index of the first word held
-    cdef int64_t size               # words held
+    cdef int64_t base               # index of the first page there is room for
+    cdef int64_t size               # pages there is room for
+    cdef int64_t held               # pages there are
     cdef int64_t changed_from       # the changed words are among changed_from .. changed_to - 1
     cdef int64_t changed_to
     cdef readonly int64_t count     # entries in the set
 
+    # Memory that it takes, in words of 8 bytes.
+    cdef inline int64_t taken(self) noexcept:
+        return self.size + self.held * (PAGE_WORDS + 1)
+
+    cdef inline Page *page_of(self, int64_t word) noexcept:
+        cdef int64_t at = (word >> 6) - self.base
+        return self.pages[at] if 0 <= at < self.size else NULL
+
+    cdef inline uint64_t word_at(self, int64_t word) noexcept:
+        cdef Page *page = self.page_of(word)
+        return page.words[word & (PAGE_WORDS - 1)] if page != NULL else 0
+
     cdef inline bint contains(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
-        if word < 0 or word >= self.size:
-            return False
-        return (self.words[word] >> (entry_id & 63)) & 1
+        return (self.word_at(entry_id >> 6) >> (entry_id & 63)) & 1
 
     cdef int add(self, int64_t entry_id) except -1              # 1 when it was not in the set
     cdef int64_t add_range(self, int64_t first, int64_t last) except -1     # how many were not
@@ -34,7 +51,12 @@ cdef class EntryBitmap:
     cdef bytes encode_runs(self, int64_t *at, uint32_t bytes_max, bint only_changed)
     # Adds the entries up to last of the words that were encoded. ValueError: malformed.
     cdef int merge_runs(self, const uint8_t *data, uint32_t size, int64_t last) except -1
-    cdef int _reach(self, int64_t word) except -1
+    cdef int _reach(self, int64_t page) except -1
     cdef int _grow(self, int64_t first, int64_t grown) except -1
-    cdef int _touch(self, int64_t at) noexcept
-    cdef bint _wanted(self, int64_t at, bint only_changed) noexcept
+    cdef Page *_page(self, int64_t word) except NULL            # which is made if it is not there
+    cdef int _touch(self, Page *page, int64_t word) noexcept
+    cdef int64_t _forget(self, Page *page, int64_t words) noexcept
+    cdef int64_t _end_of_words(self) noexcept
+    cdef bint _is_wanted(self, int64_t word, bint only_changed) noexcept
+    cdef int64_t _next_wanted(self, int64_t word, int64_t end, bint only_changed) noexcept
+    cdef uint8_t *_put_words(self, uint8_t *p, int64_t word, int64_t stop) noexcept

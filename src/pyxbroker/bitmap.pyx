@@ -1,5 +1,9 @@
 """Entry ids of one ledger, a bit each, and those bits as bytes.
 
+The bits are held in pages, of which there are those that had an entry since the mark passed them:
+whoever acknowledges the first and the last of a million entries pays for two pages, and for a
+pointer to each page between.
+
 The bytes are runs of words, so that words without entries cost nothing. A run is
 
   varint   words that are left out before it (for the first run: from entry 0 on)
@@ -8,7 +12,7 @@ The bytes are runs of words, so that words without entries cost nothing. A run i
 
 Runs are in ascending order. Several such encodings of one ledger are merged by or.
 """
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from pyxbroker.integers cimport VARINT_BYTES_MAX, get_varint, put_varint
@@ -19,9 +23,8 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    BITMAP_BYTES = 200              # memory that one takes besides its words, about
-    WORDS_MIN = 8
-    WORDS_MAX = 1 << 24             # of one ledger: a billion entries, first to last
+    BITMAP_BYTES = 200              # memory that one takes besides its pages, about
+    PAGES_MAX = 1 << 18             # of one ledger: a billion entries, first to last
 
 
 # Memory is the process's: what all of them take, whoever they belong to.
@@ -51,56 +54,65 @@ cdef class EntryBitmap:
 
     def __dealloc__(self):
         global _held_bytes
-        _held_bytes -= BITMAP_BYTES + self.size * (8 + self.tracked)
-        free(self.words)
-        free(self.changed)
+        cdef int64_t at
+        for at in range(self.size):
+            if self.pages[at] != NULL:
+                self._forget(self.pages[at], 0)
+        _held_bytes -= BITMAP_BYTES + self.size * <int64_t>sizeof(Page *)
+        free(self.pages)
 
-    cdef int _reach(self, int64_t word) except -1:
-        """Makes room for a word (an absolute index)."""
+    cdef int _reach(self, int64_t page) except -1:
+        """Makes room for a page (an absolute index)."""
         cdef int64_t first, grown
-        if self.words == NULL:
-            self.base = word
-        if word >= self.base and word - self.base < self.size:
+        if self.pages == NULL:
+            self.base = page
+        if page >= self.base and page - self.base < self.size:
             return 0
-        first = min(word, self.base)
-        grown = max(self.base + self.size, word + 1) - first
+        first = min(page, self.base)
+        grown = max(self.base + self.size, page + 1) - first
         if first == self.base:
-            grown = max(grown, min(self.size * 2, <int64_t>WORDS_MAX))
-        return self._grow(first, max(grown, <int64_t>WORDS_MIN))
+            grown = max(grown, min(self.size * 2, <int64_t>PAGES_MAX))
+        return self._grow(first, grown)
 
     cdef int _grow(self, int64_t first, int64_t grown) except -1:
-        """Holds `grown` words from `first` on, which are all that it holds and more."""
+        """Has room for `grown` pages from `first` on, which are all that it has room for, and more.
+        """
         global _held_bytes
         cdef int64_t before = self.base - first
-        cdef uint64_t *moved = NULL
-        cdef uint8_t *flags
-        if grown <= WORDS_MAX:
-            moved = <uint64_t *>realloc(self.words, <size_t>grown * 8)
+        cdef Page **moved = NULL
+        if grown <= PAGES_MAX:
+            moved = <Page **>realloc(self.pages, <size_t>grown * sizeof(Page *))
         if moved == NULL:
-            raise MemoryError("no memory for a set of %d entries" % (grown * 64))
-        self.words = moved
-        if self.tracked:
-            flags = <uint8_t *>realloc(self.changed, <size_t>grown)
-            if flags == NULL:
-                raise MemoryError("no memory for a set of %d entries" % (grown * 64))
-            self.changed = flags
-            memmove(flags + before, flags, <size_t>self.size)
-            memset(flags, 0, <size_t>before)
-            memset(flags + before + self.size, 0, <size_t>(grown - self.size - before))
-        memmove(moved + before, moved, <size_t>self.size * 8)
-        memset(moved, 0, <size_t>before * 8)
-        memset(moved + before + self.size, 0, <size_t>(grown - self.size - before) * 8)
-        _held_bytes += (grown - self.size) * (8 + self.tracked)
+            raise MemoryError("no memory for a set of %d entries" % (grown * PAGE_WORDS * 64))
+        self.pages = moved
+        memmove(moved + before, moved, <size_t>self.size * sizeof(Page *))
+        memset(moved, 0, <size_t>before * sizeof(Page *))
+        memset(moved + before + self.size, 0,
+               <size_t>(grown - self.size - before) * sizeof(Page *))
+        _held_bytes += (grown - self.size) * <int64_t>sizeof(Page *)
         self.base = first
         self.size = grown
         return 0
 
-    cdef int _touch(self, int64_t at) noexcept:
-        """Notes that a word (an index into words) is changed."""
-        cdef int64_t word = self.base + at
-        if self.changed == NULL:
+    cdef Page *_page(self, int64_t word) except NULL:
+        global _held_bytes
+        cdef Page *page = self.page_of(word)
+        if page != NULL:
+            return page
+        self._reach(word >> 6)
+        page = <Page *>calloc(1, sizeof(Page))
+        if page == NULL:
+            raise MemoryError("no memory for a set of %d entries" % (PAGE_WORDS * 64))
+        self.pages[(word >> 6) - self.base] = page
+        self.held += 1
+        _held_bytes += <int64_t>sizeof(Page)
+        return page
+
+    cdef int _touch(self, Page *page, int64_t word) noexcept:
+        """Notes that a word is changed."""
+        if not self.tracked:
             return 0
-        self.changed[at] = 1
+        page.changed |= <uint64_t>1 << (word & (PAGE_WORDS - 1))
         if self.changed_from >= self.changed_to:
             self.changed_from = word
             self.changed_to = word + 1
@@ -110,136 +122,179 @@ cdef class EntryBitmap:
         return 0
 
     cdef int add(self, int64_t entry_id) except -1:
-        cdef int64_t at
-        cdef uint64_t bit = <uint64_t>1 << (entry_id & 63)
-        self._reach(entry_id >> 6)
-        at = (entry_id >> 6) - self.base
-        if self.words[at] & bit:
-            return 0
-        self.words[at] |= bit
-        self.count += 1
-        self._touch(at)
-        return 1
+        return <int>self.add_word(entry_id >> 6, <uint64_t>1 << (entry_id & 63))
 
     cdef int64_t add_word(self, int64_t word, uint64_t bits) except -1:
-        cdef int64_t at, fresh
+        cdef Page *page
+        cdef int64_t fresh
         if bits == 0:
             return 0
-        self._reach(word)
-        at = word - self.base
-        fresh = __builtin_popcountll(bits & ~self.words[at])
+        page = self._page(word)
+        fresh = __builtin_popcountll(bits & ~page.words[word & (PAGE_WORDS - 1)])
         if fresh:
-            self.words[at] |= bits
+            page.words[word & (PAGE_WORDS - 1)] |= bits
             self.count += fresh
-            self._touch(at)
+            self._touch(page, word)
         return fresh
 
     cdef int64_t add_range(self, int64_t first, int64_t last) except -1:
-        cdef int64_t word
+        cdef int64_t word, page
         cdef int64_t fresh = 0
         if first > last:
             return 0
-        self._reach(first >> 6)
-        self._reach(last >> 6)
+        # All memory first: whoever is refused has added nothing.
+        self._reach(first >> 6 >> 6)
+        self._reach(last >> 6 >> 6)
+        for page in range(first >> 6 >> 6, (last >> 6 >> 6) + 1):
+            self._page(page * PAGE_WORDS)
         for word in range(first >> 6, (last >> 6) + 1):
             fresh += self.add_word(word, _mask(word, first, last))
         return fresh
 
     cdef int64_t remove_range(self, int64_t first, int64_t last) noexcept:
-        cdef int64_t word, at
+        cdef int64_t word = max(first >> 6, self.base * PAGE_WORDS)
+        cdef int64_t end = min((last >> 6) + 1, (self.base + self.size) * PAGE_WORDS)
         cdef int64_t before = self.count
+        cdef Page *page
         cdef uint64_t mask
-        for word in range(max(first >> 6, self.base),
-                          min(last >> 6, self.base + self.size - 1) + 1):
-            at = word - self.base
-            mask = _mask(word, first, last)
-            if self.words[at] & mask:
-                self.count -= __builtin_popcountll(self.words[at] & mask)
-                self.words[at] &= ~mask
-                self._touch(at)
+        while word < end:
+            page = self.page_of(word)
+            if page == NULL:
+                word = (word | (PAGE_WORDS - 1)) + 1
+                continue
+            mask = _mask(word, first, last) & page.words[word & (PAGE_WORDS - 1)]
+            if mask:
+                self.count -= __builtin_popcountll(mask)
+                page.words[word & (PAGE_WORDS - 1)] &= ~mask
+                self._touch(page, word)
+            word += 1
         return before - self.count
 
     cdef int64_t next_clear(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
-        cdef uint64_t bits
-        if word < 0 or word >= self.size:
-            return entry_id
-        bits = ~self.words[word] & (~<uint64_t>0 << (entry_id & 63))
-        while bits == 0:
+        cdef int64_t word = entry_id >> 6
+        cdef uint64_t bits = ~self.word_at(word) & (~<uint64_t>0 << (entry_id & 63))
+        while bits == 0:  # what there is no page for ends it
             word += 1
-            if word == self.size:
-                return (self.base + word) << 6
-            bits = ~self.words[word]
-        return ((self.base + word) << 6) + __builtin_ctzll(bits)
+            bits = ~self.word_at(word)
+        return (word << 6) + __builtin_ctzll(bits)
 
     cdef int64_t next_set(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
+        cdef int64_t word = max(entry_id >> 6, self.base * PAGE_WORDS)
+        cdef int64_t end = (self.base + self.size) * PAGE_WORDS
         cdef uint64_t bits
-        if word < 0:
-            word = 0
-            entry_id = 0
-        if word >= self.size:
+        if word >= end:
             return -1
-        bits = self.words[word] & (~<uint64_t>0 << (entry_id & 63))
+        bits = self.word_at(word)
+        if word == entry_id >> 6:
+            bits &= ~<uint64_t>0 << (entry_id & 63)
         while bits == 0:
+            if self.page_of(word) == NULL:
+                word |= PAGE_WORDS - 1
             word += 1
-            if word == self.size:
+            if word >= end:
                 return -1
-            bits = self.words[word]
-        return ((self.base + word) << 6) + __builtin_ctzll(bits)
+            bits = self.word_at(word)
+        return (word << 6) + __builtin_ctzll(bits)
 
     cdef int64_t count_ranges(self) noexcept:
         cdef int64_t at
+        cdef int i
+        cdef Page *page
         cdef int64_t found = 0
         cdef uint64_t carried = 0
         for at in range(self.size):
-            # A range begins at each id whose predecessor is not in the set.
-            found += __builtin_popcountll(self.words[at] & ~(self.words[at] << 1 | carried))
-            carried = self.words[at] >> 63
+            page = self.pages[at]
+            if page == NULL:
+                carried = 0
+                continue
+            for i in range(PAGE_WORDS):
+                # A range begins at each id whose predecessor is not in the set.
+                found += __builtin_popcountll(page.words[i] & ~(page.words[i] << 1 | carried))
+                carried = page.words[i] >> 63
         return found
 
-    cdef int drop_below(self, int64_t entry_id) except -1:
-        cdef int64_t words = (entry_id >> 6) - self.base
-        cdef int64_t at
-        cdef uint64_t mask
-        if words < 0 or self.size == 0:
+    cdef int64_t _forget(self, Page *page, int64_t words) noexcept:
+        """Clears so many words of a page, or frees it (0)."""
+        global _held_bytes
+        cdef int64_t i
+        for i in range(words or PAGE_WORDS):
+            self.count -= __builtin_popcountll(page.words[i])
+            page.words[i] = 0
+        if words:
+            page.changed &= ~<uint64_t>0 << words
             return 0
-        words = min(words, self.size)
-        for at in range(words):
-            self.count -= __builtin_popcountll(self.words[at])
-            self.words[at] = 0
-        if self.changed != NULL:
-            memset(self.changed, 0, <size_t>words)
-        if words < self.size and words == (entry_id >> 6) - self.base:
-            mask = (<uint64_t>1 << (entry_id & 63)) - 1
-            self.count -= __builtin_popcountll(self.words[words] & mask)
-            self.words[words] &= ~mask
-        # Moving the words is worth it only when most of them are behind the mark.
-        if words * 2 > self.size and words > WORDS_MIN:
-            memmove(self.words, self.words + words, <size_t>(self.size - words) * 8)
-            memset(self.words + (self.size - words), 0, <size_t>words * 8)
-            if self.changed != NULL:
-                memmove(self.changed, self.changed + words, <size_t>(self.size - words))
-                memset(self.changed + (self.size - words), 0, <size_t>words)
-            self.base += words
+        free(page)
+        self.held -= 1
+        _held_bytes -= <int64_t>sizeof(Page)
+        return 0
+
+    cdef int drop_below(self, int64_t entry_id) except -1:
+        cdef int64_t pages = (entry_id >> 6 >> 6) - self.base
+        cdef int64_t at, words
+        cdef Page *page
+        cdef uint64_t mask
+        if pages < 0 or self.size == 0:
+            return 0
+        page = self.page_of(entry_id >> 6)
+        if page != NULL:
+            words = (entry_id >> 6) & (PAGE_WORDS - 1)
+            if words:
+                self._forget(page, words)
+            mask = ((<uint64_t>1 << (entry_id & 63)) - 1) & page.words[words]
+            self.count -= __builtin_popcountll(mask)
+            page.words[words] &= ~mask
+        pages = min(pages, self.size)
+        for at in range(pages):
+            if self.pages[at] != NULL:
+                self._forget(self.pages[at], 0)
+                self.pages[at] = NULL
+        # Moving the others is worth it only when most of them are behind the mark.
+        if pages * 2 > self.size:
+            memmove(self.pages, self.pages + pages, <size_t>(self.size - pages) * sizeof(Page *))
+            memset(self.pages + (self.size - pages), 0, <size_t>pages * sizeof(Page *))
+            self.base += pages
         return 0
 
     # --- as bytes -------------------------------------------------------------------------------
 
     cdef int forget_changes(self) noexcept:
-        if self.changed != NULL:
-            memset(self.changed, 0, <size_t>self.size)
+        cdef int64_t at
+        for at in range(self.size):
+            if self.pages[at] != NULL:
+                self.pages[at].changed = 0
         self.changed_from = self.changed_to = 0
         return 0
 
-    cdef bint _wanted(self, int64_t at, bint only_changed) noexcept:
+    cdef bint _is_wanted(self, int64_t word, bint only_changed) noexcept:
+        cdef Page *page = self.page_of(word)
+        if page == NULL:
+            return False
         if only_changed:
-            return self.changed[at]
-        return self.words[at] != 0
+            return (page.changed >> (word & (PAGE_WORDS - 1))) & 1
+        return page.words[word & (PAGE_WORDS - 1)] != 0
+
+    cdef int64_t _next_wanted(self, int64_t word, int64_t end, bint only_changed) noexcept:
+        while word < end and not self._is_wanted(word, only_changed):
+            if self.page_of(word) == NULL:
+                word |= PAGE_WORDS - 1
+            word += 1
+        return word
+
+    cdef uint8_t *_put_words(self, uint8_t *p, int64_t word, int64_t stop) noexcept:
+        """Words that are all wanted, and not changed any more from then on."""
+        cdef Page *page
+        cdef int64_t i
+        for word in range(word, stop):
+            page = self.page_of(word)
+            i = word & (PAGE_WORDS - 1)
+            memcpy(p, &page.words[i], 8)
+            page.changed &= ~(<uint64_t>1 << i)
+            p += 8
+        return p
 
     cdef bytes encode_runs(self, int64_t *at, uint32_t bytes_max, bint only_changed):
-        cdef int64_t word = max(at[0], self.base)
-        cdef int64_t end = self.base + self.size
+        cdef int64_t word = max(at[0], self.base * PAGE_WORDS)
+        cdef int64_t end = (self.base + self.size) * PAGE_WORDS
         cdef int64_t passed = 0
         cdef int64_t stop, room
         cdef uint8_t *data
@@ -253,8 +308,7 @@ cdef class EntryBitmap:
         p = data
         at[0] = -1
         while True:
-            while word < end and not self._wanted(word - self.base, only_changed):
-                word += 1
+            word = self._next_wanted(word, end, only_changed)
             if word >= end:
                 break
             room = (<int64_t>bytes_max - (p - data) - 2 * VARINT_BYTES_MAX) // 8
@@ -262,14 +316,10 @@ cdef class EntryBitmap:
                 at[0] = word
                 break
             stop = word + 1
-            while (stop < end and stop - word < room
-                    and self._wanted(stop - self.base, only_changed)):
+            while stop < end and stop - word < room and self._is_wanted(stop, only_changed):
                 stop += 1
             p = put_varint(put_varint(p, <uint64_t>(word - passed)), <uint64_t>(stop - word))
-            memcpy(p, self.words + (word - self.base), <size_t>(stop - word) * 8)
-            p += (stop - word) * 8
-            if self.changed != NULL:
-                memset(self.changed + (word - self.base), 0, <size_t>(stop - word))
+            p = self._put_words(p, word, stop)
             word = passed = stop
         if at[0] == -1 and only_changed:
             self.changed_from = self.changed_to = 0
@@ -303,21 +353,25 @@ cdef class EntryBitmap:
 
     def to_longs(self):
         """Signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray gives them."""
-        cdef int64_t i
-        cdef int64_t used = self.size
-        while used and self.words[used - 1] == 0:
-            used -= 1
-        longs = [0] * self.base if used else []
-        for i in range(used):
-            longs.append(<int64_t>self.words[i])
-        return longs
+        cdef int64_t word
+        return [<int64_t>self.word_at(word) for word in range(self._end_of_words())]
 
     def longs_size(self):
         """How many words to_longs gives."""
-        cdef int64_t used = self.size
-        while used and self.words[used - 1] == 0:
-            used -= 1
-        return self.base + used if used else 0
+        return self._end_of_words()
+
+    cdef int64_t _end_of_words(self) noexcept:
+        """The index behind the last word that is not 0."""
+        cdef int64_t at = self.size
+        cdef int i
+        while at:
+            at -= 1
+            if self.pages[at] == NULL:
+                continue
+            for i in reversed(range(PAGE_WORDS)):
+                if self.pages[at].words[i]:
+                    return (self.base + at) * PAGE_WORDS + i + 1
+        return 0
 
     def add_longs(self, longs, int64_t last):
         """Adds the entries up to last of the words that to_longs gave."""
