@@ -343,6 +343,7 @@ ENDPOINTS = (
         "The subscriptions of a topic.",
         Answer("The names.", STRINGS),
         topic_of,
+        line="subscriptions",
     ),
     Endpoint(
         "POST",
