@@ -125,6 +125,7 @@ class FakeService:
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []
+        self.client_memory = ClientMemory()
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.took: Mapping[str, Latency] = {}
         self.broken: str | None = None

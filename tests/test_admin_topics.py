@@ -41,7 +41,7 @@ class Rest:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._app = Application(broker.service, broker.service)
+        self.app = Application(broker.service, broker.service)
 
     async def answer(
         self, method: str, target: str, body: bytes | str = b"", kind: str = "application/json"
@@ -53,7 +53,7 @@ class Rest:
         stream.end()
         path, _, query = target.partition("?")
         headers = {"content-type": kind} if data else {}
-        return await self._app.answer(Request(method, path, query, headers, stream))
+        return await self.app.answer(Request(method, path, query, headers, stream))
 
     async def __call__(self, *asked: Any, **more: Any) -> tuple[int, Any]:
         """(status, the answer's JSON)."""

@@ -101,6 +101,18 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("compatibility.md", limits.TEXT_BYTES_MAX, 64 << 10, "text of a command | 64 KiB |"),
     ("compatibility.md", limits.CHUNK_UUID_BYTES_MAX, 1_088, "in chunks | 1,088 bytes;"),
     ("compatibility.md", limits.PARTITIONS_MAX, 100_000, "partitions of a topic | 100,000,"),
+    (
+        "compatibility.md",
+        limits.PARTITIONS_SUBSCRIPTIONS_MAX,
+        1_000_000,
+        "to further partitions together | 1,000,000",
+    ),
+    (
+        "compatibility.md",
+        limits.PARTITIONS_PROPERTIES_BYTES_MAX,
+        256 << 20,
+        "into partitions, together | 256 MiB",
+    ),
     ("compatibility.md", topic_list.WATCHERS_MAX, 1_000, "at most 1,000 watchers of topics"),
     ("compatibility.md", handlers.COMMANDS_MAX, 1_000, "with 1,000 commands under way"),
     ("compatibility.md", chunks.MESSAGES_MAX, 1_000, "a Shared subscription knows 1,000, and"),

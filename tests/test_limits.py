@@ -294,6 +294,73 @@ def test_rest_refuses_what_is_too_long_and_deletes_what_is_there(tmp_path: Path)
     asking(tmp_path, scenario)
 
 
+def test_properties_that_are_too_much_for_so_many_partitions_are_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_PROPERTIES_BYTES_MAX", 3 * 100)
+
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", P + "/t/partitions", "3") == DONE
+        longest, longer = {"key": "x" * 97}, {"key": "é" * 49}
+        subscription = P + "/t/subscription/s"
+        body = json.dumps({"ledgerId": -1, "entryId": -1, "properties": longer})
+        status, reason = await rest.reason("PUT", subscription, body)
+        assert status == 412 and "101 bytes would be written into 3 partitions" in reason
+        assert await rest("GET", P + "/t/subscriptions") == (200, [])
+        # Of one partition they are no more than of any topic.
+        assert await rest("PUT", P + "/t-partition-0/subscription/s", body) == DONE
+        assert await rest("DELETE", P + "/t-partition-0/subscription/s") == DONE
+        body = json.dumps({"ledgerId": -1, "entryId": -1, "properties": longest})
+        assert await rest("PUT", subscription, body) == DONE
+        assert await rest("GET", subscription + "/properties") == (200, longest)
+        assert (await rest("PUT", subscription + "/properties", json.dumps(longer)))[0] == 412
+        assert await rest("GET", subscription + "/properties") == (200, longest)
+        other = {"key": "y" * 97}
+        assert await rest("PUT", subscription + "/properties", json.dumps(other)) == DONE
+        assert await rest("GET", subscription + "/properties") == (200, other)
+        # Three more partitions would have as much, four would have too much.
+        status, reason = await rest.reason("POST", P + "/t/partitions", "7")
+        assert status == 422 and "100 bytes would be written into 4 partitions" in reason
+        record = await rest.broker.node.store.get(PATH)
+        assert record is not None and json.loads(record.value)["partitions"] == 3
+        assert "growingTo" not in json.loads(record.value)
+        assert await rest("POST", P + "/t/partitions", "6") == DONE
+        assert await rest("GET", P + "/t-partition-5/subscription/s/properties") == (200, other)
+
+    asking(tmp_path, scenario)
+
+
+def test_partitions_with_too_many_subscriptions_are_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_SUBSCRIPTIONS_MAX", 12)
+
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", P + "/t/partitions", "2") == DONE
+        for number in range(3):
+            made = await rest("PUT", f"{P}/t-partition-{number % 2}/subscription/s{number}")
+            assert made == DONE
+        status, reason = await rest.reason("POST", P + "/t/partitions", "7")
+        assert status == 422 and "5 more partitions would have the 3 subscriptions" in reason
+        record = await rest.broker.node.store.get(PATH)
+        assert record is not None and json.loads(record.value)["partitions"] == 2
+        assert "growingTo" not in json.loads(record.value)
+        assert len((await rest("GET", P))[1]) == 2
+        # It can still be changed, to as many as may be.
+        assert await rest("POST", P + "/t/partitions", "6") == DONE
+        assert len((await rest("GET", P + "/t-partition-5/subscriptions"))[1]) == 3
+        assert await rest("DELETE", P + "/t/partitions?force=true") == DONE
+
+    asking(tmp_path, scenario)
+
+
+def test_what_many_partitions_have_in_common_is_within_the_limits_where_it_is_of_use() -> None:
+    assert limits.PARTITIONS_SUBSCRIPTIONS_MAX >= 20 * 1_000
+    assert limits.copies_trouble(1 << 10, 10_000) is None
+    assert limits.copies_trouble(limits.PROPERTIES_BYTES_MAX, 1_000) is None
+    assert limits.copies_trouble(240 << 10, limits.PARTITIONS_MAX) is not None
+
+
 def test_a_long_name_does_not_hold_up_who_matches_patterns(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topics.make(TopicName.get(TOO_LONG))

@@ -39,7 +39,11 @@ async def answer(request: Request) -> Response:
             # Its sender says when that is there, and may have lost the right by then.
             request.authorize_again = _authorize_again
         allowed = endpoint
-        response = await endpoint.handler(request)
+        if endpoint.line:
+            async with request.app.long_answers[endpoint.line].place(request):
+                response = await endpoint.handler(request)
+        else:
+            response = await endpoint.handler(request)
     except Exception as error:
         response = _refusal(request, error)
     audit = request.app.broker.audit

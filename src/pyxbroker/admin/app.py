@@ -6,6 +6,7 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pyxbroker.admin.long_answers import LongAnswers
 from pyxbroker.base.off_loop import OffLoop
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 
 ENTRIES_READ_MAX = 4  # at a time, of up to 5 MB; unpacked they may have 32 MiB each
+
+# Long answers that are made at a time, each kind by itself; for the last one strangers may ask.
+MADE_AT_ONCE = {"topics": 4, "subscriptions": 4, "broker-stats": 2, "metrics": 2}
+# Bytes of statistics that are made at a time; short ones do not count.
+STATISTICS_BYTES = 64 << 20
+STATISTICS_FREE_BYTES = 64 << 10
 
 
 class Application:
@@ -36,6 +43,16 @@ class Application:
     def entries_read(self) -> asyncio.Semaphore:
         """Held while an entry is read and unpacked; who writes an answer counts it."""
         return asyncio.Semaphore(ENTRIES_READ_MAX)
+
+    @cached_property
+    def long_answers(self) -> dict[str, LongAnswers]:
+        """The lines of those that are made a few at a time, by their kinds."""
+        return {kind: LongAnswers(count) for kind, count in MADE_AT_ONCE.items()}
+
+    @cached_property
+    def statistics(self) -> LongAnswers:
+        """The room for statistics of topics, in bytes."""
+        return LongAnswers(STATISTICS_BYTES, STATISTICS_FREE_BYTES)
 
     @cached_property
     def load(self) -> Load:

@@ -39,6 +39,8 @@ class Request:
     `common_name` that of the client's certificate, `address` that of the client. `login()` is held
     while it is looked at who that is. `authorize_again` is there where the right was looked at
     before the body had come. A GET that has made something, as a few do, says so in `has_created`.
+    While it `is_for_client_only` nothing is changed, and the work ends when its client `is_gone`;
+    who `sends_no_more` may have gone.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -52,6 +54,8 @@ class Request:
         "endpoint",
         "has_created",
         "headers",
+        "is_for_client_only",
+        "is_gone",
         "keep_alive",
         "login",
         "method",
@@ -59,6 +63,7 @@ class Request:
         "path",
         "principal",
         "query_string",
+        "sends_no_more",
         "version",
     )
 
@@ -94,6 +99,9 @@ class Request:
         self.authorize_again: Callable[[Request], Awaitable[None]] | None = None
         self.parameters: dict[str, Any] = {}
         self.has_created = False
+        self.is_for_client_only = False
+        self.is_gone = False
+        self.sends_no_more = False
         self._query: dict[str, str] | None = None
 
     def segments(self) -> list[str]:

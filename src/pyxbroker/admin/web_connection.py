@@ -85,6 +85,7 @@ class HttpConnection(asyncio.Protocol):
         self._has_asked = False
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
+        self._sends_no_more = False  # it may still wait for its answers
         self._parser: RequestParser  # from connection_made on
         # What has come in this turn and is not handled yet.
         self._events: deque[Event] = deque()
@@ -94,6 +95,7 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         # The answer: to which request, and what waits behind it.
         self._current: Request | None = None
+        self._answering: asyncio.Task[None] | None = None  # while it is made
         self._waiting: deque[Request | HttpError] = deque()
         # While it is not known who has sent the request: who pays, and what looks at it.
         self._stranger: WebStranger | None = None
@@ -154,6 +156,10 @@ class HttpConnection(asyncio.Protocol):
     def _end(self) -> None:
         self._parser.end()
         self._end_body()
+        self._sends_no_more = True
+        if self._current is not None:
+            self._current.sends_no_more = True
+            self._server.waits(self, True)  # for its end, mostly: others may need its place
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parser.end()
@@ -162,6 +168,10 @@ class HttpConnection(asyncio.Protocol):
         self._end_body()
         if self._looking is not None:
             self._looking.cancel()  # a change that somebody known has begun goes on
+        elif self._answering is not None and self._current is not None:
+            self._current.is_gone = True
+            if self._current.is_for_client_only:
+                self._answering.cancel()
         self.resume_writing()
         self._release(self._charged)
         self._server.forget(self)
@@ -424,7 +434,8 @@ class HttpConnection(asyncio.Protocol):
             self._has_asked = True
             self._line = self._server.line()
         self._current = request
-        self._server.waits(self, False)
+        request.sends_no_more = self._sends_no_more
+        self._server.waits(self, request.sends_no_more)
         if request.body.complete:
             self._clear_deadline()
         else:
@@ -433,7 +444,11 @@ class HttpConnection(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            response = await self._server.answer(request)
+            self._answering = asyncio.current_task()
+            try:
+                response = await self._server.answer(request)
+            finally:
+                self._answering = None
             request.body.close()
             keep_alive = await self._respond(request, await self._charge(response))
             if keep_alive:

@@ -9,7 +9,7 @@ namespace's children are its topics.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 # Bytes of UTF-8.
@@ -64,6 +64,12 @@ PARTITIONS_MAX = 100_000
 ten seconds, and the list of their names is still one that the metadata store and a client can take;
 both grow with the number."""
 
+PARTITIONS_SUBSCRIPTIONS_MAX = 1_000_000
+"""Of one request that makes partitions, each with the subscriptions that the topic has."""
+
+PARTITIONS_PROPERTIES_BYTES_MAX = 256 << 20
+"""Of one request that writes properties of subscriptions into each partition."""
+
 
 def bytes_over(text: str, bytes_max: int) -> int:
     """The length of a text in UTF-8 when that is over the limit, else 0."""
@@ -84,6 +90,22 @@ def too_long(what: str, text: str, bytes_max: int) -> str | None:
 def too_many(what: str, count: int) -> str:
     """The sentence for more properties than there may be."""
     return f"The {what} are too many: {count}, and at most {PROPERTIES_MAX} are allowed."
+
+
+def properties_bytes(properties: Mapping[str, str]) -> int:
+    """The bytes of keys and values together."""
+    return len("".join(chain.from_iterable(properties.items())).encode("utf-8", "surrogatepass"))
+
+
+def copies_trouble(bytes_each: int, partitions: int) -> str | None:
+    """The sentence for properties of subscriptions that are too much for so many partitions."""
+    if bytes_each * partitions <= PARTITIONS_PROPERTIES_BYTES_MAX:
+        return None
+    return (
+        f"Properties of {bytes_each} bytes would be written into {partitions} partitions, and one"
+        f" request may write {PARTITIONS_PROPERTIES_BYTES_MAX} bytes of them: shorten them, or name"
+        " partitions one by one."
+    )
 
 
 def properties_trouble(what: str, properties: Collection[tuple[str, str]]) -> str | None:

@@ -122,6 +122,11 @@ class ClientMemory:
         """What subscriptions remember of messages that are not due."""
         return delayed_index.held_bytes()
 
+    @property
+    def answers_max(self) -> int:
+        """The part of answers of REST; 0 is no limit."""
+        return self.total_max // ANSWERS_PART
+
     def charge_answer(self, size: int) -> int:
         """What an answer of REST costs until its client has taken it: to be released then.
 
@@ -130,7 +135,7 @@ class ClientMemory:
         if not self.total_max or size <= ANSWER_FREE_BYTES:
             return 0
         answers = self.answer_bytes + size
-        if answers > self.total_max // ANSWERS_PART or self.used + answers > self.total_max:
+        if answers > self.answers_max or self.used + answers > self.total_max:
             self.answers_refused += 1
             log.warning("an answer is refused: those that are not read yet hold too much",
                         bytes=self.answer_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip

@@ -18,6 +18,9 @@ from pyxbroker.stats.definitions import Stat
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 BLOCK_ROWS = 32
+# Of memory: a label and a tuple without what is in them, and a number with its place; many are 0.
+ROW_BYTES = 100
+NUMBER_BYTES = 24
 
 Number = int | float
 Row = tuple[Any, ...]
@@ -56,6 +59,7 @@ class Table:
 
     def __init__(self, stats: Sequence[Stat]) -> None:
         self.stats = stats
+        self.held_bytes = 0  # about
         self.of = attrgetter(*(each.field for each in stats))
         """Reads a row."""
         self._waiting_labels: list[bytes] = []
@@ -75,6 +79,8 @@ class Table:
         """Keeps the last rows; to be called once after the last one, too."""
         if self._waiting:
             self._blocks.append((tuple(self._waiting_labels), tuple(self._waiting)))
+            row_bytes = ROW_BYTES + NUMBER_BYTES * len(self.stats)
+            self.held_bytes += row_bytes * len(self._waiting) + sum(map(len, self._waiting_labels))
             self._waiting_labels.clear()
             self._waiting.clear()
 

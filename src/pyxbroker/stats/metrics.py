@@ -164,9 +164,16 @@ class Collector:
 
     async def sample(self, source: MetricsSource) -> Sample:
         """Reads all numbers that the settings ask for."""
-        config = source.config
+        sample = Sample(source.config, self._clock)
+        try:
+            await self._fill(sample, source)
+        except BaseException:
+            await sample.forget()
+            raise
+        return sample
+
+    async def _fill(self, sample: Sample, source: MetricsSource) -> None:
         loop = asyncio.get_running_loop()
-        sample = Sample(config, self._clock)
         await run_in_slices(sample.read(source.topic_stats()), self._clock)
         # A process may have thousands of files, which the kernel lists slowly.
         sample.write_process(await loop.run_in_executor(None, process_stats))
@@ -188,7 +195,6 @@ class Collector:
         sample.write_counted(definitions.CLOSED_CONNECTIONS, "setting", closed)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         sample.write_turns(source.turns())
-        return sample
 
 
 class Sample:
@@ -308,7 +314,16 @@ class Sample:
             async for piece in in_slices(texts, self._clock):
                 yield piece
         finally:
-            await run_in_slices(self._forget(), self._clock)
+            await self.forget()
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes until it is written."""
+        return sum(table.held_bytes for table in self._tables())
+
+    async def forget(self) -> None:
+        """Lets go of it bit by bit."""
+        await run_in_slices(self._forget(), self._clock)
 
     def _tables(self) -> tuple[Table, ...]:
         shown = {

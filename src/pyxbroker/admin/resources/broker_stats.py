@@ -359,6 +359,7 @@ ENDPOINTS = (
         READ_BROKER_STATS,
         "Numbers of this broker and of each namespace that it serves topics of.",
         Answer("Pulsar's Metrics.", METRICS),
+        line="broker-stats",
     ),
     Endpoint(
         "GET",
@@ -375,6 +376,7 @@ ENDPOINTS = (
         READ_BROKER_STATS,
         "The statistics of all topics that are open.",
         Answer("Statistics by namespace, bundle, domain and topic.", ANY),
+        line="broker-stats",
     ),
     Endpoint(
         "GET",
@@ -391,6 +393,7 @@ ENDPOINTS = (
         READ_BROKER_STATS,
         "What persistent topics wait for at bookies.",
         Answer("Pulsar's PendingBookieOpsStats by namespace and topic.", ANY),
+        line="broker-stats",
     ),
     Endpoint(
         "GET",
@@ -399,5 +402,6 @@ ENDPOINTS = (
         READ_BROKER_STATS,
         "What this broker serves, and what it takes of its machine.",
         Answer("Pulsar's LocalBrokerData.", ANY),
+        line="broker-stats",
     ),
 )

@@ -14,6 +14,8 @@ from pyxbroker.auth.authorization import OPEN
 from pyxbroker.stats.exposition import CONTENT_TYPE
 
 GZIP_BITS = 31  # zlib: a window of 32 KiB, in gzip's wrapping
+# However much a broker has to tell, there is room for so many answers that are read slowly.
+SAMPLES_MIN = 4
 GZIP_LEVEL = 1  # the text repeats itself so much that higher ones make it hardly smaller
 
 
@@ -31,7 +33,8 @@ async def get_metrics(request: Request) -> Response:
     if _takes_gzip(request.headers.get("accept-encoding", "")):
         headers.append(("Content-Encoding", "gzip"))
         pieces = packed(pieces)
-    return Response(pieces, CONTENT_TYPE, headers=headers)
+    held_bytes = min(sample.held_bytes, app.broker.client_memory.answers_max // SAMPLES_MIN)
+    return Response(pieces, CONTENT_TYPE, headers=headers, held_bytes=held_bytes)
 
 
 async def packed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -62,5 +65,6 @@ ENDPOINTS = (
         OPEN,
         "All series of this broker, as Prometheus reads them.",
         Answer("Prometheus' text format.", media_type=TEXT),
+        line="metrics",
     ),
 )

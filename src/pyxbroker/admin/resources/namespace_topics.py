@@ -127,6 +127,7 @@ ENDPOINTS = (
             Query("mode", "PERSISTENT (also without it), NON_PERSISTENT or ALL."),
             SYSTEM_TOPICS,
         ),
+        line="topics",
     ),
     Endpoint(
         "PUT",

@@ -20,6 +20,7 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
+    check_copies,
     is_there,
     moved_subscription_of,
     names_of,
@@ -81,6 +82,7 @@ async def create(request: Request) -> Response:
         raise HttpError(400, reason)
     await check_namespace(request, name.namespace)
     subscription = new_subscription_of(request)
+    await check_copies(request, name, place.properties)
     await _make(request, name)
     is_new = False
     async for each in names_of(request, name):
@@ -265,6 +267,7 @@ async def set_properties(request: Request) -> Response:
     name = topic_of(request)
     properties = strings_of(await read_json(request), "The subscription's properties")
     await check_namespace(request, name.namespace)
+    await check_copies(request, name, properties)
 
     async def work(topic: Topic) -> None:
         await subscription_of(request, topic).set_properties(dict(properties))
@@ -343,6 +346,7 @@ ENDPOINTS = (
         "The subscriptions of a topic.",
         Answer("The names.", STRINGS),
         topic_of,
+        line="subscriptions",
     ),
     Endpoint(
         "POST",

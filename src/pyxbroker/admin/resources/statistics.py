@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 from pyxbroker.admin.endpoints import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
@@ -18,15 +19,17 @@ from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.internal_stats import internal_stats, offline_stats
+from pyxbroker.broker.topics import internal_stats, statistics
+from pyxbroker.broker.topics.internal_stats import offline_stats
 from pyxbroker.broker.topics.partitioned_statistics import Together
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.broker.topics.statistics import Asked
 from pyxbroker.broker.topics.topic import Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 AT_ONCE = 16  # partitions that are opened and asked
-PARTITION_BYTES = 4 << 10  # what one says, while those that are told one by one are collected
+PART_BYTES = 1 << 10  # of a backlog: a subscription or a ledger
+PARTITION_BYTES = 4 << 10  # of what a partition tells, besides what it has
 
 Json = dict[str, Any]
 
@@ -34,47 +37,52 @@ Json = dict[str, Any]
 async def get_stats(request: Request) -> Response:
     """Pulsar's TopicStats of a topic that is not partitioned."""
     topic = await _topic(request)
-    return await Response.long_json(await _stats_of(request, topic))
+    return await _told(request, topic, STATS)
 
 
 async def get_internal_stats(request: Request) -> Response:
     """Pulsar's PersistentTopicInternalStats."""
     name = topic_of(request)
     topic = await _topic(request, None if name.is_persistent else "Topic not found")
-    return await Response.long_json(await _internal_stats_of(request, topic))
+    return await _told(request, topic, INTERNAL_STATS)
 
 
 async def get_partitioned_stats(request: Request) -> Response:
     """The statistics of all partitions together, and of each."""
     name, metadata, indexes = await _partitions(request, "Partitioned topic not found {}")
     is_each_told = request.argument("perPartition")
-    if is_each_told:
-        request.body.hold(PARTITION_BYTES * len(indexes))
     together = Together()
+    answer: Json = {}
     found: dict[str, Json] = {}
-    async for partition, one in _of_each(request, name, indexes, _stats_of):
-        await together.add(one)
-        if is_each_told:
-            found[partition] = one
-    answer = await together.end()
-    answer["metadata"] = metadata
-    answer["partitions"] = found
-    response = await Response.long_json(answer)
-    await _free(found)
-    return response
+    async with _place(request, name, indexes, STATS):
+        try:
+            async for partition, one in _of_each(request, name, indexes, STATS):
+                await together.add(one)
+                if is_each_told:
+                    found[partition] = one
+                else:
+                    # Its producers are told at the end.
+                    await statistics.forget(one | {"publishers": []})
+            answer = await together.end()
+            answer["metadata"] = metadata
+            answer["partitions"] = found
+            return await Response.long_json(answer)
+        finally:
+            await statistics.forget(answer)
+            await _free(found, STATS)
 
 
 async def get_partitioned_internal_stats(request: Request) -> Response:
     """Those below each partition."""
     name, metadata, indexes = await _partitions(request, "Partitioned Topic {} not found")
-    request.body.hold(PARTITION_BYTES * len(indexes))
-    found = {
-        partition: one
-        async for partition, one in _of_each(request, name, indexes, _internal_stats_of)
-    }
-    response = await Response.long_json({"metadata": metadata, "partitions": found})
-    await _free(found)
-    return response
+    found: dict[str, Json] = {}
+    async with _place(request, name, indexes, INTERNAL_STATS):
+        try:
+            async for partition, one in _of_each(request, name, indexes, INTERNAL_STATS):
+                found[partition] = one
+            return await Response.long_json({"metadata": metadata, "partitions": found})
+        finally:
+            await _free(found, INTERNAL_STATS)
 
 
 async def get_backlog(request: Request) -> Response:
@@ -84,7 +92,9 @@ async def get_backlog(request: Request) -> Response:
     topic = await _topic(request)
     if not isinstance(topic, PersistentTopic):
         raise HttpError(405, "The backlog of a non-persistent topic is not stored")
-    return await Response.long_json(await offline_stats(topic, request.app.broker.broker_id))
+    parts = len(topic.subscriptions) + len(topic.managed_ledger.ledgers)
+    async with request.app.statistics.place(request, PART_BYTES * parts):
+        return await Response.long_json(await offline_stats(topic, request.app.broker.broker_id))
 
 
 # --- what they have in common -----------------------------------------------------------------
@@ -128,10 +138,7 @@ async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, l
 
 
 async def _of_each(
-    request: Request,
-    whole: TopicName,
-    indexes: list[int],
-    ask: Callable[[Request, Topic], Awaitable[Json]],
+    request: Request, whole: TopicName, indexes: list[int], kind: Kind
 ) -> AsyncIterator[tuple[str, Json]]:
     """The answers of partitions, with their names, a few at a time; one that is deleted or unloaded
     meanwhile is left out, as in Pulsar.
@@ -142,7 +149,8 @@ async def _of_each(
         # Each of those that are asked at once would else be in the same turn.
         await slices.pause()
         try:
-            return await ask(request, await request.app.broker.topics.get(name, create=False))
+            topic = await request.app.broker.topics.get(name, create=False)
+            return await kind.tell(request, topic)
         except (TopicNotFound, ServiceNotReady):
             return None
 
@@ -154,32 +162,82 @@ async def _of_each(
                 yield str(name), answer
 
 
-async def _free(found: dict[str, Json]) -> None:
+@asynccontextmanager
+async def _place(
+    request: Request, whole: TopicName, indexes: list[int], kind: Kind
+) -> AsyncIterator[None]:
+    """Room for what all partitions tell: those that are open may have thousands of consumers."""
+    size = PARTITION_BYTES * len(indexes)
+    topics = request.app.broker.topics
+    slices = Slices()
+    for index in indexes:
+        topic = topics.loaded(whole.partition(index))
+        if topic is not None:
+            size += await kind.weigh(request, topic)
+        await slices.pause()
+    async with request.app.statistics.place(request, size):
+        yield
+
+
+async def _free(found: dict[str, Json], kind: Kind) -> None:
     """What was told goes bit by bit: of thousands of partitions it takes tens of milliseconds."""
     slices = Slices()
     while found:
-        found.popitem()
+        await kind.forget(found.popitem()[1])
         await slices.pause()
 
 
-async def _stats_of(request: Request, topic: Topic) -> Json:
+async def _told(request: Request, topic: Topic, kind: Kind) -> Response:
+    """The answer of one topic, where there is room for it."""
+    async with request.app.statistics.place(request, await kind.weigh(request, topic)):
+        told = await kind.tell(request, topic)
+        try:
+            return await Response.long_json(told)
+        finally:
+            await kind.forget(told)
+
+
+class Kind(NamedTuple):
+    """One kind of statistics of a topic: how much they are, what they are, and how they go."""
+
+    weigh: Callable[[Request, Topic], Awaitable[int]]
+    tell: Callable[[Request, Topic], Awaitable[Json]]
+    forget: Callable[[Json], Awaitable[None]]
+
+
+def _asked(request: Request) -> Asked:
     # Pulsar counts exactly only where that is asked for; here it costs nothing.
     request.argument("getPreciseBacklog")
-    asked = Asked(
+    return Asked(
         request.argument("subscriptionBacklogSize"),
         request.argument("getEarliestTimeInBacklog"),
         not request.argument("excludePublishers"),
         not request.argument("excludeConsumers"),
     )
-    broker = request.app.broker
-    return await topic_statistics(topic, asked, broker.broker_id, broker.metadata)
 
 
-async def _internal_stats_of(request: Request, topic: Topic) -> Json:
+async def _weigh_stats(request: Request, topic: Topic) -> int:
+    return await statistics.weigh(topic, _asked(request))
+
+
+async def _tell_stats(request: Request, topic: Topic) -> Json:
     broker = request.app.broker
+    asked = _asked(request)
+    return await statistics.topic_statistics(topic, asked, broker.broker_id, broker.metadata)
+
+
+async def _weigh_internal_stats(request: Request, topic: Topic) -> int:
+    return await internal_stats.weigh(topic)
+
+
+async def _tell_internal_stats(request: Request, topic: Topic) -> Json:
+    broker, schemas = request.app.broker, request.app.broker.topics.schemas
     with_metadata = request.argument("metadata")
-    return await internal_stats(topic, with_metadata, broker.metadata, broker.topics.schemas)
+    return await internal_stats.internal_stats(topic, with_metadata, broker.metadata, schemas)
 
+
+STATS = Kind(_weigh_stats, _tell_stats, statistics.forget)
+INTERNAL_STATS = Kind(_weigh_internal_stats, _tell_internal_stats, internal_stats.forget)
 
 ANY: Json = {"type": "object", "additionalProperties": True}
 WHAT = (

@@ -228,6 +228,7 @@ ENDPOINTS = (
         "The non-persistent topics of a bundle that are in use; of persistent ones it is 405.",
         Answer("The names.", STRINGS),
         namespace_name_of,
+        line="topics",
     ),
     Endpoint(
         "GET",

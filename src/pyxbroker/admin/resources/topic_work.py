@@ -4,7 +4,7 @@ found; for a partitioned topic each of its partitions.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
@@ -144,6 +144,16 @@ async def names_of(request: Request, name: TopicName) -> AsyncIterator[TopicName
         yield name.partition(index)
         # Of a topic that is open, or is not, much is done without waiting for anything.
         await slices.pause()
+
+
+async def check_copies(request: Request, name: TopicName, properties: Mapping[str, str]) -> None:
+    """Whether properties of a subscription can be written into each partition of a topic. Raises
+    HttpError 412.
+    """
+    count = await partitions_of(request, name)
+    trouble = limits.copies_trouble(limits.properties_bytes(properties), count)
+    if trouble is not None:
+        raise HttpError(412, trouble)
 
 
 async def with_each(request: Request, name: TopicName, work: Work) -> None:

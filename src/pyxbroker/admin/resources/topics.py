@@ -259,6 +259,7 @@ ENDPOINTS = (
             Query("bundle", "Topics of this bundle only, such as 0x00000000_0x40000000."),
             SYSTEM_TOPICS,
         ),
+        line="topics",
     ),
     Endpoint(
         "GET",
@@ -269,6 +270,7 @@ ENDPOINTS = (
         Answer("The names.", STRINGS),
         namespace_name_of,
         (SYSTEM_TOPICS,),
+        line="topics",
     ),
     Endpoint(
         "PUT",

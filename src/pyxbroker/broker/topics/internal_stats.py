@@ -9,6 +9,7 @@ from typing import Any
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
+from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
@@ -22,6 +23,11 @@ from pyxbroker.schemas.registry import SchemaRegistry
 
 RANGES_MAX = 1_000  # of a cursor that are told
 LEDGERS_AT_ONCE = 16  # of schemas whose metadata is asked for
+
+# Memory of what is told, with the text that is made of it.
+LEDGER_BYTES = 2 << 10
+CURSOR_BYTES = 4 << 10
+RANGE_BYTES = 120
 NO_LEDGER = {
     "ledgerId": -1,
     "entries": -1,
@@ -44,23 +50,67 @@ STATES = {
 Json = dict[str, Any]
 
 
+async def weigh(topic: Topic) -> int:
+    """About how many bytes what is below a topic takes while it is told."""
+    slices = Slices()
+    size = 0
+    if isinstance(topic, PersistentTopic):
+        managed_ledger = topic.managed_ledger
+        size += LEDGER_BYTES * len(managed_ledger.ledgers)
+        size += 2 * texts_bytes(managed_ledger.properties)
+    for subscription in topic.all_subscriptions():
+        size += CURSOR_BYTES + RANGE_BYTES * min(subscription.acks.holes, RANGES_MAX)
+        await slices.pause()
+    return size
+
+
 async def internal_stats(
     topic: Topic, with_metadata: bool, store: MetadataStore, schemas: SchemaRegistry
 ) -> Json:
-    """with_metadata: what metadata says of each ledger. Raises MetadataError."""
+    """with_metadata: what metadata says of each ledger. To be forgotten by forget(). Raises
+    MetadataError.
+    """
     if not isinstance(topic, PersistentTopic):
         return _of_nothing(topic)
+    answer: Json = {"ledgers": [], "cursors": {}}
+    try:
+        return await _tell(answer, topic, with_metadata, store, schemas)
+    except BaseException:
+        await forget(answer)
+        raise
+
+
+async def forget(answer: Json) -> None:
+    """Lets go of what was told bit by bit: of thousands of ledgers or cursors it takes long."""
+    slices = Slices()
+    ledgers, cursors = answer.get("ledgers", []), answer["cursors"]
+    while ledgers:
+        ledgers.pop()
+        await slices.pause()
+    while cursors:
+        cursors.popitem()
+        await slices.pause()
+
+
+async def _tell(
+    told: Json,
+    topic: PersistentTopic,
+    with_metadata: bool,
+    store: MetadataStore,
+    schemas: SchemaRegistry,
+) -> Json:
+    """Fills the ledgers and cursors of what is told, and adds the rest."""
     managed_ledger = topic.managed_ledger
     current = managed_ledger.current
     slices = Slices()
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
-    ledgers = []
+    ledgers: list[Json] = told["ledgers"]
     for ledger_id in list(managed_ledger.ledger_ids):
         # Others may be trimmed while one of them is told.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
             await slices.pause()
-    cursors: dict[str, Json] = {}
+    cursors: dict[str, Json] = told["cursors"]
     for subscription in topic.all_subscriptions():
         cursors[subscription.name] = _cursor(topic, subscription)
         await slices.pause()

@@ -50,6 +50,7 @@ from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.topics.subscription import Subscription
     from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.topics")
@@ -333,7 +334,8 @@ class PartitionedTopics:
         is completed.
 
         Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
-        more or may not have so many, ServiceNotReady while it is being deleted.
+        more or may not have so many, or so many subscriptions, ServiceNotReady while it is being
+        deleted.
         """
         with self._changing(name):
             found = await self._existing(name)
@@ -353,6 +355,7 @@ class PartitionedTopics:
                     f" {found.target}."
                 )
             if name.is_persistent:
+                await self._copied(name, found.partitions, count)  # whether they may be so many
                 if count > found.target:
                     # Who is interrupted leaves partitions that can be found, and deleted.
                     found = await self._mark(name, found, {GROWING_TO: count})
@@ -365,10 +368,12 @@ class PartitionedTopics:
             fields.pop(GROWING_TO, None)
             await self._finish(name, found._replace(partitions=count, target=count, fields=fields))
 
-    async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
-        """Makes the subscriptions of the first partitions in those from first on, up to count."""
+    async def _copied(self, name: TopicName, first: int, count: int) -> list[Subscription]:
+        """The subscriptions of the first partitions, for those from first on, up to count. Raises
+        PartitionsNotAllowed where that is too much.
+        """
         if first == count:
-            return
+            return []
         wanted: dict[str, int] = {}  # and a partition that has it
 
         async def look(index: int) -> None:
@@ -376,13 +381,31 @@ class PartitionedTopics:
                 wanted.setdefault(each, index)
 
         await each_of(range(first), look)
-        subscriptions = []
+        most = limits.PARTITIONS_SUBSCRIPTIONS_MAX
+        if len(wanted) * (count - first) > most:
+            raise PartitionsNotAllowed(
+                f"Each of {count - first} more partitions would have the {len(wanted)}"
+                f" subscriptions of the topic, and one request may make {most} of them together:"
+                " add fewer partitions, or delete subscriptions."
+            )
+        subscriptions: list[Subscription] = []
+        size = 0
         slices = Slices()
         for each, index in wanted.items():
             topic = await self._topics.get(name.partition(index), create=True)
             if each in topic.subscriptions:
                 subscriptions.append(topic.subscriptions[each])
+                size += limits.properties_bytes(subscriptions[-1].properties)
             await slices.pause()
+        trouble = limits.copies_trouble(size, count - first)
+        if trouble is not None:
+            raise PartitionsNotAllowed(trouble)
+        return subscriptions
+
+    async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
+        """Makes the subscriptions of the first partitions in those from first on, up to count."""
+        # There may be others than before the partitions were made.
+        subscriptions = await self._copied(name, first, count)
 
         from pyxbroker.broker.topics.persistent import PersistentTopic
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
+from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.key_shared import KeySlots
 from pyxbroker.broker.topics.consumer import Consumer
@@ -41,6 +42,11 @@ THROTTLED = {
 
 SORTED_AT_ONCE = 1024  # names of producers
 
+# Memory of what is told, with the text that is made of it.
+SUBSCRIPTION_BYTES = 6 << 10
+COST_FACTOR = 2  # for each byte that a producer or a consumer costs
+RANGE_BYTES = 200  # of hashes
+
 Json = dict[str, Any]
 
 
@@ -53,13 +59,64 @@ class Asked(NamedTuple):
     consumers: bool = True
 
 
+async def weigh(topic: Topic, asked: Asked) -> int:
+    """About how many bytes the statistics of a topic take while they are made."""
+    slices = Slices()
+    size = 0
+    if asked.publishers:
+        for producer in list(topic.producers.values()):
+            size += COST_FACTOR * producer.cost
+            await slices.pause()
+    for subscription in topic.all_subscriptions():
+        size += SUBSCRIPTION_BYTES + 2 * texts_bytes(subscription.properties)
+        if asked.consumers:
+            chooser = subscription.dispatcher.chooser
+            if isinstance(chooser, KeySlots):
+                size += RANGE_BYTES * len(chooser.selector.owners()[0])
+            for consumer in list(subscription.consumers):
+                size += COST_FACTOR * consumer.cost
+                await slices.pause()
+        await slices.pause()
+    return size
+
+
 async def topic_statistics(
     topic: Topic, asked: Asked, owner: str, store: MetadataStore
 ) -> dict[str, Any]:
-    """owner: the id of this broker. Raises LedgerError, MetadataError."""
+    """owner: the id of this broker. To be let go of by forget(). Raises LedgerError,
+    MetadataError.
+    """
+    answer: Json = {"publishers": [], "subscriptions": {}}
+    try:
+        return await _tell(answer, topic, asked, owner, store)
+    except BaseException:
+        await forget(answer)
+        raise
+
+
+async def forget(answer: Json) -> None:
+    """Lets go of what was told bit by bit: of thousands of consumers, or producers, it takes tens
+    of milliseconds.
+    """
+    slices = Slices()
+    publishers, subscriptions = answer.get("publishers", []), answer.get("subscriptions", {})
+    while publishers:
+        publishers.pop()
+        await slices.pause()
+    while subscriptions:
+        _, each = subscriptions.popitem()
+        consumers = each.get("consumers", [])
+        while consumers:
+            consumers.pop()
+            await slices.pause()
+        await slices.pause()
+
+
+async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: MetadataStore) -> Json:
+    """Fills the lists of what is told, and adds the rest."""
     slices = Slices()
     now = time.monotonic()
-    publishers = []
+    publishers: list[Json] = told["publishers"]
     if asked.publishers:
         names = list(topic.producers)
         parts = []
@@ -71,7 +128,7 @@ async def topic_statistics(
             if producer is not None:
                 publishers.append(publisher_statistics(producer, now))
             await slices.pause()
-    subscriptions: dict[str, Json] = {}
+    subscriptions: dict[str, Json] = told["subscriptions"]
     for subscription in topic.all_subscriptions():
         found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
