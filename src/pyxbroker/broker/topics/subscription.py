@@ -6,6 +6,7 @@ import asyncio
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +46,7 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
+TOLD_AT_ONCE = 32  # consumers, of the end of the topic
 FREED_AT_ONCE = 32  # of what is known of entries, in a step of which many are made at once
 
 
@@ -139,6 +141,7 @@ class Subscription:
     throttled: Counter[str] | None = None  # how often which limit held it back, once one did
     drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
     was_used = False  # a consumer came since the topic was opened
+    _end_told: object | None = None  # another one each time that consumers met the end
     _past_sent_ms = 0  # when consumers that are gone were sent something last
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
@@ -389,18 +392,39 @@ class Subscription:
     def _begin_anew(self) -> None:
         self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
-    def tell_end(self) -> None:
-        """The topic is terminated: tells consumers, once each, when nothing is left for them."""
+    def tell_end(self, consumer: Consumer | None = None) -> None:
+        """The topic is terminated: tells consumers, once each, when nothing is left for them.
+
+        consumer: who did something, and may have come after the others were told.
+        """
         if self.cursor.backlog > 0:
-            return
-        for consumer in self.consumers:
-            connection = consumer.connection
-            if not consumer.end_sent and (
-                connection.protocol_version >= VERSION_END
-                and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
-            ):
-                consumer.end_sent = True
-                connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
+            self._end_told = None
+        elif self._end_told is None:
+            self._end_told = end = object()
+            if len(self.consumers) <= TOLD_AT_ONCE:
+                for each in self.consumers:
+                    self._tell_one_end(each)
+            else:
+                self.topic.call_bit_by_bit(self._tellings_of_end(end))
+        elif consumer is not None:
+            # There may be a hundred thousand, each of which does something.
+            self._tell_one_end(consumer)
+
+    def _tellings_of_end(self, end: object) -> Iterator[Callable[[], None]]:
+        """Calls that tell each consumer. Who comes meanwhile is told when it does something."""
+        for consumer in list(self.consumers):
+            if self._end_told is not end:
+                return  # there is something left again, or who met the end since then tells it
+            yield partial(self._tell_one_end, consumer)
+
+    def _tell_one_end(self, consumer: Consumer) -> None:
+        connection = consumer.connection
+        if not (consumer.end_sent or consumer.closed) and (
+            connection.protocol_version >= VERSION_END
+            and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
+        ):
+            consumer.end_sent = True
+            connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     def sent(self) -> tuple[int, int]:
         """Messages and bytes sent to consumers since the topic was opened."""
@@ -508,6 +532,7 @@ class Subscription:
         Nothing happens once the cursor is closed or deleted. Raises CursorClosed, CursorDeleted.
         """
         self.cursor.reset(mark_delete, ack_set)
+        self._end_told = None
         if self.compacted is not None:
             self.compacted.begin_at(compacted_from)
         self.dispatcher.reset()

@@ -162,7 +162,7 @@ class Topic:
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
         if self.subscriptions or self._readers:
-            self._call_bit_by_bit(self._tellings_of(policies))
+            self.call_bit_by_bit(self._tellings_of(policies))
 
     def _tellings_of(self, policies: Policies) -> Iterator[Callable[[], None]]:
         """Calls that tell each dispatcher that these policies are in force. Those that are made
@@ -531,7 +531,7 @@ class Topic:
         and who goes on with what is left of the topic waits for left().
         """
         self.close_producers()
-        self._call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
+        self.call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
 
     def close_producers(self) -> None:
         """Sends producers away, of many some in each turn. Their clients may open them again, and
@@ -542,9 +542,9 @@ class Topic:
                 ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
             )
         producers = list(self.producers.values())
-        self._call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
+        self.call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
 
-    def _call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
+    def call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
         """Makes calls, each for one of many clients or subscriptions: of many some in each turn."""
         self._calls = (*self._calls, calls)
         if len(self._calls) == 1:
@@ -569,7 +569,7 @@ class Topic:
         """Waits until everybody is gone that was sent away."""
         if self._calls:
             told: asyncio.Future[None] = self.loop.create_future()
-            self._call_bit_by_bit(iter((partial(resolve, told, None),)))
+            self.call_bit_by_bit(iter((partial(resolve, told, None),)))
             await told
 
     def close_waiting_producers(self) -> int:
