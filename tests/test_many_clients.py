@@ -5,7 +5,7 @@ done for some in a turn, and what concerns one costs no look at the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ import pytest
 
 from one_bookie import turns as some_turns
 from one_broker import Broker, Client, run
+from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.topics import dimensions, statistics, stats
+from pyxbroker.broker.topics import subscription as topics_subscription
+from pyxbroker.broker.topics import topic as topics_topic
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
@@ -150,5 +154,156 @@ def test_consumers_that_have_something_left_again_are_told_when_that_is_done(
         await client.ack(position, consumer_id=0)
         await topic.left()
         assert len(await told(client)) == MANY - before
+
+    run(tmp_path, scenario)
+
+
+# --- counters and rates -----------------------------------------------------------------------
+
+
+async def clients_of(broker: Broker) -> tuple[Client, Topic, Subscription]:
+    """Many producers, and many consumers of one subscription."""
+    client, topic, subscription = await consumers_of(broker)
+    for number in range(MANY):
+        await client.produce(number, producer_name=f"p{number}")
+    return client, topic, subscription
+
+
+@pytest.mark.usefixtures("no_time")
+def test_rates_of_many_clients_are_noted_for_one_of_them_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await clients_of(broker)
+        turns = Turns()
+        turns.count(monkeypatch, stats, "producer_rates")
+        turns.count(monkeypatch, Consumer, "rates")
+        await broker.topics.upkeep.note_rates()
+        turns.stop()
+        assert sum(turns.done.values()) == 2 * MANY
+        assert turns.most == 1
+
+    run(tmp_path, scenario)
+
+
+def test_what_many_clients_sent_is_summed_up_in_steps_and_who_goes_meanwhile_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_topic, "COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(topics_subscription, "COUNTED_AT_ONCE", 7)
+
+    async def scenario(broker: Broker) -> None:
+        client, topic, subscription = await clients_of(broker)
+        for number in range(MANY):
+            client.publish(0, b"x", number)
+        for number in range(1, MANY):
+            client.flow(1, number)
+        await client.messages(MANY)
+        await subscription.skip_to(topic.last_confirmed)  # who goes leaves nothing to others
+        assert topic.received()[0] == subscription.sent()[0] == MANY
+
+        def count(counting: Steps[tuple[int, int]], gone: Callable[[int], None]) -> None:
+            """At each step two go: one that was counted, and one that was not."""
+            for _ in range(MANY // 7):
+                next(counting)
+                gone(0)
+                gone(-1)
+            with pytest.raises(StopIteration) as end:
+                next(counting)
+            assert end.value.value[0] == MANY
+
+        def close_producer(at: int) -> None:
+            topic.close_producer(list(topic.producers.values())[at])
+
+        def send_away(at: int) -> None:
+            subscription.send_away(subscription.consumers[at])
+
+        count(topic.count_received(), close_producer)
+        count(subscription.count_sent(), send_away)
+        left = MANY - 2 * (MANY // 7)
+        steps = [len(list(each)) for each in (topic.count_received(), subscription.count_sent())]
+        assert steps == [left // 7] * 2
+        assert len(topic.producers) == len(subscription.consumers) == left
+        assert (
+            len(list(topic.count_received())) == len(list(subscription.count_sent())) == left // 7
+        )
+        assert topic.received()[0] == subscription.sent()[0] == MANY
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_what_broker_stats_tell_of_many_clients_is_taken_of_one_of_them_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, topic, subscription = await clients_of(broker)
+        turns = Turns()
+        turns.count(monkeypatch, dimensions, "_some")
+        telling = asyncio.ensure_future(dimensions.dimension_statistics(topic, Slices()))
+        while sum(turns.done.values()) < MANY + MANY // 2:
+            await some_turns(1)
+        # All producers and some consumers have been told. Others go, and are told as they were.
+        topic.close_producers()
+        for each in subscription.consumers[:10]:
+            subscription.send_away(each)
+        found = await telling
+        turns.stop()
+        assert [each["producerName"] for each in found["publishers"]] == sorted(
+            f"p{number}" for number in range(MANY)
+        )
+        consumers = found["subscriptions"]["s"]["consumers"]
+        assert [each.keys() for each in consumers] == [consumers[0].keys()] * MANY
+        assert "bytesOutCounter" not in consumers[0]
+        assert sum(turns.done.values()) > 2 * MANY
+        assert turns.most <= 4  # of a subscription itself, and the first of its consumers
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_statistics_of_consumers_that_come_and_go_meanwhile_tell_of_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, topic, subscription = await clients_of(broker)
+        looked_at: list[Consumer] = []
+        rates = Consumer.rates
+
+        def noted(consumer: Consumer) -> Any:
+            looked_at.append(consumer)
+            return rates(consumer)
+
+        monkeypatch.setattr(Consumer, "rates", noted)
+        before = subscription.consumers[:]
+        asked = statistics.Asked()
+        telling = asyncio.ensure_future(
+            statistics.subscription_statistics(topic, subscription, asked, Slices(), 0.0)
+        )
+        while len(looked_at) < 10:
+            await some_turns(1)
+        for each in before[:5]:
+            subscription.send_away(each)
+        found = await telling
+        assert list(dict.fromkeys(looked_at)) == before
+        assert len(found["consumers"]) == MANY
+
+    run(tmp_path, scenario)
+
+
+def test_what_metrics_tell_of_many_clients_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, topic, _ = await clients_of(broker)
+        monkeypatch.setattr(stats, "CLIENTS_PER_STEP", 7)
+        monkeypatch.setattr(topics_topic, "COUNTED_AT_ONCE", 7)
+        monkeypatch.setattr(topics_subscription, "COUNTED_AT_ONCE", 7)
+        *parts, found = stats.read_stats([topic], stats.Detail(producers=True, consumers=True))
+        # Twice those of each kind, for what they are told of and for the sums of their topic.
+        assert parts == [None] * (4 * (MANY // 7))
+        assert found is not None
+        assert len(found.producer_stats) == MANY
+        assert len(found.subscriptions[0].consumer_stats) == MANY
 
     run(tmp_path, scenario)

@@ -19,7 +19,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, Steps, at_once
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -46,6 +46,7 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
+COUNTED_AT_ONCE = 256  # clients, of which counters are summed up
 TOLD_AT_ONCE = 32  # consumers, of the end of the topic
 FREED_AT_ONCE = 32  # of what is known of entries, in a step of which many are made at once
 
@@ -428,10 +429,18 @@ class Subscription:
 
     def sent(self) -> tuple[int, int]:
         """Messages and bytes sent to consumers since the topic was opened."""
+        return at_once(self.count_sent())
+
+    def count_sent(self) -> Steps[tuple[int, int]]:
+        """The same, of some consumers in a step: those that were there at its begin, whether they
+        go meanwhile or not.
+        """
         messages, size = self._past_msg_out, self._past_bytes_out
-        for each in chain(self.consumers, *self._going):
+        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
             messages += each.msg_out
             size += each.bytes_out
+            if number % COUNTED_AT_ONCE == 0:
+                yield
         return messages, size
 
     def drop_rate(self, now: float) -> float:
@@ -448,11 +457,16 @@ class Subscription:
         [rate] = self.expired_rates.per_second(now, self.expired)
         return rate
 
-    @property
-    def last_sent_ms(self) -> int:
-        """When a consumer was sent something last, in ms since 1970; 0: never."""
-        consumers = chain(self.consumers, *self._going)
-        return max((each.last_sent_ms for each in consumers), default=0) or self._past_sent_ms
+    def look_for_last_sent(self) -> Steps[int]:
+        """When a consumer was sent something last, in ms since 1970; 0: never. It looks at some
+        consumers in a step.
+        """
+        last_ms = 0
+        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+            last_ms = max(last_ms, each.last_sent_ms)
+            if number % COUNTED_AT_ONCE == 0:
+                yield
+        return last_ms or self._past_sent_ms
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool

@@ -22,6 +22,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
+from pyxbroker.base.slices import Steps, at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
@@ -29,6 +30,7 @@ from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import (
+    COUNTED_AT_ONCE,
     Subscription,
     SubscriptionCursor,
     SubscriptionType,
@@ -265,16 +267,32 @@ class Topic:
 
     def received(self) -> tuple[int, int]:
         """Messages and bytes received since the topic was opened."""
+        return at_once(self.count_received())
+
+    def count_received(self) -> Steps[tuple[int, int]]:
+        """The same, of some producers in a step: those that were there at its begin, whether they
+        go meanwhile or not.
+        """
         messages, size = self._past_msg_in, self._past_bytes_in
-        for each in self.producers.values():
+        for number, each in enumerate(list(self.producers.values()), 1):
             messages += each.msg_in
             size += each.bytes_in
+            if number % COUNTED_AT_ONCE == 0:
+                yield
         return messages, size
 
-    @property
-    def got_chunks(self) -> bool:
-        """A chunk of a message was received since the topic was opened."""
-        return self._past_chunks_in > 0 or any(each.chunks_in for each in self.producers.values())
+    def look_for_chunks(self) -> Steps[bool]:
+        """Whether a chunk of a message was received since the topic was opened. It looks at some
+        producers in a step.
+        """
+        if self._past_chunks_in:
+            return True
+        for number, each in enumerate(list(self.producers.values()), 1):
+            if each.chunks_in:
+                return True
+            if number % COUNTED_AT_ONCE == 0:
+                yield
+        return False
 
     def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
         """Who looks at SENDs before they are appended from now on, in that order."""
