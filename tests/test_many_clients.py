@@ -15,12 +15,16 @@ from one_bookie import turns as some_turns
 from one_broker import Broker, Client, run
 from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch import dispatcher
+from pyxbroker.broker.dispatch.limits import Limits
 from pyxbroker.broker.topics import dimensions, statistics, stats
 from pyxbroker.broker.topics import subscription as topics_subscription
 from pyxbroker.broker.topics import topic as topics_topic
 from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.publish_rate import PublishRate
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.policies.values import DispatchRate, Rate
 from shares import over_at_once
 from test_many_subscriptions import Turns, no_time
 
@@ -257,6 +261,11 @@ def test_what_broker_stats_tell_of_many_clients_is_taken_of_one_of_them_in_a_tur
         assert "bytesOutCounter" not in consumers[0]
         assert sum(turns.done.values()) > 2 * MANY
         assert turns.most <= 4  # of a subscription itself, and the first of its consumers
+        turns = Turns()
+        await dimensions.forget(found, Slices())
+        turns.stop()
+        assert turns.number > 2 * MANY
+        assert (found["publishers"], found["subscriptions"]["s"]["consumers"]) == ([], [])
 
     run(tmp_path, scenario)
 
@@ -305,5 +314,99 @@ def test_what_metrics_tell_of_many_clients_is_read_in_parts(
         assert found is not None
         assert len(found.producer_stats) == MANY
         assert len(found.subscriptions[0].consumer_stats) == MANY
+
+    run(tmp_path, scenario)
+
+
+# --- policies ---------------------------------------------------------------------------------
+
+
+def test_of_many_producers_some_are_told_in_a_turn_what_they_may_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, topic, _ = await clients_of(broker)
+        over_at_once(broker.node.turn.more)
+        before = list(topic.producers.values())
+        turns = Turns()
+        turns.count(monkeypatch, PublishRate, "cut_runs")
+        topic.on_policies(topic.policies._replace(publish_rate=Rate(messages=10_000)))
+        await some_turns(MANY // 2)
+        assert 0 < sum(turns.done.values()) < MANY
+        # Some go, another comes, and the rate is another one before all are told of the first.
+        topic.close_producer(before[0])
+        topic.close_producer(before[-1])
+        await client.produce(MANY, producer_name="late")
+        late = topic.producers["late"]
+        told = late.run_messages_max
+        assert told < 10_000
+        topic.on_policies(topic.policies._replace(publish_rate=Rate(messages=20_000)))
+        await topic.left()
+        turns.stop()
+        assert turns.most <= 2  # of the policy, and who comes
+        limits = {each.run_messages_max for each in topic.producers.values()}
+        assert limits == {2 * told}
+
+    run(tmp_path, scenario)
+
+
+def test_of_many_consumers_some_are_told_in_a_turn_what_they_may_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "TOLD_AT_ONCE", 7)
+
+    async def scenario(broker: Broker) -> None:
+        client, topic, subscription = await consumers_of(broker)
+        over_at_once(broker.node.turn.more)
+        before = subscription.consumers[:]
+        turns = Turns()
+        turns.count(monkeypatch, Limits, "tell")
+        rate = DispatchRate(messages=1_000)
+        topic.on_policies(topic.policies._replace(dispatch_rate=rate, unacked_per_consumer_max=1))
+        await some_turns(3)
+        assert 0 < sum(turns.done.values()) < MANY
+        for each in (*before[:5], *before[-5:]):
+            subscription.send_away(each)
+        await client.subscribe(MANY, permits=0)
+        await topic.left()
+        turns.stop()
+        assert turns.most <= 7 + 1  # who comes
+        throttle = subscription.dispatcher.throttle
+        assert throttle is not None
+        assert {each.sent_total for each in subscription.consumers} == {throttle.sent}
+        # Each has one message, which it does not acknowledge, and gets no more.
+        for each in subscription.consumers:
+            client.flow(10, each.consumer_id)
+        await broker.publish(*[b"x"] * (2 * MANY))
+        await client.quiet()
+        assert [each.unacked_messages for each in subscription.consumers] == [1] * (MANY - 9)
+        # What holds them up is gone: all of them go on.
+        topic.on_policies(
+            topic.policies._replace(dispatch_rate=DispatchRate(), unacked_per_consumer_max=0)
+        )
+        await client.messages(2 * MANY)
+        assert {each.sent_total for each in subscription.consumers} == {None}
+
+    run(tmp_path, scenario)
+
+
+def test_consumers_of_a_subscription_that_is_left_are_told_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "TOLD_AT_ONCE", 7)
+
+    async def scenario(broker: Broker) -> None:
+        _, topic, subscription = await consumers_of(broker)
+        over_at_once(broker.node.turn.more)
+        turns = Turns()
+        turns.count(monkeypatch, Limits, "tell")
+        topic.on_policies(topic.policies._replace(dispatch_rate=DispatchRate(messages=1_000)))
+        await some_turns(3)
+        told = sum(turns.done.values())
+        assert 0 < told < MANY
+        subscription.disconnect()
+        await topic.left()
+        turns.stop()
+        assert sum(turns.done.values()) == told
 
     run(tmp_path, scenario)

@@ -163,17 +163,26 @@ class Topic:
             self._resolve_publish()
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
-        if self.subscriptions or self._readers:
-            self.call_bit_by_bit(self._tellings_of(policies))
+        if self.producers or self.subscriptions or self._readers:
+            self.call_bit_by_bit(self._tellings_while(policies))
 
-    def _tellings_of(self, policies: Policies) -> Iterator[Callable[[], None]]:
-        """Calls that tell each dispatcher that these policies are in force. Those that are made
-        meanwhile go by what is in force then.
-        """
-        for subscription in self.all_subscriptions():
+    def _tellings_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
+        """Calls that tell all of these policies, as long as they are in force."""
+        for telling in self._tellings():
             if self.policies is not policies:
                 return  # whatever is in force now is told to all of them
-            yield subscription.dispatcher.on_policies
+            yield telling
+
+    def _tellings(self) -> Iterator[Callable[[], None]]:
+        """Calls that tell producers and dispatchers of what is in force. Those that are made
+        meanwhile go by that.
+        """
+        rate = self._publish_rate
+        if rate is not None:
+            for producer in list(self.producers.values()):
+                yield partial(rate.cut_runs, producer)
+        for subscription in self.all_subscriptions():
+            yield from subscription.dispatcher.tellings_of_policies()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -358,10 +367,7 @@ class Topic:
             from pyxbroker.broker.topics.publish_rate import PublishRate
 
             self._publish_rate = PublishRate(self.turn, self.broker_limits)
-        is_other = self._publish_rate.change(rate)
-        for producer in self.producers.values():
-            self._publish_rate.cut_runs(producer)
-        return is_other
+        return self._publish_rate.change(rate)
 
     def _apply_dispatch_rate(self, policies: Policies) -> None:
         if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:
