@@ -6,7 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +15,16 @@ from one_bookie import SHORT, Node, append, cursor_at, filled, settled, until
 from one_bookie import run as run_node
 from one_bookie import turns as some_turns
 from one_broker import Broker, run
+from pyxbroker.admin.resources import topic_work
 from pyxbroker.base import slices
+from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.topics import expiry, persistent, quotas, topics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
 from pyxbroker.mledger import managed_ledger as mledger
 from pyxbroker.mledger import opening
@@ -413,6 +418,36 @@ def test_many_cursors_are_told_of_limits_one_after_the_other(
         assert turns.most <= 2  # of the first rate, which ends there, and of the second
 
     run_node(tmp_path, scenario)
+
+
+def test_a_request_about_one_of_many_subscriptions_looks_at_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        topic.reader_for("reader", topic.last_confirmed)
+        other = await broker.topic("non-persistent://public/default/t")
+        reader = other.reader_for("s1", topic.last_confirmed)
+
+        def found(name: str, of: Topic = topic) -> Subscription:
+            request = SimpleNamespace(parameters={"subName": name})
+            return topic_work.subscription_of(cast(Any, request), of)
+
+        turns = Turns()
+        turns.count(monkeypatch, Topic, "all_subscriptions")
+        assert found("s1") is topic.subscriptions["s1"]
+        assert found("s1", other) is reader
+        for name in ("reader", "s"):
+            with pytest.raises(SubscriptionNotFound):
+                found(name)
+        topic.subscriptions["s1"].closing = True
+        with pytest.raises(ServiceNotReady):
+            found("s1")
+        topic.subscriptions["s1"].closing = False
+        turns.stop()
+        assert turns.most == 0
+
+    run(tmp_path, scenario)
 
 
 @pytest.mark.usefixtures("no_time")

@@ -465,6 +465,13 @@ class Topic:
         if sum(count_of(address, each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
+    def known(self, name: str) -> Subscription | None:
+        """The durable subscription of that name; of a topic that keeps nothing, whatever it is."""
+        found = self.subscriptions.get(name)
+        if found is None and not self.name.is_persistent:
+            found = self._readers.get(name)
+        return found
+
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
         """A non-durable subscription: it lives as long as its consumer."""
         self.check_open()
