@@ -13,6 +13,7 @@ import pytest
 from harness.apache_records import ApacheRecords
 
 from one_broker import TOPIC, Broker, run
+from pyxbroker.base.slices import at_once
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -27,7 +28,6 @@ from pyxbroker.schemas.values import (
     Schema,
     SchemaType,
     StoredSchema,
-    at_once,
     halves,
     key_value_data,
 )

@@ -6,7 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,16 +15,23 @@ from one_bookie import SHORT, Node, append, cursor_at, filled, settled, until
 from one_bookie import run as run_node
 from one_bookie import turns as some_turns
 from one_broker import Broker, run
+from pyxbroker.admin.resources import topic_work
 from pyxbroker.base import slices
+from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.topics import expiry, persistent, quotas, topics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
+from pyxbroker.mledger import managed_ledger as mledger
 from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
-from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE, ManagedLedger
+from pyxbroker.mledger.state import State
 from pyxbroker.policies.values import DispatchRate
 from shares import over_at_once
 from test_admin_topics import P, Rest
@@ -339,6 +347,107 @@ def test_many_cursors_are_opened_one_after_the_other(
         assert reads.most <= opening.READ_AT_ONCE
 
     run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_many_cursors_are_placed_one_after_the_other_and_learn_that_the_log_fails_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        start = managed_ledger.first_position()
+        names = {f"c{number}" for number in range(MANY)}
+        for name in names:
+            await cursor_at(managed_ledger, name, start)
+        await managed_ledger.close()
+        turns = Turns()
+        place = opening.place_cursor
+
+        def failing(log: ManagedLedger, cursor: Cursor) -> None:
+            place(log, cursor)
+            if sum(turns.done.values()) == MANY // 2:
+                log.fail(State.FAILED, ManagedLedgerError("it failed"))
+
+        monkeypatch.setattr(opening, "place_cursor", failing)
+        turns.count(monkeypatch, opening, "place_cursor")
+        opened = await node.open(SHORT)
+        turns.stop()
+        assert sum(turns.done.values()) == MANY
+        assert turns.most == 1
+        assert set(opened.cursors) == names
+        assert all(each.closed for each in opened.cursors.values())
+
+    run_node(tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("no_time")
+def test_many_cursors_are_told_of_limits_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mledger, "TOLD_AT_ONCE", MANY - 1)
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        start = managed_ledger.first_position()
+        for number in range(MANY):
+            await cursor_at(managed_ledger, f"c{number}", start)
+        told: dict[str, float] = {}
+        on_limits = Cursor.on_limits
+
+        def noted(cursor: Cursor) -> None:
+            rate = told[cursor.name] = managed_ledger.limits.mark_delete_per_s
+            on_limits(cursor)
+            if cursor.name == "c7" and rate == 3.0:
+                managed_ledger.cursors.pop("c8")  # it goes
+
+        monkeypatch.setattr(Cursor, "on_limits", noted)
+        turns = Turns()
+        turns.count(monkeypatch, Cursor, "on_limits")
+        managed_ledger.set_limits(managed_ledger.limits._replace(mark_delete_per_s=2.0))
+        await some_turns(5)
+        assert 0 < len(told) < MANY
+        # Another comes, one goes, and the rate is another one before all are told of the first.
+        await cursor_at(managed_ledger, "late", start)
+        await managed_ledger.cursors[f"c{MANY - 1}"].delete()
+        before = len(told)
+        managed_ledger.set_limits(managed_ledger.limits._replace(mark_delete_per_s=3.0))
+        await managed_ledger.finish_tasks()
+        turns.stop()
+        assert before < MANY
+        assert {told[name] for name in managed_ledger.cursors} == {3.0}
+        assert turns.most <= 2  # of the first rate, which ends there, and of the second
+
+    run_node(tmp_path, scenario)
+
+
+def test_a_request_about_one_of_many_subscriptions_looks_at_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with_subscriptions(broker)
+        topic.reader_for("reader", topic.last_confirmed)
+        other = await broker.topic("non-persistent://public/default/t")
+        reader = other.reader_for("s1", topic.last_confirmed)
+
+        def found(name: str, of: Topic = topic) -> Subscription:
+            request = SimpleNamespace(parameters={"subName": name})
+            return topic_work.subscription_of(cast(Any, request), of)
+
+        turns = Turns()
+        turns.count(monkeypatch, Topic, "all_subscriptions")
+        assert found("s1") is topic.subscriptions["s1"]
+        assert found("s1", other) is reader
+        for name in ("reader", "s"):
+            with pytest.raises(SubscriptionNotFound):
+                found(name)
+        topic.subscriptions["s1"].closing = True
+        with pytest.raises(ServiceNotReady):
+            found("s1")
+        topic.subscriptions["s1"].closing = False
+        turns.stop()
+        assert turns.most == 0
+
+    run(tmp_path, scenario)
 
 
 @pytest.mark.usefixtures("no_time")

@@ -21,6 +21,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
 )
 from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
@@ -38,7 +39,6 @@ from pyxbroker.schemas.values import (
     Schema,
     SchemaType,
     StoredSchema,
-    at_once,
     key_value_data,
 )
 from test_admin_topics import Rest

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base.slices import Steps, T, at_once
 from pyxbroker.schemas import avro, avro_resolution
 from pyxbroker.schemas.avro import NAME_MAX, NESTING_MAX, VALUES_MAX, AvroSchema
-from pyxbroker.schemas.values import NoSchema, Steps, T, at_once
+from pyxbroker.schemas.values import NoSchema
 
 
 def parsed(value: Any) -> AvroSchema:

@@ -10,8 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+"""Work that yields now and then, so that it can be done in slices."""
 
 # Of a turn, for long work of all kinds together; what a step takes comes on top, and commands have
 # a millisecond of their own (pacing.py). Each turn costs a look at the sockets, some 20 us.
@@ -132,3 +138,26 @@ class Slices:
         if began is None:
             began = self._turn.begin(now)
         return now - began < self._slice_s
+
+
+async def in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
+    """Does work that yields now and then; others run in between."""
+    if slices is None:
+        slices = Slices()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        await slices.pause()
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Does work that yields now and then without letting others run."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result

@@ -641,10 +641,9 @@ def _end(managed_ledger: ManagedLedger, ledger_id: int) -> int:
 
 
 def place_cursor(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
-    """Adds a cursor that was recovered. A mark beyond the last entry (entries that were never
-    confirmed) is moved back to it.
+    """Settles where a cursor is that was recovered. A mark beyond the last entry (entries that were
+    never confirmed) is moved back to it.
     """
     if cursor.acks.mark_delete > managed_ledger.last_confirmed:
         cursor.acks.mark_delete_to(*managed_ledger.last_confirmed)
     cursor.acks.advance(managed_ledger.ledger_after)
-    managed_ledger.cursors[cursor.name] = cursor

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import (
@@ -62,6 +63,7 @@ log = get_logger("pyxbroker.mledger")
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 CLOSED_AT_ONCE = 64  # cursors
+TOLD_AT_ONCE = 64  # cursors, of limits
 
 
 class ManagedLedger:
@@ -135,10 +137,23 @@ class ManagedLedger:
         if may_begin and limits.quorums != before.quorums:
             self.state = State.CREATING_LEDGER
             self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
-        is_other_rate = limits.mark_delete_per_s != before.mark_delete_per_s
-        if is_other_rate:
-            for cursor in self.cursors.values():
-                cursor.on_limits()
+        if limits.mark_delete_per_s != before.mark_delete_per_s:
+            if len(self.cursors) <= TOLD_AT_ONCE:
+                for cursor in self.cursors.values():
+                    cursor.on_limits()
+            else:
+                self.spawn(self._tell_cursors(limits.mark_delete_per_s))
+
+    async def _tell_cursors(self, rate: float) -> None:
+        """They are written at another rate, as long as it is that one. Those that are made
+        meanwhile know it.
+        """
+        slices = Slices()
+        for cursor in list(self.cursors.values()):
+            if self.limits.mark_delete_per_s != rate:
+                return  # whatever it is now is told to all of them
+            cursor.on_limits()
+            await slices.pause()
 
     # --- the list -----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import compacted_ledger, positions
-from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, place_cursor, recover_cursor
+from pyxbroker.mledger.cursor import NO_LEDGER, place_cursor, recover_cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -103,7 +103,7 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
         # Nothing else asks for its metadata before somebody reads it; what is published until then
         # would be of another password, and neither of the two opened all of it.
         await patience.ask(partial(managed_ledger.client.check_password, closed))
-    cursors = await _read_cursors(managed_ledger, patience)
+    await _read_cursors(managed_ledger, patience)
     last = _last_position(managed_ledger)
     if terminated is not None:
         managed_ledger.state = State.TERMINATED
@@ -116,8 +116,10 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
         except NotEnoughBookies as error:
             managed_ledger.refuse_for_bookies(error)
     managed_ledger.last_confirmed = last or managed_ledger.first_position()
-    for cursor in cursors:
+    slices = Slices()
+    for cursor in list(managed_ledger.cursors.values()):
         place_cursor(managed_ledger, cursor)
+        await slices.pause()
 
 
 def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
@@ -173,7 +175,8 @@ def _last_position(managed_ledger: ManagedLedger) -> Position | None:
     return Position(last.ledger_id, last.entries - 1)
 
 
-async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> list[Cursor]:
+async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> None:
+    """From then on they are told when the managed ledger fails."""
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
     names = await patience.ask(partial(store.children, path))
@@ -186,7 +189,6 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
             return_exceptions=True,
         )
         await slices.pause()
-    cursors = []
     for encoded, node in zip(names, found, strict=True):
         await slices.pause()
         if node is None:
@@ -206,8 +208,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
                 error=error,
             )
             continue
-        cursors.append(cursor)
-    return cursors
+        managed_ledger.cursors[name] = cursor
 
 
 async def delete_managed_ledger(managed_ledger: ManagedLedger, topic: str = "") -> None:

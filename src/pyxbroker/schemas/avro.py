@@ -1,7 +1,7 @@
 """Avro's schemas: read from JSON as Apache Avro reads them, within bounds.
 
 A schema becomes a graph of nodes: what is named is there once, however often it is referred to, so
-a recursive one is a ring. Reading takes steps (values.Steps), each of some nodes; nesting is
+a recursive one is a ring. Reading takes steps (slices.Steps), each of some nodes; nesting is
 bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names,
 types, fields, defaults and further attributes, but neither `doc` nor `aliases`.
 """
@@ -14,7 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from pyxbroker.schemas.values import NoSchema, Steps
+from pyxbroker.base.slices import Steps
+from pyxbroker.schemas.values import NoSchema
 
 NESTING_MAX = 100
 """Types within types. A reader needs its own stack for each, and 100 is more than anybody nests."""

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyxbroker.base.slices import Steps
 from pyxbroker.schemas.avro import AvroSchema, Node
-from pyxbroker.schemas.values import Steps
 
 PAIRS_MIN = 10_000
 PAIRS_PER_NODE = 50

@@ -8,6 +8,7 @@ SchemaCompatibilityCheck for each type, and its StructSchemaDataValidator.
 from __future__ import annotations
 
 from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema
+from pyxbroker.base.slices import Steps
 from pyxbroker.schemas import avro, avro_resolution
 from pyxbroker.schemas.values import (
     AVRO_FAMILY,
@@ -16,7 +17,6 @@ from pyxbroker.schemas.values import (
     NoSchema,
     Schema,
     SchemaType,
-    Steps,
     halves,
 )
 

@@ -14,7 +14,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from pyxbroker.schemas.values import NoSchema, Steps
+from pyxbroker.base.slices import Steps
+from pyxbroker.schemas.values import NoSchema
 
 NAMES_PER_STEP = 500
 FILES_MAX = 1000

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyxbroker.base.slices import Steps
 from pyxbroker.metadata.protobuf_records import MalformedRecord, parse, text_of
 from pyxbroker.proto import SchemaRegistryFormat, SchemaStorageFormat
-from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, Steps, StoredSchema
+from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, StoredSchema
 
 FIRST = IndexEntry(0, -1, -1, b"")
 """What the entry of a first version names as the one before it."""

@@ -13,19 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from pyxbroker.base.errors import IncompatibleSchema
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.metadata.turns import Turns
 from pyxbroker.schemas import compatibility
 from pyxbroker.schemas.storage import SchemaStorage, Versions
-from pyxbroker.schemas.values import (
-    IndexEntry,
-    Schema,
-    SchemaType,
-    StoredSchema,
-    in_slices,
-)
+from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, StoredSchema
 
 NOT_FOUND = -1
 """The version of a schema that is not there."""

@@ -15,6 +15,7 @@ from functools import partial
 
 from pyxbroker.base.errors import IncompatibleSchema
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import in_slices
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
@@ -23,13 +24,7 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
 from pyxbroker.schemas import records
-from pyxbroker.schemas.values import (
-    VERSIONS_MAX,
-    IndexEntry,
-    SchemaType,
-    StoredSchema,
-    in_slices,
-)
+from pyxbroker.schemas.values import VERSIONS_MAX, IndexEntry, SchemaType, StoredSchema
 
 log = get_logger("pyxbroker.schemas")
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Generator
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
-
-from pyxbroker.base.slices import Slices
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work that yields now and then, so that it can be done in slices."""
+from typing import NamedTuple
 
 SCHEMA_BYTES_MAX = 256 << 10
 VERSIONS_MAX = 10_000
@@ -142,25 +135,3 @@ def _type_of(name: str | None) -> SchemaType:
 def version_bytes(version: int) -> bytes:
     """A version as it is on the wire."""
     return version.to_bytes(8, "big", signed=True)
-
-
-async def in_slices(steps: Steps[T]) -> T:
-    """Does work that yields now and then; others run in between."""
-    slices = Slices()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        await slices.pause()
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Does work that yields now and then without letting others run."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result

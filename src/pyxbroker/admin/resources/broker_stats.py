@@ -23,7 +23,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
-from pyxbroker.broker.topics.dimensions import dimension_statistics
+from pyxbroker.broker.topics.dimensions import dimension_statistics, forget
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.stats import TopicStats, read_stats
@@ -217,8 +217,10 @@ async def _written(
                     topic = topics.loaded(name)
                     if topic is None:
                         continue
-                    text = await to_json_in_slices(await dimension_statistics(topic, slices))
+                    found = await dimension_statistics(topic, slices)
                     del topic
+                    text = await to_json_in_slices(found)
+                    await forget(found, slices)
                     yield _comma(told) + to_json(str(name)) + b":"
                     yield text
                     told += 1

@@ -80,11 +80,11 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
     Raises SubscriptionNotFound, ServiceNotReady while it is deleted or moved.
     """
     name = request.parameters["subName"]
-    for each in topic.all_subscriptions():
-        if each.name == name and (each.is_durable or not topic.name.is_persistent):
-            each.check_settled()
-            return each
-    raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    found = topic.known(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    found.check_settled()
+    return found
 
 
 def new_subscription_of(request: Request) -> str:

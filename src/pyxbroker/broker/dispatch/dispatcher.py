@@ -10,7 +10,7 @@ Mirrors PersistentDispatcherMultipleConsumers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher within one turn
+TOLD_AT_ONCE = 32  # consumers, of policies
 STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
 
 
@@ -142,14 +143,40 @@ class Dispatcher:
             and not self.replay.is_full
         )
 
+    def tellings_of_policies(self) -> Iterator[Callable[[], None]]:
+        """Calls by which it takes over the topic's policies, which have changed: what was blocked
+        by one may go on. Consumers that come meanwhile go by what is in force.
+        """
+        consumers = self.consumers[:]
+        if len(consumers) <= TOLD_AT_ONCE:
+            yield self.on_policies
+            return
+        yield self._on_policies
+        for at in range(0, len(consumers), TOLD_AT_ONCE):
+            yield partial(self._tell_consumers, consumers[at : at + TOLD_AT_ONCE])
+        yield self.wake
+
     def on_policies(self) -> None:
-        """The topic's policies have changed: what was blocked by one may go on."""
+        """The same at once."""
+        self._on_policies()
+        self._tell_consumers(self.consumers)
+        self.wake()
+
+    def _on_policies(self) -> None:
         self.chooser.on_policies()
         if self.replay is not None:
-            self.limits.on_policies(self.consumers)
+            self.limits.on_policies()
             self.replay.on_policies()
         self._apply_rates()
-        self.wake()
+
+    def _tell_consumers(self, consumers: list[Consumer]) -> None:
+        if self._abandoned:
+            return  # and they are not its own any more
+        sent_total = None if self.throttle is None else self.throttle.sent
+        for consumer in consumers:
+            consumer.sent_total = sent_total
+            if self.replay is not None:
+                self.limits.tell(consumer)
 
     def _apply_rates(self) -> None:
         throttle = self.throttle
@@ -164,8 +191,6 @@ class Dispatcher:
         if not is_limit:
             throttle.retire()
         self.throttle = throttle if is_limit else None
-        for consumer in self.consumers:
-            consumer.sent_total = throttle.sent if is_limit else None
 
     def let_go(self, consumer: Consumer) -> list[FreedDict]:
         """It is abandoned, and leaves one of those that were its consumers. What that one had, for

@@ -38,15 +38,16 @@ class Limits:
 
     def hold_for(self, consumer: Consumer) -> None:
         """What a consumer has unacknowledged counts from now on."""
-        consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
+        self.tell(consumer)
         consumer.unacked_total = self.unacked
 
-    def on_policies(self, consumers: list[Consumer]) -> None:
-        """The topic's policies have changed."""
-        policies = self._dispatcher.topic.policies
-        self.unacked.set_limit(policies.unacked_per_subscription_max)
-        for consumer in consumers:
-            consumer.set_unacked_max(policies.unacked_per_consumer_max)
+    def on_policies(self) -> None:
+        """The topic's policies have changed; consumers are told one by one."""
+        self.unacked.set_limit(self._dispatcher.topic.policies.unacked_per_subscription_max)
+
+    def tell(self, consumer: Consumer) -> None:
+        """What a consumer may have unacknowledged is what policies say now."""
+        consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
 
     def can_take(self, consumer: Consumer) -> bool:
         """Whether a consumer can get entries now; if not for its permits, it wakes us later."""

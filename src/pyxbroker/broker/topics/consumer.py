@@ -110,7 +110,7 @@ class Consumer(ConsumerState):
         # One write may bring a FLOW for each of thousands of subscriptions with a backlog.
         subscription.topic.turn.more.run(subscription.dispatcher.wake)
         if subscription.topic.is_terminated:
-            subscription.tell_end()
+            subscription.tell_end(self)
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
         """ACK: positions this consumer is done with; with a request id the client wants an
@@ -126,7 +126,7 @@ class Consumer(ConsumerState):
         forgotten = acks.refused
         refusal = subscription.acknowledge(self, run, cumulative, has_txn)
         if subscription.topic.is_terminated:
-            subscription.tell_end()
+            subscription.tell_end(self)
         if request_id is None:
             return
         if refusal is not None:

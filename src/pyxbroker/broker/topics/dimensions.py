@@ -8,10 +8,12 @@ import time
 from typing import Any
 
 from pyxbroker.base.slices import Slices
+from pyxbroker.broker.topics.expiry import slowest_of
 from pyxbroker.broker.topics.internal_stats import entries_since, pending_adds
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import (
     Asked,
+    producers_by_name,
     publisher_statistics,
     rates_and_sizes,
     subscription_statistics,
@@ -39,19 +41,18 @@ FILTERS = tuple(f"filter{each}MsgCount" for each in ("Processed", "Accepted", "R
 
 
 async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
-    """One topic that is open."""
+    """One topic that is open. To be let go of by forget()."""
     now = time.monotonic()
     publishers = []
-    for producer in sorted(topic.producers.values(), key=lambda each: each.name):
+    async for producer in producers_by_name(topic, slices):
         publishers.append(_some(publisher_statistics(producer, now), PUBLISHER))
-        await slices.pause()
     found: dict[str, Json] = {}
     told: dict[str, Json] = {}
     for each in topic.all_subscriptions():
         found[each.name] = await subscription_statistics(topic, each, ASKED, slices, now)
-        told[each.name] = _subscription(topic, each, found[each.name])
+        told[each.name] = await _subscription(topic, each, found[each.name], slices)
         await slices.pause()
-    whole = rates_and_sizes(topic, list(found.values()), now)
+    whole = await rates_and_sizes(topic, found, slices, now)
     answer: Json = {
         "publishers": publishers,
         "replication": {},
@@ -65,16 +66,33 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
         **_some(whole, ("msgThroughputIn", "msgThroughputOut")),
     }
     if isinstance(topic, PersistentTopic):
-        marks = [each.acks.mark_delete for each in topic.subscriptions.values()]
+        slowest = await slowest_of(list(topic.subscriptions.values()))
         answer["storageSize"] = whole["storageSize"]
-        answer["backlogSize"] = topic.bytes_after(min(marks)) if marks else 0
+        answer["backlogSize"] = 0 if slowest is None else topic.bytes_after(slowest.mark)
         answer["pendingAddEntriesCount"] = pending_adds(topic)
     return answer | {"filteredEntriesCount": 0}
 
 
-def _subscription(topic: Topic, subscription: Subscription, found: Json) -> Json:
-    answer: Json = {"consumers": [_some(each, CONSUMER) for each in found["consumers"]]}
-    answer |= _some(found, RATES)
+async def forget(answer: Json, slices: Slices) -> None:
+    """Lets go of what was told one by one: of a hundred thousand consumers it takes long."""
+    for each in answer["subscriptions"].values():
+        while each["consumers"]:
+            each["consumers"].pop()
+            await slices.pause()
+    while answer["publishers"]:
+        answer["publishers"].pop()
+        await slices.pause()
+
+
+async def _subscription(
+    topic: Topic, subscription: Subscription, found: Json, slices: Slices
+) -> Json:
+    consumers = found.pop("consumers")
+    for at, each in enumerate(consumers):
+        # What is not told is let go of one by one.
+        consumers[at] = _some(each, CONSUMER)
+        await slices.pause()
+    answer: Json = {"consumers": consumers, **_some(found, RATES)}
     if isinstance(topic, PersistentTopic):
         since = entries_since(topic, subscription)
         answer["numberOfEntriesSinceFirstNotAckedMessage"] = since

@@ -749,6 +749,7 @@ class PersistentTopic(Topic):
         for subscription in self.all_subscriptions():
             self.turn.run(subscription.tell_end)
             await slices.pause()
+        await self.left()
 
     async def delete(self) -> None:
         assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
@@ -39,6 +40,12 @@ LIMITS = ("SubscriptionLimit", "TopicLimit", "BrokerLimit")
 THROTTLED = {
     f"dispatchThrottled{what}EventsBy{limit}": 0 for limit in LIMITS for what in ("Msg", "Bytes")
 }
+OUTGOING = ("msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter")
+DELETED_AND_DELAYED = (
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+    "delayedMessageIndexSizeInBytes",
+)
 
 SORTED_AT_ONCE = 1024  # names of producers
 
@@ -118,22 +125,14 @@ async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: Metad
     now = time.monotonic()
     publishers: list[Json] = told["publishers"]
     if asked.publishers:
-        names = list(topic.producers)
-        parts = []
-        for at in range(0, len(names), SORTED_AT_ONCE):
-            parts.append(sorted(names[at : at + SORTED_AT_ONCE]))
-            await slices.pause()
-        for name in heapq.merge(*parts):
-            producer = topic.producers.get(name)
-            if producer is not None:
-                publishers.append(publisher_statistics(producer, now))
-            await slices.pause()
+        async for producer in producers_by_name(topic, slices):
+            publishers.append(publisher_statistics(producer, now))
     subscriptions: dict[str, Json] = told["subscriptions"]
     for subscription in topic.all_subscriptions():
         found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
         await slices.pause()
-    answer = rates_and_sizes(topic, list(subscriptions.values()), now)
+    answer = await rates_and_sizes(topic, subscriptions, slices, now)
     answer |= await _backlog(topic, subscriptions, asked)
     answer["publishers"] = publishers
     answer["waitingPublishers"] = 0 if topic.access is None else topic.access.waiting
@@ -143,12 +142,12 @@ async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: Metad
         answer["deduplicationStatus"] = "Disabled" if topic.deduplication is None else "Enabled"
     if topic.epoch is not None:
         answer["topicEpoch"] = topic.epoch
-    answer |= _sums_of(list(subscriptions.values()))
+    answer |= await _sums_of(subscriptions, DELETED_AND_DELAYED, slices)
     answer["compaction"] = _compaction(topic)
     answer["ownerBroker"] = owner
     answer |= await _times(topic, store)
     if not topic.name.is_persistent:
-        answer["msgDropRate"] = sum(each["msgDropRate"] for each in subscriptions.values())
+        answer |= await _sums_of(subscriptions, ("msgDropRate",), slices)
     return answer
 
 
@@ -165,22 +164,39 @@ def _compaction(topic: Topic) -> Json:
     }
 
 
-def rates_and_sizes(topic: Topic, subscriptions: list[Json], now: float) -> Json:
-    messages, size = topic.received()
-    rate, throughput, _, _ = topic_rates(topic, now)
+async def producers_by_name(topic: Topic, slices: Slices) -> AsyncIterator[Producer]:
+    """The producers that there are, and are still there when it is their turn."""
+    names = list(topic.producers)
+    parts = []
+    for at in range(0, len(names), SORTED_AT_ONCE):
+        parts.append(sorted(names[at : at + SORTED_AT_ONCE]))
+        await slices.pause()
+    for name in heapq.merge(*parts):
+        producer = topic.producers.get(name)
+        if producer is not None:
+            yield producer
+        await slices.pause()
+
+
+async def rates_and_sizes(
+    topic: Topic, subscriptions: dict[str, Json], slices: Slices, now: float
+) -> Json:
+    messages, size = received = await in_slices(topic.count_received(), slices)
+    rate, throughput, _, _ = topic_rates(topic, now, received)
+    outgoing = await _sums_of(subscriptions, OUTGOING, slices)
     return {
         "msgRateIn": rate,
         "msgThroughputIn": throughput,
-        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions) or 0.0,
-        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions) or 0.0,
+        "msgRateOut": outgoing["msgRateOut"] or 0.0,
+        "msgThroughputOut": outgoing["msgThroughputOut"] or 0.0,
         "bytesInCounter": size,
         "msgInCounter": messages,
         "systemTopicBytesInCounter": size if topic.name.is_system else 0,
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in subscriptions),
-        "msgOutCounter": sum(each["msgOutCounter"] for each in subscriptions),
+        "bytesOutCounter": outgoing["bytesOutCounter"],
+        "msgOutCounter": outgoing["msgOutCounter"],
         "bytesOutInternalCounter": 0,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "msgChunkPublished": topic.got_chunks,
+        "msgChunkPublished": await in_slices(topic.look_for_chunks(), slices),
         "storageSize": topic.storage_size,
     }
 
@@ -223,13 +239,13 @@ async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -
     }
 
 
-def _sums_of(subscriptions: list[Json]) -> Json:
-    names = (
-        "nonContiguousDeletedMessagesRanges",
-        "nonContiguousDeletedMessagesRangesSerializedSize",
-        "delayedMessageIndexSizeInBytes",
-    )
-    return {name: sum(each[name] for each in subscriptions) for name in names}
+async def _sums_of(subscriptions: dict[str, Json], names: Sequence[str], slices: Slices) -> Json:
+    sums: Json = dict.fromkeys(names, 0)
+    for each in subscriptions.values():
+        for name in names:
+            sums[name] += each[name]
+        await slices.pause()
+    return sums
 
 
 async def _times(topic: Topic, store: MetadataStore) -> Json:
@@ -275,19 +291,24 @@ def publisher_statistics(producer: Producer, now: float) -> Json:
 async def subscription_statistics(
     topic: Topic, subscription: Subscription, asked: Asked, slices: Slices, now: float
 ) -> Json:
-    messages, size = subscription.sent()
+    messages, size = await in_slices(subscription.count_sent(), slices)
     rate, throughput = per_second(subscription, now, messages, size)
+    last_sent_ms = await in_slices(subscription.look_for_last_sent(), slices)
     consumers = []
     redelivered = acked = chunks = 0.0
+    unacked_messages = 0
     chooser = subscription.dispatcher.chooser
     slots = chooser if isinstance(chooser, KeySlots) else None
     ranges_of = None if slots is None else await slots.ranges_by_slot(slices)
     draining_of = {} if slots is None else await _draining(slots, slices)
-    for each in subscription.consumers:
+    # Some may come and go meanwhile.
+    for each in subscription.consumers[:]:
         rates = each.rates()
         redelivered += rates.redelivered
         acked += rates.acked
         chunks += rates.chunks
+        if each.tracks_pending:
+            unacked_messages += each.unacked_messages
         if asked.consumers:
             consumers.append(_consumer(each, ranges_of, draining_of))
         await slices.pause()
@@ -299,8 +320,8 @@ async def subscription_statistics(
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
         "chunkedMessageRate": chunks,
-        **await _left(topic, subscription, asked),
-        **_history(subscription, now),
+        **await _left(topic, subscription, asked, unacked_messages),
+        **_history(subscription, now, last_sent_ms),
         "consumers": consumers,
         **_kind(subscription, slots),
         **_acknowledged(subscription, slots, draining_of),
@@ -310,7 +331,9 @@ async def subscription_statistics(
     return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
 
 
-async def _left(topic: Topic, subscription: Subscription, asked: Asked) -> Json:
+async def _left(
+    topic: Topic, subscription: Subscription, asked: Asked, unacked_messages: int
+) -> Json:
     """What is still to be sent or acknowledged, and to whom."""
     backlog_size, earliest_ms = await _behind(topic, subscription, asked)
     dispatcher = subscription.dispatcher
@@ -324,9 +347,7 @@ async def _left(topic: Topic, subscription: Subscription, asked: Asked) -> Json:
         "blockedSubscriptionOnUnackedMsgs": dispatcher.limits.unacked.blocked,
         "msgDelayed": delayed,
         "msgInReplay": 0 if replay is None else len(replay.positions),
-        "unackedMessages": sum(
-            each.unacked_messages for each in subscription.consumers if each.tracks_pending
-        ),
+        "unackedMessages": unacked_messages,
         "type": str(subscription.kind) if subscription.was_used else "None",
     }
     active = _active(subscription)
@@ -335,7 +356,7 @@ async def _left(topic: Topic, subscription: Subscription, asked: Asked) -> Json:
     return answer
 
 
-def _history(subscription: Subscription, now: float) -> Json:
+def _history(subscription: Subscription, now: float, last_sent_ms: int) -> Json:
     """What has expired, and when something happened last."""
     return {
         "msgRateExpired": subscription.expired_rate(now),
@@ -343,7 +364,7 @@ def _history(subscription: Subscription, now: float) -> Json:
         "totalMsgExpired": subscription.expired,
         "lastExpireTimestamp": _ms(subscription.last_expired_s),
         "lastConsumedFlowTimestamp": _ms(subscription.last_flow_s),
-        "lastConsumedTimestamp": subscription.last_sent_ms,
+        "lastConsumedTimestamp": last_sent_ms,
         "lastAckedTimestamp": _ms(subscription.last_acked_s),
         "lastMarkDeleteAdvancedTimestamp": _ms(subscription.last_advanced_s),
     }

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.rates import Rates
+from pyxbroker.base.slices import Steps
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.subscription import COUNTED_AT_ONCE, Subscription
 from pyxbroker.broker.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32
+CLIENTS_PER_STEP = 32
 
 
 class ConsumerStats(NamedTuple):
@@ -121,13 +123,17 @@ def read_stats(topics: Iterable[Topic], detail: Detail = NO_DETAIL) -> Iterator[
         subscriptions: list[SubscriptionStats] = []
         slowest = 0
         for each in topic.all_subscriptions():
-            stats = _subscription_stats(each, detail)
+            stats = yield from _subscription_stats(each, detail)
             subscriptions.append(stats)
             if stats.backlog > slowest and each.is_durable:
                 slowest = stats.backlog
             if len(subscriptions) % SUBSCRIPTIONS_PER_STEP == 0:
                 yield None
-        yield _topic_stats(topic, tuple(subscriptions), slowest, detail)
+        now = time.monotonic()
+        received = yield from topic.count_received()
+        producers = (yield from _producers(topic, now)) if detail.producers else ()
+        outgoing = (yield from _outgoing(subscriptions)) if subscriptions else NOTHING_GOES_OUT
+        yield _topic_stats(topic, now, received, tuple(subscriptions), outgoing, slowest, producers)
 
 
 def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
@@ -137,18 +143,22 @@ def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
 
 
 def _topic_stats(
-    topic: Topic, subscriptions: tuple[SubscriptionStats, ...], slowest: int, detail: Detail
+    topic: Topic,
+    now: float,
+    received: tuple[int, int],
+    subscriptions: tuple[SubscriptionStats, ...],
+    outgoing: Outgoing,
+    slowest: int,
+    producers: tuple[ProducerStats, ...],
 ) -> TopicStats:
     name = topic.name
-    now = time.monotonic()
-    msg_in, bytes_in = topic.received()
-    rate_in, throughput_in, write_rate, read_rate = topic_rates(topic, now)
+    msg_in, bytes_in = received
+    rate_in, throughput_in, write_rate, read_rate = topic_rates(topic, now, received)
     policies = topic.policies
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
     entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
-    outgoing = _outgoing(subscriptions) if subscriptions else NOTHING_GOES_OUT
     consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed = outgoing
     return TopicStats(
         str(name),
@@ -175,7 +185,7 @@ def _topic_stats(
         policies.backlog_age.limit,
         topic.last_adds(),
         subscriptions,
-        _producers(topic, now) if detail.producers else (),
+        producers,
         None if topic.compaction is None else _compaction(topic, topic.compaction),
     )
 
@@ -192,12 +202,11 @@ def _compaction(topic: Topic, compaction: Compaction) -> CompactionStats:
     )
 
 
-NOTHING_GOES_OUT = (0, 0, 0, 0.0, 0.0, 0, 0)
+Outgoing = tuple[int, int, int, float, float, int, int]
+NOTHING_GOES_OUT: Outgoing = (0, 0, 0, 0.0, 0.0, 0, 0)
 
 
-def _outgoing(
-    subscriptions: tuple[SubscriptionStats, ...],
-) -> tuple[int, int, int, float, float, int, int]:
+def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
     """The sums that a topic has of its subscriptions."""
     if len(subscriptions) == 1:
         [only] = subscriptions
@@ -210,21 +219,32 @@ def _outgoing(
             only.backlog,
             only.delayed,
         )
-    return (
-        sum(each.consumers for each in subscriptions),
-        sum(each.msg_out for each in subscriptions),
-        sum(each.bytes_out for each in subscriptions),
-        sum(each.rate_out for each in subscriptions),
-        sum(each.throughput_out for each in subscriptions),
-        sum(each.backlog for each in subscriptions),
-        sum(each.delayed for each in subscriptions),
-    )
+    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed = NOTHING_GOES_OUT
+    for number, each in enumerate(subscriptions, 1):
+        consumers += each.consumers
+        msg_out += each.msg_out
+        bytes_out += each.bytes_out
+        rate_out += each.rate_out
+        throughput_out += each.throughput_out
+        backlog += each.backlog
+        delayed += each.delayed
+        if number % COUNTED_AT_ONCE == 0:
+            yield
+    return consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed
 
 
-def _subscription_stats(subscription: Subscription, detail: Detail) -> SubscriptionStats:
-    consumers = subscription.consumers
+def _subscription_stats(subscription: Subscription, detail: Detail) -> Steps[SubscriptionStats]:
+    consumers = subscription.consumers[:]
     now = time.monotonic()
-    msg_out, bytes_out = subscription.sent()
+    msg_out, bytes_out = yield from subscription.count_sent()
+    unacked_messages = 0
+    consumer_stats: list[ConsumerStats] = []
+    for number, each in enumerate(consumers, 1):
+        unacked_messages += each.unacked_messages
+        if detail.consumers:
+            consumer_stats.append(_consumer_stats(each))
+        if number % CLIENTS_PER_STEP == 0:
+            yield
     rate_out, throughput_out = per_second(subscription, now, msg_out, bytes_out)
     backlog, delayed = subscription.backlog, subscription.dispatcher.delayed_entries
     return SubscriptionStats(
@@ -233,14 +253,14 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
         backlog,
         backlog - delayed,
         delayed,
-        sum(each.unacked_messages for each in consumers) if consumers else 0,
+        unacked_messages,
         msg_out,
         bytes_out,
         rate_out,
         throughput_out,
         subscription.msg_drop,
         subscription.dispatcher.stopped_by_damage,
-        tuple(map(_consumer_stats, consumers)) if detail.consumers else (),
+        tuple(consumer_stats),
     )
 
 
@@ -261,8 +281,13 @@ def _consumer_stats(consumer: Consumer) -> ConsumerStats:
     )
 
 
-def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
-    return tuple(_producer_stats(each, now) for each in topic.producers.values())
+def _producers(topic: Topic, now: float) -> Steps[tuple[ProducerStats, ...]]:
+    found: list[ProducerStats] = []
+    for each in list(topic.producers.values()):
+        found.append(_producer_stats(each, now))
+        if len(found) % CLIENTS_PER_STEP == 0:
+            yield
+    return tuple(found)
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:
@@ -271,22 +296,27 @@ def _producer_stats(producer: Producer, now: float) -> ProducerStats:
     return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)
 
 
-def note_rates(topic: Topic, now: float) -> None:
-    """Lets a minute of rates end, so that who asks next is told of the last one."""
-    topic_rates(topic, now)
-    for producer in topic.producers.values():
+def note_rates(topic: Topic, now: float) -> Steps[None]:
+    """Lets a minute of rates end, so that who asks next is told of the last one: of a topic, or of
+    one or a few of its clients and subscriptions in a step. Who goes meanwhile is of no interest.
+    """
+    topic_rates(topic, now, (yield from topic.count_received()))
+    for producer in list(topic.producers.values()):
         producer_rates(producer, now)
+        yield
     for subscription in topic.all_subscriptions():
-        per_second(subscription, now, *subscription.sent())
+        per_second(subscription, now, *(yield from subscription.count_sent()))
         if subscription.expired_rates is not None:
             subscription.expired_rate(now)
-        for consumer in subscription.consumers:
+        yield
+        for consumer in subscription.consumers[:]:
             consumer.rates()
+            yield
 
 
-def topic_rates(topic: Topic, now: float) -> tuple[float, ...]:
+def topic_rates(topic: Topic, now: float, received: tuple[int, int]) -> tuple[float, ...]:
     """Messages and bytes that came, entries that were written and that were read."""
-    return per_second(topic, now, *topic.received(), topic.entries_added, topic.entries_read)
+    return per_second(topic, now, *received, topic.entries_added, topic.entries_read)
 
 
 def producer_rates(producer: Producer, now: float) -> tuple[float, ...]:

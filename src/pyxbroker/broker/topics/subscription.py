@@ -6,6 +6,7 @@ import asyncio
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, Steps, at_once
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -45,6 +46,8 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
+COUNTED_AT_ONCE = 256  # clients, of which counters are summed up
+TOLD_AT_ONCE = 32  # consumers, of the end of the topic
 FREED_AT_ONCE = 32  # of what is known of entries, in a step of which many are made at once
 
 
@@ -139,6 +142,7 @@ class Subscription:
     throttled: Counter[str] | None = None  # how often which limit held it back, once one did
     drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
     was_used = False  # a consumer came since the topic was opened
+    _end_told: object | None = None  # another one each time that consumers met the end
     _past_sent_ms = 0  # when consumers that are gone were sent something last
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
@@ -389,25 +393,54 @@ class Subscription:
     def _begin_anew(self) -> None:
         self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
-    def tell_end(self) -> None:
-        """The topic is terminated: tells consumers, once each, when nothing is left for them."""
+    def tell_end(self, consumer: Consumer | None = None) -> None:
+        """The topic is terminated: tells consumers, once each, when nothing is left for them.
+
+        consumer: who did something, and may have come after the others were told.
+        """
         if self.cursor.backlog > 0:
-            return
-        for consumer in self.consumers:
-            connection = consumer.connection
-            if not consumer.end_sent and (
-                connection.protocol_version >= VERSION_END
-                and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
-            ):
-                consumer.end_sent = True
-                connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
+            self._end_told = None
+        elif self._end_told is None:
+            self._end_told = end = object()
+            if len(self.consumers) <= TOLD_AT_ONCE:
+                for each in self.consumers:
+                    self._tell_one_end(each)
+            else:
+                self.topic.call_bit_by_bit(self._tellings_of_end(end))
+        elif consumer is not None:
+            # There may be a hundred thousand, each of which does something.
+            self._tell_one_end(consumer)
+
+    def _tellings_of_end(self, end: object) -> Iterator[Callable[[], None]]:
+        """Calls that tell each consumer. Who comes meanwhile is told when it does something."""
+        for consumer in list(self.consumers):
+            if self._end_told is not end:
+                return  # there is something left again, or who met the end since then tells it
+            yield partial(self._tell_one_end, consumer)
+
+    def _tell_one_end(self, consumer: Consumer) -> None:
+        connection = consumer.connection
+        if not (consumer.end_sent or consumer.closed) and (
+            connection.protocol_version >= VERSION_END
+            and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
+        ):
+            consumer.end_sent = True
+            connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     def sent(self) -> tuple[int, int]:
         """Messages and bytes sent to consumers since the topic was opened."""
+        return at_once(self.count_sent())
+
+    def count_sent(self) -> Steps[tuple[int, int]]:
+        """The same, of some consumers in a step: those that were there at its begin, whether they
+        go meanwhile or not.
+        """
         messages, size = self._past_msg_out, self._past_bytes_out
-        for each in chain(self.consumers, *self._going):
+        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
             messages += each.msg_out
             size += each.bytes_out
+            if number % COUNTED_AT_ONCE == 0:
+                yield
         return messages, size
 
     def drop_rate(self, now: float) -> float:
@@ -424,11 +457,16 @@ class Subscription:
         [rate] = self.expired_rates.per_second(now, self.expired)
         return rate
 
-    @property
-    def last_sent_ms(self) -> int:
-        """When a consumer was sent something last, in ms since 1970; 0: never."""
-        consumers = chain(self.consumers, *self._going)
-        return max((each.last_sent_ms for each in consumers), default=0) or self._past_sent_ms
+    def look_for_last_sent(self) -> Steps[int]:
+        """When a consumer was sent something last, in ms since 1970; 0: never. It looks at some
+        consumers in a step.
+        """
+        last_ms = 0
+        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+            last_ms = max(last_ms, each.last_sent_ms)
+            if number % COUNTED_AT_ONCE == 0:
+                yield
+        return last_ms or self._past_sent_ms
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
@@ -508,6 +546,7 @@ class Subscription:
         Nothing happens once the cursor is closed or deleted. Raises CursorClosed, CursorDeleted.
         """
         self.cursor.reset(mark_delete, ack_set)
+        self._end_told = None
         if self.compacted is not None:
             self.compacted.begin_at(compacted_from)
         self.dispatcher.reset()

@@ -22,6 +22,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
+from pyxbroker.base.slices import Steps, at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
@@ -29,6 +30,7 @@ from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import (
+    COUNTED_AT_ONCE,
     Subscription,
     SubscriptionCursor,
     SubscriptionType,
@@ -161,17 +163,26 @@ class Topic:
             self._resolve_publish()
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
-        if self.subscriptions or self._readers:
-            self._call_bit_by_bit(self._tellings_of(policies))
+        if self.producers or self.subscriptions or self._readers:
+            self.call_bit_by_bit(self._tellings_while(policies))
 
-    def _tellings_of(self, policies: Policies) -> Iterator[Callable[[], None]]:
-        """Calls that tell each dispatcher that these policies are in force. Those that are made
-        meanwhile go by what is in force then.
-        """
-        for subscription in self.all_subscriptions():
+    def _tellings_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
+        """Calls that tell all of these policies, as long as they are in force."""
+        for telling in self._tellings():
             if self.policies is not policies:
                 return  # whatever is in force now is told to all of them
-            yield subscription.dispatcher.on_policies
+            yield telling
+
+    def _tellings(self) -> Iterator[Callable[[], None]]:
+        """Calls that tell producers and dispatchers of what is in force. Those that are made
+        meanwhile go by that.
+        """
+        rate = self._publish_rate
+        if rate is not None:
+            for producer in list(self.producers.values()):
+                yield partial(rate.cut_runs, producer)
+        for subscription in self.all_subscriptions():
+            yield from subscription.dispatcher.tellings_of_policies()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -265,16 +276,32 @@ class Topic:
 
     def received(self) -> tuple[int, int]:
         """Messages and bytes received since the topic was opened."""
+        return at_once(self.count_received())
+
+    def count_received(self) -> Steps[tuple[int, int]]:
+        """The same, of some producers in a step: those that were there at its begin, whether they
+        go meanwhile or not.
+        """
         messages, size = self._past_msg_in, self._past_bytes_in
-        for each in self.producers.values():
+        for number, each in enumerate(list(self.producers.values()), 1):
             messages += each.msg_in
             size += each.bytes_in
+            if number % COUNTED_AT_ONCE == 0:
+                yield
         return messages, size
 
-    @property
-    def got_chunks(self) -> bool:
-        """A chunk of a message was received since the topic was opened."""
-        return self._past_chunks_in > 0 or any(each.chunks_in for each in self.producers.values())
+    def look_for_chunks(self) -> Steps[bool]:
+        """Whether a chunk of a message was received since the topic was opened. It looks at some
+        producers in a step.
+        """
+        if self._past_chunks_in:
+            return True
+        for number, each in enumerate(list(self.producers.values()), 1):
+            if each.chunks_in:
+                return True
+            if number % COUNTED_AT_ONCE == 0:
+                yield
+        return False
 
     def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
         """Who looks at SENDs before they are appended from now on, in that order."""
@@ -340,10 +367,7 @@ class Topic:
             from pyxbroker.broker.topics.publish_rate import PublishRate
 
             self._publish_rate = PublishRate(self.turn, self.broker_limits)
-        is_other = self._publish_rate.change(rate)
-        for producer in self.producers.values():
-            self._publish_rate.cut_runs(producer)
-        return is_other
+        return self._publish_rate.change(rate)
 
     def _apply_dispatch_rate(self, policies: Policies) -> None:
         if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:
@@ -441,6 +465,13 @@ class Topic:
         if sum(count_of(address, each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
+    def known(self, name: str) -> Subscription | None:
+        """The durable subscription of that name; of a topic that keeps nothing, whatever it is."""
+        found = self.subscriptions.get(name)
+        if found is None and not self.name.is_persistent:
+            found = self._readers.get(name)
+        return found
+
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
         """A non-durable subscription: it lives as long as its consumer."""
         self.check_open()
@@ -531,7 +562,7 @@ class Topic:
         and who goes on with what is left of the topic waits for left().
         """
         self.close_producers()
-        self._call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
+        self.call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
 
     def close_producers(self) -> None:
         """Sends producers away, of many some in each turn. Their clients may open them again, and
@@ -542,9 +573,9 @@ class Topic:
                 ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
             )
         producers = list(self.producers.values())
-        self._call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
+        self.call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
 
-    def _call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
+    def call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
         """Makes calls, each for one of many clients or subscriptions: of many some in each turn."""
         self._calls = (*self._calls, calls)
         if len(self._calls) == 1:
@@ -569,7 +600,7 @@ class Topic:
         """Waits until everybody is gone that was sent away."""
         if self._calls:
             told: asyncio.Future[None] = self.loop.create_future()
-            self._call_bit_by_bit(iter((partial(resolve, told, None),)))
+            self.call_bit_by_bit(iter((partial(resolve, told, None),)))
             await told
 
     def close_waiting_producers(self) -> int:

@@ -76,7 +76,8 @@ class Upkeep:
 
         slices = Slices()
         for topic in list(self._topics()):
-            note_rates(topic, time.monotonic())
+            for _ in note_rates(topic, time.monotonic()):
+                await slices.pause()
             await slices.pause()
 
     def on_broker_rates(self) -> None:
