@@ -3,7 +3,8 @@
 The list is one metadata node. Its last ledger is the one being written; opening a managed ledger
 takes that one over (fences and recovers it), so that an earlier owner can confirm nothing more, and
 goes on in a new ledger. Every change of the list is a compare-and-set: when somebody else changed
-the node, the managed ledger belongs to them and this one is fenced.
+the node, the managed ledger belongs to them and this one is fenced. So a write of it goes to its
+end also where who wants it is cancelled: else its own would look like that of somebody else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import (
@@ -162,7 +164,7 @@ class ManagedLedger:
     async def write_info(self) -> None:
         """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
         async with self._info_lock:
-            await self._write_info()
+            await to_its_end(self._write_info())
 
     async def _write_info(self) -> None:
         try:
@@ -183,13 +185,16 @@ class ManagedLedger:
         async with self._info_lock:
             if self.is_dead:
                 raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
-            before = self.properties
-            self.properties = change(before)
-            try:
-                await self._write_info()
-            except BaseException:
-                self.properties = before
-                raise
+            await to_its_end(self._change_properties(change))
+
+    async def _change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        before = self.properties
+        self.properties = change(before)
+        try:
+            await self._write_info()
+        except BaseException:
+            self.properties = before
+            raise
 
     async def create_beside(
         self,
@@ -203,19 +208,27 @@ class ManagedLedger:
         async with self._info_lock:
             if self.is_dead:
                 raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
-            before = self.properties
+            return await to_its_end(self._create_beside(create, key, value_of))
 
-            def naming(ledger_id: int) -> Put:
-                self.properties = {**before, key: value_of(ledger_id)}
-                return self._list_put(self.ledgers.values())
+    async def _create_beside(
+        self,
+        create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
+        key: str,
+        value_of: Callable[[int], str],
+    ) -> LedgerHandle:
+        before = self.properties
 
-            try:
-                handle, self.version = await create(naming)
-            except BadVersion as error:
-                raise self.fence(str(error)) from error
-            except BaseException:
-                self.properties = before
-                raise
+        def naming(ledger_id: int) -> Put:
+            self.properties = {**before, key: value_of(ledger_id)}
+            return self._list_put(self.ledgers.values())
+
+        try:
+            handle, self.version = await create(naming)
+        except BadVersion as error:
+            raise self.fence(str(error)) from error
+        except BaseException:
+            self.properties = before
+            raise
         return handle
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:

@@ -15,7 +15,7 @@ import enum
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION
+from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.broker.topics.compacted import CompactedLedger, open_compacted
 from pyxbroker.broker.topics.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
@@ -355,18 +356,18 @@ class _Run:
             last if last.ledger_id >= 0 else self._end, topic.partition
         )
         writer = _Writer()
-        handle = await compacted_ledger.create(self._log, writer, str(topic.name), message_id)
-        writer.handle = handle
         try:
+            await to_its_end(self._create(writer, message_id))
             await self._write(writer)
             await writer.settle()
-            await self._patience.ask(partial(self._log.client.close, handle))
+            await self._patience.ask(partial(self._log.client.close, writer.handle))
             if cursor.closed:
                 raise CompactionFailed("Its subscription was deleted meanwhile.")
         except BaseException:
-            await _to_its_end(self._give_up(writer))
+            if writer.is_begun:
+                await to_its_end(self._give_up(writer))
             raise
-        await _to_its_end(self._finish(cursor, handle.ledger_id))
+        await to_its_end(self._finish(cursor, writer.handle.ledger_id))
         log.info(
             "a topic was compacted",
             topic=topic.name,
@@ -376,6 +377,10 @@ class _Run:
             copy_s=round(time.monotonic() - self._scanned_s, 3),
         )
         return int(self._latest.messages - self._latest.kept)
+
+    async def _create(self, writer: _Writer, message_id: bytes) -> None:
+        topic = str(self._topic.name)
+        writer.begin(await compacted_ledger.create(self._log, writer, topic, message_id))
 
     async def _write(self, writer: _Writer) -> None:
         self._latest.begin()
@@ -451,9 +456,15 @@ class _Writer:
 
     def __init__(self) -> None:
         self.handle: LedgerHandle
+        self.is_begun = False
         self._pending_bytes = 0
         self._failure: LedgerError | None = None
         self._changed = asyncio.Event()
+
+    def begin(self, handle: LedgerHandle) -> None:
+        """There is a ledger, which is written from now on."""
+        self.handle = handle
+        self.is_begun = True
 
     def append(self, run: EntryRun) -> None:
         """Appends a run, within a turn."""
@@ -504,18 +515,6 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
-        raise
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """What must not be left half done, also when this is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("what was given up failed", error=error)
         raise
 
 
