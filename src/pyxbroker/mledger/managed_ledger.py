@@ -45,6 +45,7 @@ from pyxbroker.mledger import positions, trimming
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
+    ManagedLedgerNotReady,
     ManagedLedgerTakenBack,
     ManagedLedgerTerminated,
     ManagedLedgerWriteFailed,
@@ -64,6 +65,8 @@ log = get_logger("pyxbroker.mledger")
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 CLOSED_AT_ONCE = 64  # cursors
+PASSING = (State.OPENING, State.CREATING_LEDGER, State.TERMINATED, State.CLOSED)
+"""States that others follow soon, here or where it is opened anew."""
 
 
 class ManagedLedger:
@@ -184,7 +187,7 @@ class ManagedLedger:
         """
         async with self._info_lock:
             if self.is_dead:
-                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+                raise self.refusal()
             await to_its_end(self._change_properties(change))
 
     async def _change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
@@ -207,7 +210,7 @@ class ManagedLedger:
         """
         async with self._info_lock:
             if self.is_dead:
-                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+                raise self.refusal()
             return await to_its_end(self._create_beside(create, key, value_of))
 
     async def _create_beside(
@@ -332,6 +335,15 @@ class ManagedLedger:
         """It failed or was closed: it can only be opened anew."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
 
+    def refusal(self) -> ManagedLedgerError:
+        """Why it does not do now what it is asked for."""
+        if self._failure is not None:
+            return self._failure
+        told = f"{self.name} is {self.state.value}"
+        if self.state in PASSING:
+            return ManagedLedgerNotReady(f"{told}; try again")
+        return ManagedLedgerError(told)
+
     @property
     def is_terminated(self) -> bool:
         """Its last entry is confirmed, and there will be no other."""
@@ -359,7 +371,7 @@ class ManagedLedger:
         elif self.state is State.TERMINATED:
             raise ManagedLedgerTerminated("Topic was already terminated")
         else:
-            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            raise self.refusal()
 
     def on_run_confirmed(self, run: EntryRun) -> None:
         """The current ledger has a run on its ack quorum."""
@@ -655,7 +667,7 @@ class ManagedLedger:
                 f" need, whose state cannot be read: {names}"
             )
         if not self._can_trim:
-            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            raise self.refusal()
 
     async def truncate(self) -> None:
         """Deletes the closed ledgers that every cursor has passed, whatever is to be retained.
