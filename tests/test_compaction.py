@@ -509,6 +509,23 @@ def test_a_compaction_that_is_given_up_while_its_ledger_is_made_takes_nothing_fr
     run(tmp_path, scenario)
 
 
+def test_a_compaction_of_a_topic_that_is_closed_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        topic.compacting.begin()
+        topic.fenced = True
+        await topic.compacting.settle()
+        assert topic.compacting.status is Status.ERROR
+        assert "is being closed" in topic.compacting.last_error
+        told = [each for each in caplog.records if each.getMessage() == "a topic was not compacted"]
+        assert [each.levelname for each in told] == ["INFO"]
+
+    caplog.set_level("INFO")
+    run(tmp_path, scenario)
+
+
 def test_a_compacted_ledger_is_deleted_when_nothing_is_under_way_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

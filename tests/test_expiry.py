@@ -392,6 +392,37 @@ def test_what_expired_stays_so_after_a_restart(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("reads", ["read_one", "read_some"])
+def test_what_is_trimmed_while_it_is_read_is_not_told_as_lost(
+    tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture, reads: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with(broker, 400, 300, 200, ttl_s=5000)
+        await subscription_of(topic, "s")
+        managed_ledger = topic.managed_ledger
+        managed_ledger.roll_over()
+        await append(managed_ledger, message(50))
+        former, current = managed_ledger.ledger_ids
+        read = getattr(managed_ledger, reads)
+
+        async def trimmed(*arguments: Any) -> Any:
+            await topic.truncate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(managed_ledger, reads, trimmed)
+        monkeypatch.setattr(managed_ledger, "read_cached", lambda *_: None)
+        if reads == "read_one":
+            found = [await topic.position_before_time(int((NOW_S - 100) * 1000))]
+        else:
+            entries = topic.read_from(topic.first_position(), "messages")
+            found = [position async for position, _ in entries]
+        assert former not in managed_ledger.ledgers
+        assert {each.ledger_id for each in found} == {current}
+        assert "entries cannot be read" not in caplog.messages
+
+    run(tmp_path, scenario)
+
+
 def test_a_lost_entry_does_not_keep_others_from_expiring(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await topic_with(broker, ttl_s=1000)

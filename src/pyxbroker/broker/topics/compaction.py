@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.base.to_its_end import to_its_end
@@ -41,8 +41,8 @@ from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.compacted_ledger import LEDGER_PROPERTY
-from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.cursor import CursorClosed, CursorError
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -65,6 +65,8 @@ Errors = (
     *(PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError),
     *(OSError, MemoryError, TooManyMessages),
 )
+IS_CLOSED = (ServiceNotReady, ManagedLedgerNotReady, CursorClosed)
+"""Its topic is closed: it is compacted where it is opened anew."""
 
 
 class Status(enum.Enum):
@@ -157,7 +159,8 @@ class Compaction:
             # What the metadata store says may name files, which is for the log only.
             is_metadata = isinstance(error, MetadataError)
             self.last_error = "The metadata store failed." if is_metadata else str(error)
-            log.error("a topic was not compacted", topic=self._topic.name, error=error)
+            write = log.info if isinstance(error, IS_CLOSED) else log.error
+            write("a topic was not compacted", topic=self._topic.name, error=error)
         else:
             reference = log.failure("a topic was not compacted", error, topic=self._topic.name)
             self.last_error = f"The broker's log says why (reference {reference})."
