@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bad_disk import Disk, run_on
+from loop_turns import counted_turns
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, run
 from oracles import wire
@@ -121,6 +122,22 @@ def test_others_run_while_the_messages_of_many_subscriptions_expire(
         watching.cancel()
         # One of them has gone on between two looks.
         assert len(set(left)) > 30
+
+    run(tmp_path, scenario)
+
+
+def test_others_run_while_many_subscriptions_with_nothing_to_write_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)  # a subscription is a slice
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with(broker, 200)
+        some = [await subscription_of(topic, f"s{i}") for i in range(20)]
+        async with counted_turns() as turn:
+            before = turn()
+            await expiry.persist(some)
+            assert turn() - before >= 20
 
     run(tmp_path, scenario)
 
