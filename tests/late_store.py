@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.metadata.store import MetadataStore, resolve
 
 AT_ONCE, SOON, SOON_S, LATE_S = 0.5, 0.97, 0.03, 0.3
 
@@ -35,3 +37,33 @@ class LateStore(MemoryStore):
         # The oldest one, whoever's time it is: there are as many times as answers.
         call, arguments = self._answers.popleft()
         call(*arguments)
+
+
+class HeldAnswers:
+    """What some method of a store is asked is done at once; the answers come with let_go()."""
+
+    def __init__(self, store: MetadataStore, method: str) -> None:
+        self.asked = asyncio.Event()
+        self._held = True
+        self._answers: list[Callable[[], None]] = []
+        self._issue = getattr(store, method)
+        setattr(store, method, self._hold)
+
+    def _hold(self, *arguments: Any, **more: Any) -> asyncio.Future[Any]:
+        issued = self._issue(*arguments, **more)
+        if not self._held:
+            return issued  # type: ignore[no-any-return]
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def tell(done: asyncio.Future[Any]) -> None:
+            self._answers.append(lambda: resolve(told, done.exception() or done.result()))
+            self.asked.set()
+
+        issued.add_done_callback(tell)
+        return told
+
+    def let_go(self) -> None:
+        """Nothing is held any more."""
+        self._held = False
+        for answer in self._answers:
+            answer()

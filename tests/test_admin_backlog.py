@@ -12,6 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from late_store import HeldAnswers
 from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import internal_stats
@@ -396,6 +397,53 @@ def test_who_wants_space_back_is_told_when_nothing_can_be_deleted(
         status, reason = await rest.reason(method, f"{P}/t/{path}")
         assert status == 500
         assert "the journal has failed" in reason
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "step"),
+    [
+        ("POST", "trim", "", "trim"),
+        ("DELETE", "truncate", "", "truncate"),
+        ("PUT", "properties", '{"a": "b"}', "change_properties"),
+        ("DELETE", "properties?key=a", "", "change_properties"),
+        ("POST", "messageTTL?messageTTL=1", "", "append_message"),
+    ],
+)
+def test_who_wants_something_of_a_topic_that_is_closed_meanwhile_may_come_again(
+    tmp_path: Path, method: str, path: str, body: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await filled(rest, "t", 1, 1)
+        take = getattr(PersistentTopic, step)
+
+        async def late(self: PersistentTopic, *arguments: Any) -> Any:
+            await rest.broker.topics.unload(self.name)
+            return await take(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PersistentTopic, step, late)
+            status, reason = await rest.reason(method, f"{P}/t/{path}", body)
+        assert status == 503
+        assert "is closed; try again" in reason
+        assert await rest(method, f"{P}/t/{path}", body) == DONE
+
+    run(tmp_path, scenario)
+
+
+def test_who_truncates_a_topic_that_is_being_terminated_may_come_again(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1, 1)
+        held = HeldAnswers(rest.broker.node.store, "put")
+        ending = asyncio.ensure_future(topic.terminate())
+        await held.asked.wait()
+        status, reason = await rest.reason("DELETE", f"{P}/t/truncate")
+        held.let_go()
+        await ending
+        assert status == 503
+        assert "is terminated; try again" in reason
+        assert await rest("DELETE", f"{P}/t/truncate") == DONE
 
     run(tmp_path, scenario)
 

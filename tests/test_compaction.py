@@ -20,7 +20,8 @@ from compacting import (
     view,
 )
 from interrupted import Answer, How, Interrupted
-from one_bookie import append, until
+from late_store import HeldAnswers
+from one_bookie import append, turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
@@ -477,6 +478,51 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
         kept = {} if what == "delete" else {"a": b"2"}
         assert await values(topic) == kept | {"b": b"1"}
 
+    run(tmp_path, scenario)
+
+
+def test_a_compaction_that_is_given_up_while_its_ledger_is_made_takes_nothing_from_the_topic(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        managed_ledger = topic.managed_ledger
+        await topic.compaction_subscription()
+        held = HeldAnswers(broker.node.store, "put_all")
+        topic.compacting.begin()
+        await held.asked.wait()
+        assert len(await compacted_ledgers(broker)) == 1
+        stops = [asyncio.ensure_future(topic.compaction.stop()) for _ in range(2)]
+        await turns(5)
+        assert topic.compacting.is_running
+        held.let_go()
+        await asyncio.gather(*stops)
+        assert not topic.compacting.is_running
+        assert await compacted_ledgers(broker) == []
+        await managed_ledger.write_info()
+        managed_ledger.roll_over()
+        await append(managed_ledger, single("b", b"1"))
+        assert len(managed_ledger.ledgers) == 2
+        await compact(topic)
+        assert await values(topic) == {"a": b"2", "b": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_compaction_of_a_topic_that_is_closed_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        topic.compacting.begin()
+        topic.fenced = True
+        await topic.compacting.settle()
+        assert topic.compacting.status is Status.ERROR
+        assert "is being closed" in topic.compacting.last_error
+        told = [each for each in caplog.records if each.getMessage() == "a topic was not compacted"]
+        assert [each.levelname for each in told] == ["INFO"]
+
+    caplog.set_level("INFO")
     run(tmp_path, scenario)
 
 

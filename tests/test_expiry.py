@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bad_disk import Disk, run_on
+from loop_turns import counted_turns
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, run
 from oracles import wire
@@ -121,6 +122,22 @@ def test_others_run_while_the_messages_of_many_subscriptions_expire(
         watching.cancel()
         # One of them has gone on between two looks.
         assert len(set(left)) > 30
+
+    run(tmp_path, scenario)
+
+
+def test_others_run_while_many_subscriptions_with_nothing_to_write_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)  # a subscription is a slice
+
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with(broker, 200)
+        some = [await subscription_of(topic, f"s{i}") for i in range(20)]
+        async with counted_turns() as turn:
+            before = turn()
+            await expiry.persist(some)
+            assert turn() - before >= 20
 
     run(tmp_path, scenario)
 
@@ -388,6 +405,37 @@ def test_what_expired_stays_so_after_a_restart(tmp_path: Path) -> None:
         again = await broker.topic()
         assert again is not topic
         assert again.subscriptions["s"].backlog == 1
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("reads", ["read_one", "read_some"])
+def test_what_is_trimmed_while_it_is_read_is_not_told_as_lost(
+    tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture, reads: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await topic_with(broker, 400, 300, 200, ttl_s=5000)
+        await subscription_of(topic, "s")
+        managed_ledger = topic.managed_ledger
+        managed_ledger.roll_over()
+        await append(managed_ledger, message(50))
+        former, current = managed_ledger.ledger_ids
+        read = getattr(managed_ledger, reads)
+
+        async def trimmed(*arguments: Any) -> Any:
+            await topic.truncate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(managed_ledger, reads, trimmed)
+        monkeypatch.setattr(managed_ledger, "read_cached", lambda *_: None)
+        if reads == "read_one":
+            found = [await topic.position_before_time(int((NOW_S - 100) * 1000))]
+        else:
+            entries = topic.read_from(topic.first_position(), "messages")
+            found = [position async for position, _ in entries]
+        assert former not in managed_ledger.ledgers
+        assert {each.ledger_id for each in found} == {current}
+        assert "entries cannot be read" not in caplog.messages
 
     run(tmp_path, scenario)
 

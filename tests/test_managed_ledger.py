@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from late_store import HeldAnswers
 from one_bookie import (
     LIMITS,
     MIB,
@@ -116,6 +118,46 @@ def test_ledgers_without_entries_are_dropped(tmp_path: Path, how: str) -> None:
             assert await read_all(await node.open()) == [b"the only one"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("what", ["the list", "properties", "a ledger beside"])
+def test_who_gives_up_a_write_of_the_list_takes_nothing_from_the_next(
+    tmp_path: Path, what: str
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        client = node.client
+        created = await cursor_at(managed_ledger, "c", managed_ledger.first_position())
+        writes = {
+            "the list": managed_ledger.write_info,
+            "properties": partial(managed_ledger.put_property, "a", "1"),
+            "a ledger beside": partial(
+                managed_ledger.create_beside,
+                lambda naming: client.create_compacted(Runs(), NAME, b"", naming),
+                "a",
+                str,
+            ),
+        }
+        held = HeldAnswers(node.store, "put_all" if what == "a ledger beside" else "put")
+        write = asyncio.ensure_future(writes[what]())
+        await held.asked.wait()
+        following = asyncio.ensure_future(managed_ledger.put_property("b", "2"))
+        write.cancel()
+        await turns(5)
+        held.let_go()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        await following
+        managed_ledger.roll_over()
+        await append(managed_ledger, b"x")
+        await created.persist()
+        await managed_ledger.close()
+        assert managed_ledger.state is State.CLOSED
+        again = await node.open()
+        assert ("a" in again.properties) is (what != "the list")
+        assert again.properties["b"] == "2"
+
+    run(tmp_path, scenario)
 
 
 def test_what_fails_in_a_close_keeps_nothing_else_from_being_closed(

@@ -500,6 +500,37 @@ def test_acknowledgements_that_pass_a_ledger_do_not_look_at_all_cursors_each(
     run_node(tmp_path, scenario)
 
 
+def test_no_cursor_is_looked_at_while_retention_keeps_the_oldest_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    needs_after = Cursor.needs_after
+
+    def noted(cursor: Cursor) -> Position:
+        looked_at.append(cursor.name)
+        return needs_after.__get__(cursor)
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        end = managed_ledger.last_confirmed
+        cursors = [await cursor_at(managed_ledger, f"c{number}", end) for number in range(MANY)]
+        managed_ledger.set_limits(managed_ledger.limits.keeping(3600, -1))
+        monkeypatch.setattr(Cursor, "needs_after", property(noted))
+        for each in cursors[:-1]:
+            await each.delete()
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert looked_at == []
+        assert sorted(managed_ledger.ledgers) == ids
+        managed_ledger.set_limits(managed_ledger.limits.keeping(0, 0))
+        await cursors[-1].delete()
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[-1:]
+
+    run_node(tmp_path, scenario)
+
+
 @pytest.mark.usefixtures("no_time")
 def test_subscriptions_of_a_closed_topic_are_named_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ from pyxbroker.mledger.cursor import CursorClosed, CursorDeleted, CursorError
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
+    ManagedLedgerNotReady,
     ManagedLedgerTerminated,
 )
 
@@ -52,6 +53,7 @@ TABLE = (
         ServiceNotReady,
         "The topic was opened by another broker, or anew; look it up again.",
     ),
+    Told(ManagedLedgerNotReady, ServiceNotReady, None),
     Told(ManagedLedgerError, PersistenceError, None),
     Told(LedgerError, PersistenceError, None),
     Told(CursorDeleted, SubscriptionNotFound, None),

@@ -11,6 +11,10 @@ class ManagedLedgerFenced(ManagedLedgerError):
     """Another owner has taken the managed ledger over."""
 
 
+class ManagedLedgerNotReady(ManagedLedgerError):
+    """It was closed, or something is under way that has to end first: it helps to ask again."""
+
+
 class ManagedLedgerWriteFailed(ManagedLedgerError):
     """The journal failed: nothing can be added until the broker is started again."""
 

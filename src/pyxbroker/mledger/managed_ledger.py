@@ -3,7 +3,8 @@
 The list is one metadata node. Its last ledger is the one being written; opening a managed ledger
 takes that one over (fences and recovers it), so that an earlier owner can confirm nothing more, and
 goes on in a new ledger. Every change of the list is a compare-and-set: when somebody else changed
-the node, the managed ledger belongs to them and this one is fenced.
+the node, the managed ledger belongs to them and this one is fenced. So a write of it goes to its
+end also where who wants it is cancelled: else its own would look like that of somebody else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import (
@@ -44,6 +46,7 @@ from pyxbroker.mledger import positions, trimming
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
+    ManagedLedgerNotReady,
     ManagedLedgerTakenBack,
     ManagedLedgerTerminated,
     ManagedLedgerWriteFailed,
@@ -64,6 +67,8 @@ ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 CLOSED_AT_ONCE = 64  # cursors
 TOLD_AT_ONCE = 64  # cursors, of limits
+PASSING = (State.OPENING, State.CREATING_LEDGER, State.TERMINATED, State.CLOSED)
+"""States that others follow soon, here or where it is opened anew."""
 
 
 class ManagedLedger:
@@ -177,7 +182,7 @@ class ManagedLedger:
     async def write_info(self) -> None:
         """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
         async with self._info_lock:
-            await self._write_info()
+            await to_its_end(self._write_info())
 
     async def _write_info(self) -> None:
         try:
@@ -197,14 +202,17 @@ class ManagedLedger:
         """
         async with self._info_lock:
             if self.is_dead:
-                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
-            before = self.properties
-            self.properties = change(before)
-            try:
-                await self._write_info()
-            except BaseException:
-                self.properties = before
-                raise
+                raise self.refusal()
+            await to_its_end(self._change_properties(change))
+
+    async def _change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        before = self.properties
+        self.properties = change(before)
+        try:
+            await self._write_info()
+        except BaseException:
+            self.properties = before
+            raise
 
     async def create_beside(
         self,
@@ -217,20 +225,28 @@ class ManagedLedger:
         """
         async with self._info_lock:
             if self.is_dead:
-                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
-            before = self.properties
+                raise self.refusal()
+            return await to_its_end(self._create_beside(create, key, value_of))
 
-            def naming(ledger_id: int) -> Put:
-                self.properties = {**before, key: value_of(ledger_id)}
-                return self._list_put(self.ledgers.values())
+    async def _create_beside(
+        self,
+        create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
+        key: str,
+        value_of: Callable[[int], str],
+    ) -> LedgerHandle:
+        before = self.properties
 
-            try:
-                handle, self.version = await create(naming)
-            except BadVersion as error:
-                raise self.fence(str(error)) from error
-            except BaseException:
-                self.properties = before
-                raise
+        def naming(ledger_id: int) -> Put:
+            self.properties = {**before, key: value_of(ledger_id)}
+            return self._list_put(self.ledgers.values())
+
+        try:
+            handle, self.version = await create(naming)
+        except BadVersion as error:
+            raise self.fence(str(error)) from error
+        except BaseException:
+            self.properties = before
+            raise
         return handle
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
@@ -334,6 +350,15 @@ class ManagedLedger:
         """It failed or was closed: it can only be opened anew."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
 
+    def refusal(self) -> ManagedLedgerError:
+        """Why it does not do now what it is asked for."""
+        if self._failure is not None:
+            return self._failure
+        told = f"{self.name} is {self.state.value}"
+        if self.state in PASSING:
+            return ManagedLedgerNotReady(f"{told}; try again")
+        return ManagedLedgerError(told)
+
     @property
     def is_terminated(self) -> bool:
         """Its last entry is confirmed, and there will be no other."""
@@ -361,7 +386,7 @@ class ManagedLedger:
         elif self.state is State.TERMINATED:
             raise ManagedLedgerTerminated("Topic was already terminated")
         else:
-            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            raise self.refusal()
 
     def on_run_confirmed(self, run: EntryRun) -> None:
         """The current ledger has a run on its ack quorum."""
@@ -657,7 +682,7 @@ class ManagedLedger:
                 f" need, whose state cannot be read: {names}"
             )
         if not self._can_trim:
-            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            raise self.refusal()
 
     async def truncate(self) -> None:
         """Deletes the closed ledgers that every cursor has passed, whatever is to be retained.

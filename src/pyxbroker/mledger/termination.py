@@ -32,7 +32,7 @@ async def terminate(managed_ledger: ManagedLedger) -> Position:
         managed_ledger.spawn(_terminate(managed_ledger))
         await managed_ledger.finish_tasks()
     if managed_ledger.state is not State.TERMINATED or managed_ledger.terminated_position is None:
-        raise ManagedLedgerError(f"{managed_ledger.name} is {managed_ledger.state.value}")
+        raise managed_ledger.refusal()
     return managed_ledger.terminated_position
 
 

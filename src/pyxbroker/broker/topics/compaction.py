@@ -15,14 +15,15 @@ import enum
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION
+from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.broker.topics.compacted import CompactedLedger, open_compacted
 from pyxbroker.broker.topics.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
@@ -40,8 +41,8 @@ from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.compacted_ledger import LEDGER_PROPERTY
-from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.cursor import CursorClosed, CursorError
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -64,6 +65,8 @@ Errors = (
     *(PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError),
     *(OSError, MemoryError, TooManyMessages),
 )
+IS_CLOSED = (ServiceNotReady, ManagedLedgerNotReady, CursorClosed)
+"""Its topic is closed: it is compacted where it is opened anew."""
 
 
 class Status(enum.Enum):
@@ -156,7 +159,8 @@ class Compaction:
             # What the metadata store says may name files, which is for the log only.
             is_metadata = isinstance(error, MetadataError)
             self.last_error = "The metadata store failed." if is_metadata else str(error)
-            log.error("a topic was not compacted", topic=self._topic.name, error=error)
+            write = log.info if isinstance(error, IS_CLOSED) else log.error
+            write("a topic was not compacted", topic=self._topic.name, error=error)
         else:
             reference = log.failure("a topic was not compacted", error, topic=self._topic.name)
             self.last_error = f"The broker's log says why (reference {reference})."
@@ -355,18 +359,18 @@ class _Run:
             last if last.ledger_id >= 0 else self._end, topic.partition
         )
         writer = _Writer()
-        handle = await compacted_ledger.create(self._log, writer, str(topic.name), message_id)
-        writer.handle = handle
         try:
+            await to_its_end(self._create(writer, message_id))
             await self._write(writer)
             await writer.settle()
-            await self._patience.ask(partial(self._log.client.close, handle))
+            await self._patience.ask(partial(self._log.client.close, writer.handle))
             if cursor.closed:
                 raise CompactionFailed("Its subscription was deleted meanwhile.")
         except BaseException:
-            await _to_its_end(self._give_up(writer))
+            if writer.is_begun:
+                await to_its_end(self._give_up(writer))
             raise
-        await _to_its_end(self._finish(cursor, handle.ledger_id))
+        await to_its_end(self._finish(cursor, writer.handle.ledger_id))
         log.info(
             "a topic was compacted",
             topic=topic.name,
@@ -376,6 +380,10 @@ class _Run:
             copy_s=round(time.monotonic() - self._scanned_s, 3),
         )
         return int(self._latest.messages - self._latest.kept)
+
+    async def _create(self, writer: _Writer, message_id: bytes) -> None:
+        topic = str(self._topic.name)
+        writer.begin(await compacted_ledger.create(self._log, writer, topic, message_id))
 
     async def _write(self, writer: _Writer) -> None:
         self._latest.begin()
@@ -451,9 +459,15 @@ class _Writer:
 
     def __init__(self) -> None:
         self.handle: LedgerHandle
+        self.is_begun = False
         self._pending_bytes = 0
         self._failure: LedgerError | None = None
         self._changed = asyncio.Event()
+
+    def begin(self, handle: LedgerHandle) -> None:
+        """There is a ledger, which is written from now on."""
+        self.handle = handle
+        self.is_begun = True
 
     def append(self, run: EntryRun) -> None:
         """Appends a run, within a turn."""
@@ -504,18 +518,6 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
-        raise
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """What must not be left half done, also when this is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("what was given up failed", error=error)
         raise
 
 

@@ -119,9 +119,11 @@ async def persist(subscriptions: Sequence[Subscription]) -> None:
     """What they have acknowledged is durable when this returns. Those that were deleted meanwhile
     are passed over. Raises CursorError.
     """
+    slices = Slices()
     for each in subscriptions:
         with contextlib.suppress(CursorDeleted):
             await each.persist()
+        await slices.pause()  # what has nothing to write waits for nobody
 
 
 async def expire_subscriptions(topic: PersistentTopic) -> None:

@@ -44,7 +44,8 @@ async def read_batches(
             try:
                 batch = await patience.ask(read)
             except (EntryDamaged, NoSuchEntry):
-                lost.append(wanted)
+                if wanted.ledger_id in managed_ledger.ledgers:  # else it was trimmed meanwhile
+                    lost.append(wanted)
                 position = Position(wanted.ledger_id, wanted.entry_id + 1)
                 continue
         yield batch

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.delivery import Peeked, peek_entry
-from pyxbroker.entry import EntryBatch, Position
+from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 
-log = get_logger("pyxbroker.topic")
+if TYPE_CHECKING:
+    from pyxbroker.mledger.managed_ledger import ManagedLedger
 
-ReadOne = Callable[[Position], Awaitable[EntryBatch]]
+log = get_logger("pyxbroker.topic")
 
 
 class Peeking:
     """Looks into entries of a log, for something that is asked about it."""
 
-    def __init__(self, read_one: ReadOne, topic: TopicName, what: str) -> None:
+    def __init__(self, managed_ledger: ManagedLedger, topic: TopicName, what: str) -> None:
         self.lost: set[Position] = set()
-        self.was_lost = False  # the entry that was asked for last
-        self._read_one = read_one
+        self.was_lost = False  # or deleted meanwhile: the entry that was asked for last
+        self._log = managed_ledger
         self._topic = topic
         self._what = what
         self._patience = Patience(f"looking for {what} of {topic}")
@@ -39,11 +40,12 @@ class Peeking:
             return None
         wanted = position
         try:
-            batch = await self._patience.ask(lambda: self._read_one(wanted))
+            batch = await self._patience.ask(lambda: self._log.read_one(wanted))
         except (EntryDamaged, NoSuchEntry) as error:
             self.was_lost = True
-            self.lost.add(position)
-            self._error = error
+            if position.ledger_id in self._log.ledgers:
+                self.lost.add(position)
+                self._error = error
             return None
         return peek_entry(batch, 0)
 

@@ -664,7 +664,7 @@ class PersistentTopic(Topic):
     def _peeking(self, what: str) -> Peeking:
         from pyxbroker.broker.topics.peeking import Peeking
 
-        return Peeking(self.managed_ledger.read_one, self.name, what)
+        return Peeking(self.managed_ledger, self.name, what)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.errors import PersistenceError, PulsarError, TopicTerminated
+from pyxbroker.base.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import CLOSED_PRODUCER_BYTES, PRODUCER_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
@@ -15,6 +15,7 @@ from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
+    ManagedLedgerNotReady,
     ManagedLedgerTakenBack,
     ManagedLedgerTerminated,
 )
@@ -230,4 +231,6 @@ def refusal_of(error: ManagedLedgerError) -> PulsarError:
     """What the client of a SEND is told that could not be stored."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
+    if isinstance(error, ManagedLedgerNotReady):
+        return ServiceNotReady(str(error))
     return PersistenceError(str(error))
