@@ -282,12 +282,18 @@ class Peeked(NamedTuple):
     def time(self) -> int:
         """When it was published: the clock of the broker counts, where it was noted."""
 
-def count_messages(batch: EntryBatch, start: int) -> int:
-    """Messages in the entries of a batch from start on, of those that clients may see."""
+def count_messages(batch: EntryBatch, start: int, stop: int) -> int:
+    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
 
-def deal_now(batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared) -> int:
-    """Sends entries to the owners of their keys, nothing waits; returns the messages that nobody
-    took. consumers: by slot, the first one is None.
+def deal_now(
+    batch: EntryBatch,
+    start: int,
+    stop: int,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+) -> int:
+    """Sends entries start..stop-1 to the owners of their keys, nothing waits; returns the messages
+    that nobody took. consumers: by slot, the first one is None.
     """
 
 def peek_entry(batch: EntryBatch, i: int) -> Peeked | None:

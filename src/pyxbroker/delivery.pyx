@@ -783,19 +783,21 @@ def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared k
     return gone
 
 
-def count_messages(EntryBatch batch not None, int start):
-    """Messages in the entries of a batch from start on, of those that clients may see."""
+def count_messages(EntryBatch batch not None, int start, int stop):
+    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
     cdef MetadataPeek peek
     cdef int i
     cdef int64_t messages = 0
-    for i in range(start, batch.count):
+    for i in range(max(start, 0), min(stop, <int>batch.count)):
         if peek_message(batch, i, &peek):
             messages += max(peek.num_messages, 1)
     return messages
 
 
-def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys not None):
-    """Sends entries to the owners of their keys; returns the messages of those that nobody took.
+def deal_now(EntryBatch batch not None, int start, int stop, list consumers not None,
+             KeyShared keys not None):
+    """Sends entries start..stop-1 to the owners of their keys; returns the messages of those that
+    nobody took.
 
     consumers: by slot, the first one is None. Nothing waits, and nothing is held back for the order
     within a key.
@@ -808,7 +810,7 @@ def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys 
     cdef int i
     cdef int64_t lost = 0
     _rounds += 1
-    for i in range(batch.count):
+    for i in range(max(start, 0), min(stop, <int>batch.count)):
         if not peek_message(batch, i, &peek):
             continue
         messages = max(peek.num_messages, 1)

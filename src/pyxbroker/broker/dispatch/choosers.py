@@ -75,9 +75,9 @@ class Chooser:
         """
         raise NotImplementedError
 
-    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
-        """Sends what consumers can take now of entries that are not kept; returns the messages
-        that nobody could.
+    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        """Sends what consumers can take now of entries start..stop-1, which are not kept; returns
+        the messages that nobody could.
         """
         raise NotImplementedError
 
@@ -129,14 +129,14 @@ class OneAtATime(Chooser):
             self.served()
         return sent
 
-    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
+    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
         share = self.handed_out_max or batch.count
-        at = 0
-        while at < batch.count:
+        at = start
+        while at < stop:
             consumer = self.next_consumer()
             if consumer is None:
-                return count_messages(batch, at)
-            at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
+                return count_messages(batch, at, stop)
+            at = consumer.deliver(batch, at, min(at + share, stop), acks, {}, [])
             self.served()
         return 0
 
