@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,50 @@ def test_a_consumer_that_does_not_read_loses_messages_and_nobody_else_does(
         assert drops["stuck"] > 50
         got = len(await stuck.messages(200 - drops["stuck"]))
         assert got == 200 - drops["stuck"]
+
+    run(tmp_path, scenario)
+
+
+def test_of_a_shared_subscription_who_does_not_read_is_passed_over_until_it_does(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        stuck, lively = [await broker.client() for _ in range(2)]
+        for consumer_id in (1, 2):
+            await stuck.subscribe(consumer_id, 100_000, topic=NAME)
+        await lively.subscribe(1, 100_000, topic=NAME)
+        chooser = (await topic_of(broker)).all_subscriptions()[0].dispatcher.chooser
+        body = bytes(100_000)
+        number = itertools.count()
+
+        async def fill() -> int:
+            """Until the next ten all go to who reads; how many the other was sent."""
+            before = sum(each.msg_out for each in stuck.connection.consumers.values())
+            in_a_row = 0
+            while in_a_row < 10:
+                out = lively.connection.consumers[1].msg_out
+                await publish(sender, body, first=next(number))
+                if lively.connection.consumers[1].msg_out > out:
+                    await lively.messages(1)
+                    in_a_row += 1
+                else:
+                    in_a_row = 0
+            assert list(chooser._waiting_for_room) == [stuck.connection]
+            return sum(each.msg_out for each in stuck.connection.consumers.values()) - before
+
+        for _ in range(2):
+            sent = await fill()
+            assert sent > 10
+            assert len(await stuck.messages(sent)) == sent
+            assert not chooser._waiting_for_room
+        await fill()
+        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        assert subscription.msg_drop == 0
+        stuck.connection.close()
+        assert not chooser._waiting_for_room
+        await publish(sender, body, first=next(number))
+        assert len(await lively.messages(1)) == 1
 
     run(tmp_path, scenario)
 
