@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.broker.topics.consumer import Consumer
-from pyxbroker.delivery import choose
+from pyxbroker.delivery import Rotation
 from stored import LEDGER
 
 __all__ = ["opened"]
@@ -310,19 +310,71 @@ def test_any_sequence_of_events(opened: _native.Storage, machine: type[DispatchM
     )
 
 
-@given(st.lists(st.tuples(st.integers(-1, 2), st.booleans()), max_size=8), st.integers(0, 20))
-def test_who_is_next(opened_once: Desk, states: list[tuple[int, bool]], turn_of: int) -> None:
-    consumers = []
-    for number, (level, can_take) in enumerate(states):
-        consumer = Consumer(opened_once.connection, number, opened_once.subscription, "", level, {})
-        consumer.permits = int(can_take)
-        consumers.append(consumer)
-    order = [(turn_of + step) % len(states) for step in range(len(states))]
-    able = [at for at in order if states[at][1]]
-    expected = min(able, key=lambda at: states[at][0], default=-1)
-    best = min((level for level, _ in states), default=0)
-    # How good the best one is need not be known.
-    assert choose(consumers, turn_of, best) == choose(consumers, turn_of, -9) == expected
+class Queued(NamedTuple):
+    """A consumer as the model of a rotation has it."""
+
+    number: int  # of those that came
+    state: Consumer
+
+
+LEVELS = st.integers(-1, 2)
+ROTATION_EVENTS = st.one_of(
+    st.tuples(st.just("join"), LEVELS),
+    st.tuples(st.sampled_from(["leave", "flow", "flow", "limit", "close"]), st.integers(0, 99)),
+    st.tuples(st.just("serve"), st.booleans()),
+    st.tuples(st.just("crowd comes"), LEVELS),
+    st.tuples(st.just("crowd leaves"), st.integers(0, 99)),
+)
+
+
+@given(st.lists(ROTATION_EVENTS, max_size=100))
+def test_who_is_next(opened_once: Desk, events: list[tuple[str, int]]) -> None:
+    """The first one of the best level behind who was served last, in the order of joining."""
+    rotation = Rotation()
+    numbers = itertools.count()
+    there: list[Queued] = []
+    last = -1
+    for event, which in [("join", 1), ("join", 1), *events, *[("serve", True)] * 5]:
+        if event in ("join", "crowd comes"):
+            for number in itertools.islice(numbers, 1 if event == "join" else 50):
+                desk = opened_once
+                state = Consumer(desk.connection, number, desk.subscription, "", which, {})
+                there.append(Queued(number, state))
+                rotation.add(state)
+                # Of a crowd some have permits.
+                state.permits = int(event != "join" and number % 3 == 0)
+        elif event == "crowd leaves":
+            for _ in range(min(50, len(there))):
+                rotation.remove(there.pop(which % len(there)).state)
+        elif event == "serve":
+            able = [each for each in there if each.state.can_deliver]
+            first = min(
+                able,
+                key=lambda it: (it.state.priority_level, it.number <= last, it.number),
+                default=None,
+            )
+            assert rotation.next() is (None if first is None else first.state)
+            waits = any(it.state.permits > 0 and it.state.is_blocked for it in there
+                        if not it.state.closed)  # fmt: skip
+            assert first is not None or rotation.is_limited >= waits
+            if first is not None and which:
+                last = first.number
+                first.state.permits -= 2
+                rotation.served()
+        elif there:
+            queued = there[which % len(there)]
+            if event == "flow":
+                queued.state.permits += which % 9
+            elif event == "limit":
+                queued.state.unacked_messages = which // 3 % 3
+                queued.state.set_unacked_max(which % 3)
+            elif event == "close":
+                queued.state.closed = True
+            elif event == "leave":
+                there.remove(queued)
+                rotation.remove(queued.state)
+                assert rotation.next() is not queued.state
+    assert not rotation.take_newly_full()
 
 
 @pytest.fixture(scope="module")

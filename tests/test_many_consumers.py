@@ -22,7 +22,7 @@ from pyxbroker.base import pacing
 from pyxbroker.broker.commands import seek
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.dispatch import kinds, redelivery
-from pyxbroker.broker.dispatch.choosers import SingleActive
+from pyxbroker.broker.dispatch.choosers import RoundRobin, SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
@@ -125,7 +125,7 @@ def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
 @pytest.mark.parametrize(
     ("kind", "asks"),
     [
-        (kinds.shared, "choosers.choose"),
+        (kinds.shared, "choosers.RoundRobin.next_consumer"),
         (kinds.key_shared, "key_shared.worth_together"),
         (kinds.failover, "choosers.SingleActive.next_consumer"),
     ],
@@ -176,6 +176,60 @@ def test_what_is_published_asks_nobody_while_nobody_can_take_any(
             consumer.on_flow(10)
         desk.send()
         assert sum(each.msg_out for each in joined) > out
+    finally:
+        desk.close()
+
+
+def test_choosing_asks_few_however_many_cannot_take_any(opened: _native.Storage) -> None:
+    """Neither one of the best level without permits nor one that has left makes it ask all."""
+    desk = Desk(
+        opened,
+        lambda it: kinds.shared(it, KeySharedPolicy()),
+        unacked_per_subscription_max=250,
+        round_robin_max=1,
+        delayed_delivery=False,
+    )
+    try:
+        chooser = desk.dispatcher.chooser
+        assert isinstance(chooser, RoundRobin)
+        rotation = chooser._rotation
+        desk.join("first", 0)
+        desk.leave(desk.join("gone", 0))
+        joined = [desk.join(f"consumer-{number}", 1) for number in range(SOME)]
+        asked = rotation.asked
+
+        def asks_at_most(count: int) -> None:
+            nonlocal asked
+            assert rotation.asked - asked <= count
+            asked = rotation.asked
+
+        for consumer in joined:
+            consumer.on_flow(1)
+        desk.publish(100)
+        desk.send()
+        assert sum(each.msg_out for each in joined) == 100
+        asks_at_most(3 * 100)
+        # None of them has permits at the end: each is found out once.
+        desk.publish(200)
+        desk.send()
+        assert [each.msg_out for each in joined] == [1] * SOME
+        asks_at_most(4 * SOME)
+        for consumer in joined:
+            consumer.on_flow(1)
+        desk.send()
+        assert desk.dispatcher.limits.unacked.blocked
+        asks_at_most(5 * SOME)
+        # Where all have too much unacknowledged together, one of them says so for all.
+        for consumer in joined:
+            consumer.on_flow(1)
+            desk.dispatcher.redeliver(consumer, [(LEDGER, 399)])
+        asks_at_most(3 * SOME)
+        held = [(each, entry) for each in joined for _, entry in each.pending_positions()]
+        for consumer, entry in held:
+            desk.acknowledge(consumer, [entry])
+        desk.send()
+        assert sum(each.msg_out for each in joined) == 300
+        asks_at_most(5 * SOME)
     finally:
         desk.close()
 

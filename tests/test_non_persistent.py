@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import non_persistent
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.stats import topic_stats
+from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from shares import over_at_once
 
 NAME = "non-persistent://public/default/t"
 SUB = pb.CommandSubscribe
-MANY = 2 * non_persistent.FEW
+MANY = 32  # subscriptions
 TYPES = (SUB.Exclusive, SUB.Shared, SUB.Failover, SUB.Key_Shared)
 
 
@@ -261,6 +263,50 @@ def test_a_consumer_that_does_not_read_loses_messages_and_nobody_else_does(
     run(tmp_path, scenario)
 
 
+def test_of_a_shared_subscription_who_does_not_read_is_passed_over_until_it_does(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        stuck, lively = [await broker.client() for _ in range(2)]
+        for consumer_id in (1, 2):
+            await stuck.subscribe(consumer_id, 100_000, topic=NAME)
+        await lively.subscribe(1, 100_000, topic=NAME)
+        chooser = (await topic_of(broker)).all_subscriptions()[0].dispatcher.chooser
+        body = bytes(100_000)
+        number = itertools.count()
+
+        async def fill() -> int:
+            """Until the next ten all go to who reads; how many the other was sent."""
+            before = sum(each.msg_out for each in stuck.connection.consumers.values())
+            in_a_row = 0
+            while in_a_row < 10:
+                out = lively.connection.consumers[1].msg_out
+                await publish(sender, body, first=next(number))
+                if lively.connection.consumers[1].msg_out > out:
+                    await lively.messages(1)
+                    in_a_row += 1
+                else:
+                    in_a_row = 0
+            assert list(chooser._waiting_for_room) == [stuck.connection]
+            return sum(each.msg_out for each in stuck.connection.consumers.values()) - before
+
+        for _ in range(2):
+            sent = await fill()
+            assert sent > 10
+            assert len(await stuck.messages(sent)) == sent
+            assert not chooser._waiting_for_room
+        await fill()
+        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        assert subscription.msg_drop == 0
+        stuck.connection.close()
+        assert not chooser._waiting_for_room
+        await publish(sender, body, first=next(number))
+        assert len(await lively.messages(1)) == 1
+
+    run(tmp_path, scenario)
+
+
 def test_memory_is_given_back(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         sender = await producer(broker)
@@ -414,7 +460,7 @@ def test_many_subscriptions_get_everything_in_order_a_few_in_a_turn(tmp_path: Pa
         for message in await client.messages(3 * MANY):
             got[message.consumer_id].append(message.data)
         assert got == dict.fromkeys(range(MANY), data)
-        assert not topic._rounds
+        assert not topic._waiting
 
     run(tmp_path, scenario)
 
@@ -436,9 +482,9 @@ def test_a_round_takes_a_turn_no_longer_than_its_time(
 
         give = non_persistent._give
 
-        def counted(batch: Any, subscription: Any) -> None:
+        def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
             given.append(turn)
-            give(batch, subscription)
+            give(batch, start, stop, subscription)
 
         monkeypatch.setattr(non_persistent, "_give", counted)
         over_at_once(broker.node.turn.news)
@@ -448,6 +494,117 @@ def test_a_round_takes_a_turn_no_longer_than_its_time(
         handle.cancel()
         assert len(given) == MANY
         assert len(set(given)) == MANY
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("subscriptions", [1, MANY])
+def test_one_send_from_each_of_many_producers_makes_no_long_turn_nor_a_list_of_who_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subscriptions: int
+) -> None:
+    producers = 20
+
+    async def scenario(broker: Broker) -> None:
+        client, sender = await broker.client(), await broker.client()
+        for number in range(subscriptions):
+            await client.subscribe(number, topic=NAME, subscription=f"s{number}", durable=False)
+        for producer_id in range(producers):
+            await sender.produce(producer_id, topic=NAME)
+        topic = await topic_of(broker)
+        given: list[int] = []
+        turn = 0
+
+        def tick() -> None:
+            nonlocal turn, handle
+            turn += 1
+            handle = broker.loop.call_soon(tick)
+
+        give = non_persistent._give
+
+        def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
+            given.append(turn)
+            for runs in topic._waiting.values():
+                assert {type(each) for each in runs} == {EntryRun}
+            give(batch, start, stop, subscription)
+
+        monkeypatch.setattr(non_persistent, "_give", counted)
+        over_at_once(broker.node.turn.news)
+        handle = broker.loop.call_soon(tick)
+        for producer_id in range(producers):
+            command = pb.CommandSend(producer_id=producer_id, sequence_id=0)
+            sender.send(command, section(b"%d" % producer_id))
+        receipts = [await sender.receive("send_receipt") for _ in range(producers)]
+        handle.cancel()
+        # In the order in which they came, as those of one connection.
+        assert [each.producer_id for each in receipts] == list(range(producers))
+        assert len(given) == len(set(given)) == producers * subscriptions
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_that_publishes_much_holds_up_others_for_a_run_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+    give = non_persistent._give
+
+    def noted(*args: Any) -> None:
+        begun.set()
+        give(*args)
+
+    monkeypatch.setattr(non_persistent, "_give", noted)
+
+    async def scenario(broker: Broker) -> None:
+        client, much, little = [await broker.client() for _ in range(3)]
+        await many_subscribe(client)
+        for producer_id in range(10):
+            await much.produce(producer_id, topic=NAME)
+        await little.produce(topic=NAME)
+        over_at_once(broker.node.turn.news)
+        for producer_id in range(10):
+            command = pb.CommandSend(producer_id=producer_id, sequence_id=0)
+            much.send(command, section(b"much"))
+        await begun.wait()
+        await publish(little, b"little")
+        got = [each.data for each in await client.messages(11 * MANY) if each.consumer_id == 0]
+        assert got.index(b"little") <= 2
+        assert len(got) == 11
+
+    run(tmp_path, scenario)
+
+
+def test_a_long_run_goes_to_a_subscription_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(non_persistent, "ENTRIES_AT_ONCE", 3)
+    parts: list[int] = []
+    give = non_persistent._give
+
+    def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
+        dropped = subscription.msg_drop
+        out = sum(each.msg_out for each in subscription.consumers)
+        give(batch, start, stop, subscription)
+        parts.append(sum(each.msg_out for each in subscription.consumers) - out)
+        assert subscription.msg_drop == dropped
+
+    monkeypatch.setattr(non_persistent, "_give", counted)
+
+    async def scenario(broker: Broker) -> None:
+        client, sender = await broker.client(), await broker.client()
+        for number, kind in enumerate(TYPES):
+            await client.subscribe(number, topic=NAME, subscription=f"s{number}", subType=kind)
+        await sender.produce(topic=NAME)
+        over_at_once(broker.node.turn.news)
+        data = data_of(10)
+        for sequence_id, each in enumerate(data):
+            sender.publish(sequence_id, each)
+        for sequence_id in range(10):
+            assert (await sender.receive("send_receipt")).sequence_id == sequence_id
+        got: dict[int, list[bytes]] = {number: [] for number in range(len(TYPES))}
+        for message in await client.messages(10 * len(TYPES)):
+            got[message.consumer_id].append(message.data)
+        assert got == dict.fromkeys(range(len(TYPES)), data)
+        assert max(parts) <= 3 and sum(parts) == 10 * len(TYPES)
 
     run(tmp_path, scenario)
 

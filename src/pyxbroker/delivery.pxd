@@ -48,12 +48,38 @@ cdef class Holders:
     cdef int _settle_batch(self, AckItem *item, AckSet acks, dict redelivery_counts,
                            dict others) except -1
 
+cdef enum PassedOver:
+    NOT_PASSED_OVER         # it is asked when its turn comes
+    NO_PERMITS              # or it is closed
+    AT_LIMIT
+    SOCKET_FULL
+
+# Whose turn it is among the consumers of a Shared subscription. Who cannot take entries when asked
+# is passed over until that changes, so it is found in a few steps however many there are.
+cdef class Rotation:
+    cdef list consumers                     # by slot, as they came; None: has left
+    cdef int64_t *levels                    # a tree, from 1 on: node n has the best of 2n and 2n+1
+    cdef Py_ssize_t width                   # its leaves are from here on, one for each slot
+    cdef Py_ssize_t gone                    # slots of those that have left
+    cdef Py_ssize_t turn_of                 # the slot that comes first
+    cdef Py_ssize_t chosen                  # the slot that next() has found; -1: none
+    cdef int64_t at_limit                   # consumers that were passed over for their limit
+    cdef dict full                          # connection -> {consumer: None}, passed over for it
+    cdef list newly_full                    # those of them that nobody waits for yet
+    cdef readonly int64_t asked             # how often a consumer was asked whether it can take any
+    cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept
+    cdef int _set(self, Py_ssize_t slot, int64_t level) noexcept
+    cdef int _rebuild(self) except -1
+    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1
+    cdef int _ask_again(self, ConsumerState consumer) except -1
+
 # The hot half of a consumer; broker/topics/consumer.py adds the policy.
 cdef class ConsumerState:
     cdef readonly Connection connection
     cdef readonly uint64_t consumer_id
     cdef readonly int32_t partition         # index of the topic's partition, -1: none
-    cdef public int64_t permits             # messages the client still wants; below 0 after a batch
+    cdef int64_t wanted                     # permits: messages that the client still wants; below 0
+                                            # after a batch
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public bint wants_block            # of broker entry metadata; others do not get it
@@ -61,6 +87,9 @@ cdef class ConsumerState:
     cdef public SentCount sent_total        # of its subscription; None: no rate limits it
     cdef Holders holders                    # of its subscription; None: there is no other consumer
     cdef int32_t holder_slot                # the consumer's number there
+    cdef Rotation rotation                  # of a Shared subscription, or None
+    cdef Py_ssize_t rotation_slot           # the consumer's number there
+    cdef PassedOver passed_over             # and why it is not asked, if so
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed
     cdef public bint tracks_pending         # False: nothing is redelivered, or all after the mark
@@ -82,7 +111,7 @@ cdef class ConsumerState:
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef int _settled(self, int64_t held) except -1
-    cdef int _less_unacked(self, int64_t messages) noexcept
+    cdef int _less_unacked(self, int64_t messages) except -1
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
 

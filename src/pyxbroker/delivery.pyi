@@ -210,6 +210,30 @@ def free_some(dicts: list[FreedDict], items_max: int) -> bool:
     when it was the last of them. To free a million at once takes long.
     """
 
+class Rotation:
+    """Whose turn it is among the consumers of a Shared subscription."""
+
+    asked: int
+    """How often a consumer was asked whether it can take entries."""
+
+    def add(self, consumer: ConsumerState) -> None:
+        """One more, behind all others of its priority level."""
+    def remove(self, consumer: ConsumerState) -> None:
+        """It has left."""
+    def next(self) -> Any:
+        """The consumer that gets the next entries, or None: nobody can take any."""
+    def served(self) -> None:
+        """Who was found last has had its turn."""
+    @property
+    def is_limited(self) -> bool:
+        """After next() has found nobody: whether there is one that waits for acknowledgements."""
+    def take_newly_full(self) -> Sequence[Connection]:
+        """Connections whose sockets have kept consumers from entries since it was asked last."""
+    def waits_for(self, connection: Connection) -> bool:
+        """Whether there is a consumer that is not asked before has_room() of its connection."""
+    def has_room(self, connection: Connection) -> None:
+        """A socket takes more, so its consumers are asked again."""
+
 class Blocked:
     """Of consumers that have permits and cannot take any all the same, one for each cause."""
 
@@ -223,19 +247,10 @@ def worth_together(
 ) -> tuple[int, int]:
     """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
 
-def choose(consumers: list[Any], turn_of: int, best_level: int) -> int:
-    """The index of the consumer that gets the next entries; -1: nobody can take any.
-
-    best_level: nobody has a better one.
-    """
-
 def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: Blocked) -> int:
     """The index of the first consumer at or after turn_of for which something waits that it can
     have now; -1: there is none.
     """
-
-def find_blocked(consumers: list[Any]) -> Blocked:
-    """Blocked, of consumers of whom none can take any."""
 
 def deal(
     batch: EntryBatch,
@@ -282,12 +297,18 @@ class Peeked(NamedTuple):
     def time(self) -> int:
         """When it was published: the clock of the broker counts, where it was noted."""
 
-def count_messages(batch: EntryBatch, start: int) -> int:
-    """Messages in the entries of a batch from start on, of those that clients may see."""
+def count_messages(batch: EntryBatch, start: int, stop: int) -> int:
+    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
 
-def deal_now(batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared) -> int:
-    """Sends entries to the owners of their keys, nothing waits; returns the messages that nobody
-    took. consumers: by slot, the first one is None.
+def deal_now(
+    batch: EntryBatch,
+    start: int,
+    stop: int,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+) -> int:
+    """Sends entries start..stop-1 to the owners of their keys, nothing waits; returns the messages
+    that nobody took. consumers: by slot, the first one is None.
     """
 
 def peek_entry(batch: EntryBatch, i: int) -> Peeked | None:

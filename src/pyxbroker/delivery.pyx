@@ -1,6 +1,7 @@
 """A dispatch round's loops over entries: who gets them, what is left out, the frames."""
 from libc.math cimport ceil
-from libc.stdint cimport uint8_t
+from libc.stdint cimport INT64_MAX, uint8_t
+from libc.stdlib cimport free, malloc
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from pyxbroker.ackset cimport PositionSet, bits_below
@@ -25,6 +26,10 @@ cdef double DEALT_WEIGHT = 0.0625       # of the newest entry of a key
 
 cdef enum:
     MESSAGES_MASK = 0x7fffffff      # of what pending holds; the key's hash is above 32 bits
+
+    SLOTS_GONE_MIN = 32             # a rotation of so few is not worth tidying
+
+cdef int64_t NOBODY = INT64_MAX         # a level that no consumer has
 
 # Numbers the rounds of dealing, so that each connection pins a batch once in each.
 cdef uint64_t _rounds = 0
@@ -238,6 +243,17 @@ cdef class ConsumerState:
         self.pending = {}
 
     @property
+    def permits(self):
+        """Messages that the client still wants; below 0 after a batch larger than they were."""
+        return self.wanted
+
+    @permits.setter
+    def permits(self, int64_t messages):
+        self.wanted = messages
+        if messages > 0 and self.passed_over == NO_PERMITS:
+            self.rotation._ask_again(self)
+
+    @property
     def can_deliver(self):
         """True when the consumer may get entries and its connection takes more bytes."""
         return self._can_take()
@@ -256,9 +272,11 @@ cdef class ConsumerState:
         """A policy changed: below the new limit it goes on at once."""
         self.unacked_max = messages
         self.at_limit = messages > 0 and self.unacked_messages >= messages
+        if not self.at_limit and self.passed_over == AT_LIMIT:
+            self.rotation._ask_again(self)
 
     cdef bint _can_take(self) noexcept:
-        if self.permits <= 0 or self.at_limit or self.closed:
+        if self.wanted <= 0 or self.at_limit or self.closed:
             return False
         if self.unacked_total is not None and self.unacked_total.stops():
             return False
@@ -269,7 +287,7 @@ cdef class ConsumerState:
 
         What is read beyond that would be read once more when the client has asked for it.
         """
-        cdef double entries = ceil(<double>max(self.permits, 1) / self.messages_per_entry)
+        cdef double entries = ceil(<double>max(self.wanted, 1) / self.messages_per_entry)
         cdef int64_t room = OUT_PENDING_DISPATCH - self.connection.out.pending
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
@@ -288,7 +306,7 @@ cdef class ConsumerState:
         cdef int64_t entry_id
         cdef int i = start
         cdef int sent = 0
-        cdef int64_t before = self.permits
+        cdef int64_t before = self.wanted
         cdef bint pinned = False
         cdef uint32_t count = 0
         cdef int32_t messages
@@ -326,7 +344,7 @@ cdef class ConsumerState:
             sent += 1
         if pinned:
             self._mark_sent()
-            self.messages_per_entry += ((before - self.permits) / <double>sent
+            self.messages_per_entry += ((before - self.wanted) / <double>sent
                                         - self.messages_per_entry) * AVERAGE_WEIGHT
         return i
 
@@ -357,7 +375,7 @@ cdef class ConsumerState:
             <const int64_t *><const char *>ack_set if words else NULL, words,
             self.consumer_epoch, size - skipped))
         out.reference(data + skipped, size - skipped, batch if pin else None)
-        self.permits -= messages
+        self.wanted -= messages
         self.msg_out += messages
         self.bytes_out += size
         if self.sent_total is not None:
@@ -402,10 +420,12 @@ cdef class ConsumerState:
             self.keys.release(<int32_t>(held >> 32), self.slot)
         return 0
 
-    cdef int _less_unacked(self, int64_t messages) noexcept:
+    cdef int _less_unacked(self, int64_t messages) except -1:
         self.unacked_messages -= messages
         if self.at_limit and self.unacked_messages * 2 <= self.unacked_max:
             self.at_limit = False
+            if self.passed_over == AT_LIMIT:
+                self.rotation._ask_again(self)
         if self.unacked_total is not None:
             self.unacked_total.add(-messages)
         return 0
@@ -571,6 +591,188 @@ def place_of(list consumers not None, ConsumerState consumer not None):
     raise ValueError("the consumer %d is not in the list" % consumer.consumer_id)
 
 
+cdef class Rotation:
+    """Whose turn it is among the consumers of a Shared subscription; see delivery.pxd."""
+
+    def __cinit__(self):
+        self.consumers = []
+        self.chosen = -1
+
+    def __dealloc__(self):
+        free(self.levels)
+
+    def add(self, ConsumerState consumer not None):
+        """One more, behind all others of its priority level."""
+        if len(self.consumers) == self.width:
+            self._rebuild()
+        consumer.rotation = self
+        consumer.rotation_slot = len(self.consumers)
+        consumer.passed_over = NO_PERMITS
+        self.consumers.append(consumer)
+        if consumer.wanted > 0:
+            self._ask_again(consumer)
+
+    def remove(self, ConsumerState consumer not None):
+        """It has left."""
+        if consumer.rotation is not self:
+            return
+        # As one of those that are asked it is nowhere else.
+        self._ask_again(consumer)
+        self._set(consumer.rotation_slot, NOBODY)
+        self.consumers[consumer.rotation_slot] = None
+        self.gone += 1
+        consumer.rotation = None
+        if self.gone > SLOTS_GONE_MIN and self.gone * 2 > len(self.consumers):
+            self._rebuild()
+
+    def next(self):
+        """The consumer that gets the next entries, or None: nobody can take any.
+
+        Among those of the best priority level that can take some it is the first one after who was
+        served last, in the order in which they came.
+        """
+        cdef ConsumerState consumer
+        cdef Py_ssize_t slot
+        self.chosen = -1
+        while self.width and self.levels[1] != NOBODY:
+            slot = self._find(self.turn_of, self.levels[1])
+            if slot < 0:
+                slot = self._find(0, self.levels[1])
+            consumer = self.consumers[slot]
+            self.asked += 1
+            if consumer._can_take():
+                self.chosen = slot
+                return consumer
+            if consumer.wanted <= 0 or consumer.closed or consumer.connection.closed:
+                self._pass_over(consumer, NO_PERMITS)
+            elif consumer.unacked_total is not None and consumer.unacked_total.stops():
+                return None     # nor can any of the others
+            elif consumer.at_limit:
+                self._pass_over(consumer, AT_LIMIT)
+            else:
+                self._pass_over(consumer, SOCKET_FULL)
+        return None
+
+    def served(self):
+        """Who was found last has had its turn."""
+        self.turn_of = self.chosen + 1
+
+    @property
+    def is_limited(self):
+        """After next() has found nobody: whether there is one that waits for acknowledgements."""
+        return self.at_limit > 0 or (self.width > 0 and self.levels[1] != NOBODY)
+
+    def take_newly_full(self):
+        """Connections whose sockets have kept consumers from entries since it was asked last."""
+        cdef list taken = self.newly_full
+        self.newly_full = None
+        return taken or ()
+
+    def waits_for(self, Connection connection not None):
+        """Whether there is a consumer that is not asked before has_room() of its connection."""
+        return self.full is not None and connection in self.full
+
+    def has_room(self, Connection connection not None):
+        """A socket takes more, so its consumers are asked again."""
+        if self.full is not None:
+            for consumer in list(self.full.get(connection, ())):
+                self._ask_again(consumer)
+
+    cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept:
+        """The first slot from one on with that level, which nobody has a better one than; -1: none.
+        """
+        cdef Py_ssize_t node = start + self.width
+        if start >= self.width:
+            return -1
+        while self.levels[node] != level:
+            # What is right of it: a right one's is right of the node above it.
+            while node & 1:
+                node >>= 1
+            if node == 0:
+                return -1
+            node += 1
+        while node < self.width:
+            node *= 2
+            if self.levels[node] != level:
+                node += 1
+        return node - self.width
+
+    cdef int _set(self, Py_ssize_t slot, int64_t level) noexcept:
+        cdef Py_ssize_t node = slot + self.width
+        cdef int64_t best
+        self.levels[node] = level
+        while node > 1:
+            node >>= 1
+            best = min(self.levels[2 * node], self.levels[2 * node + 1])
+            if self.levels[node] == best:
+                break
+            self.levels[node] = best
+        return 0
+
+    cdef int _rebuild(self) except -1:
+        """Has room for more, and no slots of those that have left."""
+        cdef list consumers = [each for each in self.consumers if each is not None]
+        cdef Py_ssize_t width = 1
+        cdef Py_ssize_t slot, node
+        cdef Py_ssize_t turn_of = 0
+        cdef int64_t *levels
+        cdef ConsumerState consumer
+        while width <= len(consumers):
+            width *= 2
+        levels = <int64_t *>malloc(2 * width * sizeof(int64_t))
+        if levels == NULL:
+            raise MemoryError("no memory for the order of consumers")
+        for slot in range(len(consumers)):
+            consumer = consumers[slot]
+            levels[width + slot] = self.levels[self.width + consumer.rotation_slot]
+            turn_of += consumer.rotation_slot < self.turn_of
+            consumer.rotation_slot = slot
+        for slot in range(len(consumers), width):
+            levels[width + slot] = NOBODY
+        for node in range(width - 1, 0, -1):
+            levels[node] = min(levels[2 * node], levels[2 * node + 1])
+        free(self.levels)
+        self.levels = levels
+        self.width = width
+        self.consumers = consumers
+        self.gone = 0
+        self.turn_of = turn_of
+        self.chosen = -1
+        return 0
+
+    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1:
+        """It is not asked again before what kept it from taking entries is over."""
+        cdef Connection connection = consumer.connection
+        if why == AT_LIMIT:
+            self.at_limit += 1
+        elif why == SOCKET_FULL:
+            if self.full is None:
+                self.full = {}
+            if connection not in self.full:
+                self.full[connection] = {}
+                if self.newly_full is None:
+                    self.newly_full = []
+                self.newly_full.append(connection)
+            self.full[connection][consumer] = None
+        consumer.passed_over = why
+        return self._set(consumer.rotation_slot, NOBODY)
+
+    cdef int _ask_again(self, ConsumerState consumer) except -1:
+        cdef PassedOver why = consumer.passed_over
+        cdef dict others
+        if why == NOT_PASSED_OVER:
+            return 0
+        if why == AT_LIMIT:
+            self.at_limit -= 1
+        elif why == SOCKET_FULL:
+            others = self.full[consumer.connection]
+            del others[consumer]
+            if not others:
+                del self.full[consumer.connection]
+        consumer.passed_over = NOT_PASSED_OVER
+        return self._set(consumer.rotation_slot, consumer.priority_level)
+
+
 cdef class Blocked:
     """Of consumers that have permits and cannot take any all the same, one for each cause: they
     are asked why, so that it is known when they can again.
@@ -580,7 +782,7 @@ cdef class Blocked:
         self.consumers = []
 
     cdef int add(self, ConsumerState consumer) except -1:
-        if consumer.permits <= 0 or consumer.closed:
+        if consumer.wanted <= 0 or consumer.closed:
             return 0
         if consumer.is_blocked:
             if not self.limited:
@@ -613,38 +815,6 @@ def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
         else:
             blocked.add(consumer)
     return min(entries, <int64_t>entries_max), min(size, bytes_max)
-
-
-def choose(list consumers not None, Py_ssize_t turn_of, int32_t best_level):
-    """The index of the consumer that gets the next entries; -1: nobody can take any.
-
-    Among those of the best priority level that can take some it is the first at or after turn_of.
-    best_level: nobody has a better one, so the first one of it that can take some is it.
-    """
-    cdef Py_ssize_t count = len(consumers)
-    cdef Py_ssize_t best = -1
-    cdef Py_ssize_t step, at
-    cdef int32_t level = 0
-    cdef ConsumerState consumer
-    for step in range(count):
-        at = (turn_of + step) % count
-        consumer = consumers[at]
-        if (best < 0 or consumer.priority_level < level) and consumer._can_take():
-            best = at
-            level = consumer.priority_level
-            if level <= best_level:
-                break
-    return best
-
-
-def find_blocked(list consumers not None):
-    """Blocked, of consumers of whom none can take any."""
-    cdef Blocked blocked = Blocked()
-    cdef ConsumerState consumer
-    for consumer in consumers:
-        if consumer.permits > 0:
-            blocked.add(consumer)
-    return blocked
 
 
 def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
@@ -783,19 +953,21 @@ def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared k
     return gone
 
 
-def count_messages(EntryBatch batch not None, int start):
-    """Messages in the entries of a batch from start on, of those that clients may see."""
+def count_messages(EntryBatch batch not None, int start, int stop):
+    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
     cdef MetadataPeek peek
     cdef int i
     cdef int64_t messages = 0
-    for i in range(start, batch.count):
+    for i in range(max(start, 0), min(stop, <int>batch.count)):
         if peek_message(batch, i, &peek):
             messages += max(peek.num_messages, 1)
     return messages
 
 
-def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys not None):
-    """Sends entries to the owners of their keys; returns the messages of those that nobody took.
+def deal_now(EntryBatch batch not None, int start, int stop, list consumers not None,
+             KeyShared keys not None):
+    """Sends entries start..stop-1 to the owners of their keys; returns the messages of those that
+    nobody took.
 
     consumers: by slot, the first one is None. Nothing waits, and nothing is held back for the order
     within a key.
@@ -808,7 +980,7 @@ def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys 
     cdef int i
     cdef int64_t lost = 0
     _rounds += 1
-    for i in range(batch.count):
+    for i in range(max(start, 0), min(stop, <int>batch.count)):
         if not peek_message(batch, i, &peek):
             continue
         messages = max(peek.num_messages, 1)

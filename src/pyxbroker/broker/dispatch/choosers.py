@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerBusy
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
-from pyxbroker.delivery import choose, count_messages, find_blocked
+from pyxbroker.delivery import Rotation, count_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
     from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.connection import Connection
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch
-
-
-INT32_MAX = 2**31 - 1
 
 
 class Chooser:
@@ -75,9 +75,9 @@ class Chooser:
         """
         raise NotImplementedError
 
-    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
-        """Sends what consumers can take now of entries that are not kept; returns the messages
-        that nobody could.
+    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        """Sends what consumers can take now of entries start..stop-1, which are not kept; returns
+        the messages that nobody could.
         """
         raise NotImplementedError
 
@@ -129,14 +129,14 @@ class OneAtATime(Chooser):
             self.served()
         return sent
 
-    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
+    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
         share = self.handed_out_max or batch.count
-        at = 0
-        while at < batch.count:
+        at = start
+        while at < stop:
             consumer = self.next_consumer()
             if consumer is None:
-                return count_messages(batch, at)
-            at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
+                return count_messages(batch, at, stop)
+            at = consumer.deliver(batch, at, min(at + share, stop), acks, {}, [])
             self.served()
         return 0
 
@@ -190,34 +190,51 @@ class RoundRobin(OneAtATime):
     their message.
     """
 
-    __slots__ = ("_best_level", "_chosen", "_turn_of")
+    __slots__ = ("_rotation", "_waiting_for_room")
 
     handed_out_max = 1  # one after the other, as they would come one by one
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.chunked = ChunkedMessages(dispatcher.acks)
-        self._turn_of = 0
-        self._chosen = -1
-        self._best_level = INT32_MAX  # nobody who ever came has a better one
+        self._rotation = Rotation()
+        # What connections call that have consumers which wait for room in their sockets.
+        self._waiting_for_room: dict[Connection, Callable[[], None]] = {}
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
-        self._best_level = min(self._best_level, consumer.priority_level)
+        self._rotation.add(consumer)
+
+    def forget(self, consumer: Consumer) -> None:
+        self._rotation.remove(consumer)
+        connection = consumer.connection
+        if not self._rotation.waits_for(connection):
+            call = self._waiting_for_room.pop(connection, None)
+            if call is not None:
+                # A client that reads nothing may come and go for ever.
+                connection.not_when_writable(call)
+
+    def let_go(self, consumer: Consumer) -> None:
+        self.forget(consumer)
 
     def next_consumer(self) -> Consumer | None:
         """The next one in turn among those of the best priority level that can take entries."""
-        self._chosen = choose(self.consumers, self._turn_of, self._best_level)
-        if self._chosen >= 0:
-            return self.consumers[self._chosen]
-        for consumer in find_blocked(self.consumers).consumers:
-            # One whose socket is full, or who has too much unacknowledged, wakes us later.
-            self._limits.can_take(consumer)
-        return None
+        rotation = self._rotation
+        consumer: Consumer | None = rotation.next()
+        for connection in rotation.take_newly_full():
+            call = self._limits.wait_for_room(connection, self._has_room)
+            self._waiting_for_room[connection] = call
+        if consumer is None and rotation.is_limited:
+            self._limits.wait_for_acks()
+        return consumer
+
+    def _has_room(self, connection: Connection) -> None:
+        self._waiting_for_room.pop(connection, None)
+        self._rotation.has_room(connection)
 
     def served(self) -> None:
         # Only who got something has had its turn: choosing one to read for is not enough.
-        self._turn_of = self._chosen + 1
+        self._rotation.served()
 
     def share(self) -> int:
         if len(self.consumers) == 1:

@@ -191,8 +191,8 @@ class KeySlots(Chooser):
             again,
         )
 
-    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
-        return deal_now(batch, self.slots, self.keys)
+    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        return deal_now(batch, start, stop, self.slots, self.keys)
 
 
 class KeyQueue:

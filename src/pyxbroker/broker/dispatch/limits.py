@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from pyxbroker.delivery import UnackedCount
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.connection import Connection
     from pyxbroker.delivery import ConsumerState
 
 
@@ -56,14 +59,31 @@ class Limits:
         if consumer.permits <= 0 or consumer.closed:
             return False
         if consumer.is_blocked:
-            self._limited = True
-            self._stopped = self.unacked.is_stopped
-            in_broker = self._dispatcher.topic.unacked_in_broker
-            if in_broker is not None and in_broker.blocked:
-                in_broker.on_unblocked(self._dispatcher.wake)
+            self.wait_for_acks()
         elif not consumer.connection.closed:
             consumer.connection.when_writable(self._dispatcher.wake)
         return False
+
+    def wait_for_acks(self) -> None:
+        """Somebody has too much unacknowledged, and wakes us when that changes."""
+        self._limited = True
+        self._stopped = self.unacked.is_stopped
+        in_broker = self._dispatcher.topic.unacked_in_broker
+        if in_broker is not None and in_broker.blocked:
+            in_broker.on_unblocked(self._dispatcher.wake)
+
+    def wait_for_room(
+        self, connection: Connection, tell: Callable[[Connection], None]
+    ) -> Callable[[], None]:
+        """When a socket takes more, tells of it and wakes us; what the connection calls then."""
+        dispatcher = self._dispatcher
+
+        def has_room() -> None:
+            tell(connection)
+            dispatcher.wake()
+
+        connection.when_writable(has_room)
+        return has_room
 
     def on_acknowledged(self, consumer: Consumer) -> None:
         """A consumer has acknowledged something: who waited for that goes on."""

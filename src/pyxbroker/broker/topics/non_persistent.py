@@ -1,6 +1,6 @@
 """Non-persistent topics: what is published is handed to who is there to take it, and forgotten.
 
-An entry goes to each subscription within the turn that brings it, and where there are many within
+An entry goes to each subscription within the turn that brings it, and where that takes long within
 several; its producer has its receipt when all had it. Who has no permits, or does not
 read its socket, does not get it; it is dropped and counted. There are no positions: every message
 has the id 0:0, nothing is acknowledged, redelivered or moved, and a subscription lives as long as
@@ -11,17 +11,18 @@ as for persistent topics: who is chosen is the same.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import NotAllowed, SubscriptionNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
+from pyxbroker.connection import Connection
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -31,7 +32,7 @@ from pyxbroker.turn import Turn
 log = get_logger("pyxbroker.topic")
 
 NOWHERE = Position(0, -1)  # before the only id there is
-FEW = 16  # subscriptions that get entries in one go
+ENTRIES_AT_ONCE = 64  # that one subscription gets before the clock is looked at
 
 
 class NoLedger(Log):
@@ -138,14 +139,6 @@ class NoCursor:
         self.closed = True
 
 
-class _Round(NamedTuple):
-    """Entries on their way to many subscriptions."""
-
-    run: EntryRun
-    batch: EntryBatch
-    left: Iterator[Subscription]
-
-
 class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
@@ -159,7 +152,9 @@ class NonPersistentTopic(Topic):
         ledger = NoLedger(self.hand_out)
         super().__init__(name, ledger, turn, policies, broker_limits=broker_limits)
         self._ledger = ledger
-        self._rounds: deque[_Round] = deque()  # of entries that not all have had their chance at
+        # By whose they are: entries whose turn has not come, with no list of who will get them.
+        self._waiting: OrderedDict[Connection | None, deque[EntryRun]] = OrderedDict()
+        self._steps: Iterator[None] | None = None  # while entries are handed out
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
@@ -199,40 +194,60 @@ class NonPersistentTopic(Topic):
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
 
     def hand_out(self, run: EntryRun) -> None:
-        """Gives entries to every subscription, then tells their owner; to many in several turns."""
-        batch = EntryBatch.of_run(run)
-        if len(self._readers) > FEW or self._rounds:
-            self._rounds.append(_Round(run, batch, iter(tuple(self._readers.values()))))
-            if len(self._rounds) == 1:
-                self.turn.news.run(self._go_on)
-            return
-        for subscription in self._readers.values():
-            _give(batch, subscription)
-        run.owner.on_run_added(run)
+        """Has entries go to every subscription, and their owner told then; where that takes long,
+        in several turns.
+        """
+        self._waiting.setdefault(_whose(run), deque()).append(run)
+        if self._steps is None:
+            self._steps = self._give_to_all()
+            self.turn.news.run(self._go_on)
 
     def _go_on(self) -> None:
-        """A part of the rounds that are under way, in the order in which entries came."""
+        """Some steps of what is under way."""
         news = self.turn.news
         began_ns = news.now_ns()
-        while self._rounds:
-            run, batch, subscriptions = self._rounds[0]
-            for subscription in subscriptions:
-                # Some may have gone since the round began.
-                if self._readers.get(subscription.name) is subscription:
+        assert self._steps is not None
+        for _ in self._steps:
+            if news.lasts_long(began_ns):
+                news.later(self._go_on)
+                return
+        self._steps = None
+
+    def _give_to_all(self) -> Iterator[None]:
+        """Gives what waits to who subscribes when its turn comes: some entries to one subscription
+        in each step.
+        """
+        while self._waiting:
+            run = self._next_run()
+            batch = EntryBatch.of_run(run)
+            starts = range(0, batch.count, ENTRIES_AT_ONCE)
+            parts = [(start, min(start + ENTRIES_AT_ONCE, batch.count)) for start in starts]
+            for subscription in tuple(self._readers.values()):
+                for start, stop in parts:
+                    # Some may have gone meanwhile.
+                    if self._readers.get(subscription.name) is not subscription:
+                        break
                     try:
-                        _give(batch, subscription)
+                        _give(batch, start, stop, subscription)
                     except Exception as error:
                         # A defect of one must keep the entries from nobody else.
                         log.failure("entries were not handed out", error, topic=self.name)
-                if news.lasts_long(began_ns):
-                    news.later(self._go_on)
-                    return
-            self._rounds.popleft()
+                    yield
             try:
                 run.owner.on_run_added(run)
             except Exception as error:
-                # Of one producer: others wait for the rounds behind.
+                # Of one producer: others wait for what is behind.
                 log.failure("what was handed out was not taken in", error, topic=self.name)
+            yield
+
+    def _next_run(self) -> EntryRun:
+        """Connections take turns: who publishes much holds up the others for one run of it."""
+        whose = next(iter(self._waiting))
+        runs = self._waiting.pop(whose)
+        run = runs.popleft()
+        if runs:
+            self._waiting[whose] = runs
+        return run
 
     def first_position(self) -> Position:
         return NOWHERE
@@ -257,9 +272,14 @@ class NonPersistentTopic(Topic):
         self._ledger.is_closed = True
 
 
-def _give(batch: EntryBatch, subscription: Subscription) -> None:
+def _whose(run: EntryRun) -> Connection | None:
+    """The connection that a run came by; None: it is the broker's own."""
+    return run.owner.connection if isinstance(run.owner, Producer) else None
+
+
+def _give(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
     chooser = subscription.dispatcher.chooser
-    subscription.msg_drop += chooser.hand_out(batch, subscription.acks)
+    subscription.msg_drop += chooser.hand_out(batch, start, stop, subscription.acks)
 
 
 def _of_its_own(policies: Policies) -> Policies:
