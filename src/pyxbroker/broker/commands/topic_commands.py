@@ -222,7 +222,7 @@ class TopicCommands:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
-        connection.session.memory.charge(consumer.cost)
+        consumer.charge(0 if subscription.consumers else subscription.cost_as(kind))
         try:
             subscription.add_consumer(consumer, kind)
         except BaseException:

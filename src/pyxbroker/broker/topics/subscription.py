@@ -19,6 +19,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Slices
+from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -177,6 +178,13 @@ class Subscription:
         """Whether it outlives its consumers; that of a reader does not."""
         return self.cursor.durable
 
+    def cost_as(self, kind: SubscriptionType) -> int:
+        """What it takes while it is of a kind, besides its consumers (client_memory.py): the first
+        of them pays for that. A durable one is there anyway.
+        """
+        cost = 0 if self.is_durable else READER_BYTES
+        return cost + KEY_SHARED_BYTES if kind is SubscriptionType.KEY_SHARED else cost
+
     @property
     def properties(self) -> dict[str, str]:
         """What the client that made it has noted about it."""
@@ -280,9 +288,12 @@ class Subscription:
         """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
         if not consumer.closed:
             consumer.closed = True
+            cost = consumer.subscription_cost
             consumer.release()
             self._count_past(consumer)
             self.dispatcher.remove_consumer(consumer)
+            if cost and self.consumers:
+                self.consumers[0].take_over(cost)
             self.topic.consumer_count -= 1
             self.dispatcher.on_more()
             self._note_use()
