@@ -13,6 +13,7 @@ from one_bookie import append, settled, until
 from one_broker import TOPIC, Broker, Client, section
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.client_memory import READER_BYTES
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.proto import PulsarApi as pb
@@ -214,6 +215,81 @@ def test_a_reader_that_does_not_come_back_is_forgotten(
         await client.subscribe(**READER)
         await seek(client, message_id=EARLIEST)
         assert len(topic.all_subscriptions()) == 1
+        await until(lambda: topic.all_subscriptions() == [])
+
+    run(tmp_path, scenario)
+
+
+def test_who_moved_a_reader_pays_for_it_until_it_is_back(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        memory = broker.service.client_memory
+        topic = await broker.topic()
+        client, other = await broker.client(), await broker.client()
+
+        async def used() -> int:
+            await until(lambda: not client.connection.session.tasks)
+            assert memory.used == client.connection.session.memory.used
+            return memory.used
+
+        await client.subscribe(**READER, start_message_id=EARLIEST)
+        open_bytes = await used()
+        for _ in range(3):
+            await seek(client, message_id=EARLIEST)
+            assert await used() == READER_BYTES
+            await client.subscribe(**READER, start_message_id=EARLIEST)
+            assert await used() == open_bytes
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        assert await used() == 0
+        assert topic.all_subscriptions() == []
+        assert not hasattr(await other.subscribe(**READER), "error")
+
+    run(tmp_path, scenario)
+
+
+def test_readers_that_are_moved_and_left_are_limited_and_go_with_their_client(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        for number in range(1_000):
+            answer = await client.subscribe(**READER | {"subscription": f"r{number}"})
+            if hasattr(answer, "error"):
+                break
+            await seek(client, message_id=EARLIEST)
+            await client.receive("close_consumer")
+        assert answer.error == pb.NotAllowedError
+        # 1 MiB of those that are left, and of a consumer.
+        assert 450 < number <= (1 << 20) // READER_BYTES
+        assert len(topic.all_subscriptions()) == number
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        await until(lambda: topic.all_subscriptions() == [])
+        assert broker.service.client_memory.used == 0
+
+    run(tmp_path, scenario, {"maxClientStateSizeInMBPerConnection": 1})
+
+
+def test_a_reader_whose_client_goes_while_it_is_moved_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe(**READER)
+        [reader] = topic.all_subscriptions()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(*_: Any) -> None:
+            begun.set()
+            await go_on.wait()
+
+        monkeypatch.setattr(reader, "seek", slow)
+        client.send(pb.CommandSeek(consumer_id=1, request_id=7, message_id=EARLIEST))
+        await begun.wait()
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        go_on.set()
         await until(lambda: topic.all_subscriptions() == [])
 
     run(tmp_path, scenario)

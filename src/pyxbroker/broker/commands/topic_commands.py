@@ -222,6 +222,7 @@ class TopicCommands:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
+        seek.came_back(connection, subscription)
         consumer.charge(0 if subscription.consumers else subscription.cost_as(kind))
         try:
             subscription.add_consumer(consumer, kind)
