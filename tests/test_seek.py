@@ -422,6 +422,106 @@ def test_markers_are_not_the_last_message(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def counted_reads(topic: Topic) -> list[Position]:
+    """The entries that are looked into from now on."""
+    managed_ledger: Any = topic.managed_ledger  # type: ignore[attr-defined]
+    read_one, read = managed_ledger.read_one, []
+
+    async def read_and_count(position: Position) -> EntryBatch:
+        read.append(position)
+        found: EntryBatch = await read_one(position)
+        return found
+
+    managed_ledger.read_one = read_and_count
+    return read
+
+
+def test_what_is_behind_the_last_message_is_looked_into_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        marker = section(b"marker", marker_type=10)
+        [first, *_] = await append(topic.managed_ledger, section(b"first"), *[marker] * 50)
+        read = counted_reads(topic)
+        for _ in range(20):
+            assert places(await last_message(client))[0] == (*first, -1)
+        assert len(read) == 51
+        # Of what is stored since, nothing before it is looked into again.
+        await append(topic.managed_ledger, *[marker] * 10)
+        for _ in range(20):
+            assert places(await last_message(client))[0] == (*first, -1)
+        assert len(read) == 61
+        [last, _] = await append(topic.managed_ledger, section(b"last"), marker)
+        assert places(await last_message(client))[0] == (*last, -1)
+        assert len(read) == 63
+
+    run(tmp_path, scenario)
+
+
+def test_all_who_ask_for_the_last_message_share_one_look(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        clients = [await broker.client() for _ in range(2)]
+        for client in clients:
+            await client.subscribe()
+        marker = section(b"marker", marker_type=10)
+        [first, *_] = await append(topic.managed_ledger, section(b"first"), *[marker] * 50)
+        read = counted_reads(topic)
+        for number in range(100):
+            for client in clients:
+                client.send(pb.CommandGetLastMessageId(consumer_id=1, request_id=number))
+        for client in clients:
+            for _ in range(100):
+                answer = await client.receive("getLastMessageIdResponse")
+                assert places(answer)[0] == (*first, -1)
+        assert len(read) == 51
+
+    run(tmp_path, scenario)
+
+
+def test_who_asks_during_a_look_is_told_what_was_stored_since(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        [first] = await append(topic.managed_ledger, section(b"first"))
+        read_one, begun, go_on = topic.managed_ledger.read_one, asyncio.Event(), asyncio.Event()
+
+        async def slow(position: Position) -> EntryBatch:
+            begun.set()
+            await go_on.wait()
+            return await read_one(position)
+
+        topic.managed_ledger.read_one = slow
+        early = asyncio.ensure_future(topic.last_message())
+        await begun.wait()
+        [last] = await append(topic.managed_ledger, section(b"last"))
+        late = asyncio.ensure_future(topic.last_message())
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await early, await late) == ((first, -1), (last, -1))
+
+    run(tmp_path, scenario)
+
+
+def test_the_last_message_is_looked_for_again_after_an_error(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        [first] = await append(topic.managed_ledger, section(b"first"))
+        read_one = topic.managed_ledger.read_one
+
+        async def broken(position: Position) -> EntryBatch:
+            raise RuntimeError("a defect")
+
+        topic.managed_ledger.read_one = broken
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a defect"):
+                await topic.last_message()
+        topic.managed_ledger.read_one = read_one
+        assert await topic.last_message() == (first, -1)
+
+    run(tmp_path, scenario)
+
+
 # --- while ledgers are trimmed --------------------------------------------------------------------
 
 
