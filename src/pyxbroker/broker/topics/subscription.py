@@ -129,6 +129,7 @@ class SubscriptionCursor(Protocol):
 class Subscription:
     """One subscription of a topic."""
 
+    auto_consumer_count = 0  # of its consumers, those that take whatever schema there is
     compacted: CompactedSource | None = None  # once a consumer wanted the compacted view
     # When something was done, in s since 1970; 0: never since the topic was opened.
     last_flow_s = 0.0  # by a consumer
@@ -235,18 +236,24 @@ class Subscription:
                     "Subscription reached max consumers limit (maxConsumersPerSubscription)"
                 )
             self.dispatcher.add_consumer(consumer)
-            self.topic.consumer_count += 1
+            self._count(consumer, 1)
             return
         former = dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
-        self.topic.consumer_count += 1
+        self._count(consumer, 1)
         self.kind = kind
         self.dispatcher = dispatcher
         if dispatcher is not former:
             former.abandon()
+
+    def _count(self, consumer: Consumer, change: int) -> None:
+        self.topic.consumer_count += change
+        if consumer.auto_consume:
+            self.auto_consumer_count += change
+            self.topic.auto_consumer_count += change
 
     @property
     def last_active_ms(self) -> int:
@@ -294,7 +301,7 @@ class Subscription:
             self.dispatcher.remove_consumer(consumer)
             if cost and self.consumers:
                 self.consumers[0].take_over(cost)
-            self.topic.consumer_count -= 1
+            self._count(consumer, -1)
             self.dispatcher.on_more()
             self._note_use()
             self.topic.on_used()
@@ -323,6 +330,8 @@ class Subscription:
         going = former.consumers[::-1]
         former.consumers.clear()
         self.topic.consumer_count -= len(going)
+        self.topic.auto_consumer_count -= self.auto_consumer_count
+        self.auto_consumer_count = 0
         for each in going:
             each.closed = True
         self.kind = kind
