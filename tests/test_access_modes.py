@@ -12,7 +12,7 @@ from one_bookie import turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import access
-from pyxbroker.broker.topics.access import EPOCH_MAX, EPOCH_PROPERTY
+from pyxbroker.broker.topics.access import BROUGHT_EPOCH_MAX, EPOCH_MAX, EPOCH_PROPERTY
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
@@ -150,17 +150,53 @@ def test_a_producer_that_comes_back_keeps_its_epoch_unless_another_one_was_there
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("brought", [BROUGHT_EPOCH_MAX, BROUGHT_EPOCH_MAX + 1, EPOCH_MAX])
+@pytest.mark.parametrize("given", [0, 1])
+def test_no_epoch_that_a_client_brings_is_the_last_one(
+    tmp_path: Path, brought: int, given: int
+) -> None:
+    """Whether the topic has given one before or not, and also after it was opened anew."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for expected in range(given):
+            assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == expected
+            await close(client, 1)
+        epoch = brought if brought == BROUGHT_EPOCH_MAX else given
+        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=brought)).topic_epoch == epoch
+        assert await epoch_in_metadata(broker) == str(epoch)
+        await close(client, 1)
+        # Who got that one comes back with it.
+        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=epoch)).topic_epoch == epoch
+        await close(client, 1)
+        for mode in (EXCLUSIVE, WAIT, FENCING):
+            epoch += 1
+            assert (await produce(client, 1, mode)).topic_epoch == epoch
+            await close(client, 1)
+        await broker.topics.unload(TopicName.get(TOPIC))
+        # Also where that is more than a topic believes that it does not know of.
+        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=epoch)).topic_epoch == epoch
+        await close(client, 1)
+        assert (await produce(client, 1, FENCING)).topic_epoch == epoch + 1
+
+    run(tmp_path, scenario)
+
+
 def test_epochs_end_where_their_numbers_do(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == 0
+        late = await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)
+        assert late.error == pb.ProducerFenced
+        topic = await broker.topic()
+        await topic.keep_epoch(EPOCH_MAX - 1)
+        assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == EPOCH_MAX
         await close(client, 1)
-        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)).error == (
-            pb.ProducerFenced
-        )
+        late = await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)
+        assert late.error == pb.ProducerFenced
+        assert (await produce(client, 1, EXCLUSIVE)).error == pb.NotAllowedError
+        # Who had the last one still has it.
         assert (await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX)).topic_epoch == EPOCH_MAX
         await close(client, 1)
-        assert (await produce(client, 1, EXCLUSIVE)).error == pb.NotAllowedError
         assert not hasattr(await client.produce(1), "error")
 
     run(tmp_path, scenario)

@@ -17,7 +17,13 @@ from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.broker import client_memory
-from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
+from pyxbroker.broker.client_memory import (
+    CONSUMER_BYTES,
+    KEY_SHARED_BYTES,
+    READER_BYTES,
+    ClientMemory,
+    ConnectionMemory,
+)
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.proto import PulsarApi as pb
@@ -77,6 +83,71 @@ def test_without_settings_there_is_no_limit() -> None:
     one.charge(1 << 40)
     assert budget.charge_answer(1 << 40) == 0
     assert (budget.used, budget.refused, budget.answers_refused) == (1 << 40, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "cost"),
+    [
+        ("persistent://public/default/t", pb.CommandSubscribe.Exclusive, READER_BYTES),
+        (
+            "persistent://public/default/t",
+            pb.CommandSubscribe.Key_Shared,
+            READER_BYTES + KEY_SHARED_BYTES,
+        ),
+        ("non-persistent://public/default/t", pb.CommandSubscribe.Shared, READER_BYTES),
+        (
+            "non-persistent://public/default/t",
+            pb.CommandSubscribe.Key_Shared,
+            READER_BYTES + KEY_SHARED_BYTES,
+        ),
+    ],
+)
+def test_a_subscription_that_goes_with_its_consumers_is_paid_for(
+    tmp_path: Path, topic: str, kind: int, cost: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for number in range(3):
+            answer = await client.subscribe(
+                number,
+                permits=0,
+                topic=topic,
+                subscription=f"s{number}",
+                subType=kind,
+                durable=False,
+            )
+            assert not hasattr(answer, "error")
+            await until(lambda: not client.connection.session.tasks)
+            assert memory(broker).used == (number + 1) * (CONSUMER_BYTES + cost)
+        for number in range(3):
+            await client.request(pb.CommandCloseConsumer(consumer_id=number), "success")
+        await until(lambda: not client.connection.session.tasks)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_who_is_left_of_a_subscription_pays_for_it(tmp_path: Path) -> None:
+    """Also where that is another connection's."""
+
+    async def scenario(broker: Broker) -> None:
+        cost = READER_BYTES + KEY_SHARED_BYTES
+        clients = [await broker.client() for _ in range(3)]
+        for client in clients:
+            await client.subscribe(permits=0, durable=False, subType=pb.CommandSubscribe.Key_Shared)
+        for number, client in enumerate(clients):
+            await until(lambda: not any(each.connection.session.tasks for each in clients))
+            assert memory(broker).used == cost + (3 - number) * CONSUMER_BYTES
+            assert client.connection.session.memory.used == cost + CONSUMER_BYTES
+            if number == 1:
+                client.far.close()
+                await until(lambda: clients[1].connection.closed)
+            else:
+                await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        await until(lambda: not clients[2].connection.session.tasks)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
 
 
 def test_what_is_closed_is_not_counted_any_more(tmp_path: Path) -> None:

@@ -235,6 +235,24 @@ def test_memory_of_hashes_that_are_not_used_any_more_is_given_back() -> None:
     assert (keys.states_in_use, keys.waiting, keys.queued) == (0, 0, 0)
 
 
+def test_who_knows_of_few_hashes_takes_little() -> None:
+    keys = KeyShared(True)
+    keys.set_owners(*as_arrays([(65535, 1)]))
+    nothing = keys.bytes_held
+    assert nothing < 512
+    keys.sent(60_000, 1)
+    keys.put(60_000, 1, 1)
+    assert keys.bytes_held < 3 << 10
+    for key_hash in range(1, 65536):
+        keys.sent(key_hash, 1)
+    assert keys.bytes_held > 65535 * 24
+    for key_hash in range(1, 65536):
+        keys.settled(key_hash, 1)
+    assert keys.bytes_held < 3 << 10
+    keys.clear()
+    assert keys.bytes_held == nothing
+
+
 def test_hashes_that_were_drained_are_counted_for_whom_drained_them() -> None:
     keys = KeyShared(True)
     keys.set_owners(*as_arrays([(65535, 1)]))

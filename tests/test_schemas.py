@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from loop_turns import counted_turns
+from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import (
     IncompatibleSchema,
@@ -23,6 +24,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, Unavailable
@@ -446,6 +448,71 @@ def test_a_consumer_brings_no_schema_to_a_topic_that_is_used_without_one(tmp_pat
         assert answer.error == pb.IncompatibleSchema
         assert "active topic with empty(BYTES) schema: new schema type AVRO" in answer.message
         assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+def test_who_takes_any_schema_is_counted_and_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    class CountedLooks:
+        """In the place of an attribute of consumers."""
+
+        def __set__(self, consumer: Any, value: bool) -> None:
+            vars(consumer)["takes_any"] = value
+
+        def __get__(self, consumer: Any, owner: type) -> bool:
+            nonlocal looks
+            looks += 1
+            return bool(vars(consumer).get("takes_any"))
+
+    monkeypatch.setattr(Consumer, "auto_consume", CountedLooks())
+    any_schema = pb.Schema(name="", schema_data=b"", type=pb.Schema.AutoConsume)
+
+    async def scenario(broker: Broker) -> None:
+        nonlocal looks
+        client = await broker.client()
+        for number in range(50):
+            await client.subscribe(number, permits=0, schema=any_schema)
+        looks = 0
+        answer = await client.subscribe(50, schema=sent(Schema(SchemaType.AVRO, b"{")))
+        assert hasattr(answer, "error")
+        assert looks <= 2
+        await client.subscribe(50, schema=sent(avro("a")))
+        assert looks <= 4
+        assert await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+def test_who_takes_any_schema_is_counted_until_it_goes(tmp_path: Path) -> None:
+    any_schema = pb.Schema(name="", schema_data=b"", type=pb.Schema.AutoConsume)
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client, other = await broker.client(), await broker.client()
+
+        def counts() -> tuple[int, int]:
+            return topic.consumer_count, topic.auto_consumer_count
+
+        for number in range(4):
+            await client.subscribe(number, permits=0, schema=any_schema)
+        await other.subscribe(1, permits=0)
+        await other.subscribe(2, permits=0, subscription="r", schema=any_schema)
+        assert counts() == (6, 5)
+        await client.request(pb.CommandCloseConsumer(consumer_id=0), "success")
+        assert counts() == (5, 4)
+        await client.request(pb.CommandSeek(consumer_id=1, message_publish_time=0), "success")
+        assert counts() == (1, 1)
+        await client.subscribe(1, permits=0)
+        await client.subscribe(2, permits=0, schema=any_schema)
+        assert counts() == (3, 2)
+        client.far.close()
+        await until(lambda: counts() == (1, 1))
+        other.far.close()
+        await until(lambda: counts() == (0, 0))
 
     run(tmp_path, scenario)
 

@@ -13,6 +13,7 @@ from one_bookie import append, settled, until
 from one_broker import TOPIC, Broker, Client, section
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.client_memory import READER_BYTES
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.proto import PulsarApi as pb
@@ -219,6 +220,81 @@ def test_a_reader_that_does_not_come_back_is_forgotten(
     run(tmp_path, scenario)
 
 
+def test_who_moved_a_reader_pays_for_it_until_it_is_back(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        memory = broker.service.client_memory
+        topic = await broker.topic()
+        client, other = await broker.client(), await broker.client()
+
+        async def used() -> int:
+            await until(lambda: not client.connection.session.tasks)
+            assert memory.used == client.connection.session.memory.used
+            return memory.used
+
+        await client.subscribe(**READER, start_message_id=EARLIEST)
+        open_bytes = await used()
+        for _ in range(3):
+            await seek(client, message_id=EARLIEST)
+            assert await used() == READER_BYTES
+            await client.subscribe(**READER, start_message_id=EARLIEST)
+            assert await used() == open_bytes
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        assert await used() == 0
+        assert topic.all_subscriptions() == []
+        assert not hasattr(await other.subscribe(**READER), "error")
+
+    run(tmp_path, scenario)
+
+
+def test_readers_that_are_moved_and_left_are_limited_and_go_with_their_client(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        for number in range(1_000):
+            answer = await client.subscribe(**READER | {"subscription": f"r{number}"})
+            if hasattr(answer, "error"):
+                break
+            await seek(client, message_id=EARLIEST)
+            await client.receive("close_consumer")
+        assert answer.error == pb.NotAllowedError
+        # 1 MiB of those that are left, and of a consumer.
+        assert 450 < number <= (1 << 20) // READER_BYTES
+        assert len(topic.all_subscriptions()) == number
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        await until(lambda: topic.all_subscriptions() == [])
+        assert broker.service.client_memory.used == 0
+
+    run(tmp_path, scenario, {"maxClientStateSizeInMBPerConnection": 1})
+
+
+def test_a_reader_whose_client_goes_while_it_is_moved_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe(**READER)
+        [reader] = topic.all_subscriptions()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(*_: Any) -> None:
+            begun.set()
+            await go_on.wait()
+
+        monkeypatch.setattr(reader, "seek", slow)
+        client.send(pb.CommandSeek(consumer_id=1, request_id=7, message_id=EARLIEST))
+        await begun.wait()
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        go_on.set()
+        await until(lambda: topic.all_subscriptions() == [])
+
+    run(tmp_path, scenario)
+
+
 def test_a_seek_sends_all_consumers_away(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         positions = await three_ledgers(broker)
@@ -342,6 +418,106 @@ def test_markers_are_not_the_last_message(tmp_path: Path) -> None:
         batch = section(b"batch", num_messages_in_batch=3)
         [position, *_] = await append(topic.managed_ledger, batch, marker, marker)
         assert places(await last_message(client))[0] == (*position, 2)
+
+    run(tmp_path, scenario)
+
+
+def counted_reads(topic: Topic) -> list[Position]:
+    """The entries that are looked into from now on."""
+    managed_ledger: Any = topic.managed_ledger  # type: ignore[attr-defined]
+    read_one, read = managed_ledger.read_one, []
+
+    async def read_and_count(position: Position) -> EntryBatch:
+        read.append(position)
+        found: EntryBatch = await read_one(position)
+        return found
+
+    managed_ledger.read_one = read_and_count
+    return read
+
+
+def test_what_is_behind_the_last_message_is_looked_into_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        marker = section(b"marker", marker_type=10)
+        [first, *_] = await append(topic.managed_ledger, section(b"first"), *[marker] * 50)
+        read = counted_reads(topic)
+        for _ in range(20):
+            assert places(await last_message(client))[0] == (*first, -1)
+        assert len(read) == 51
+        # Of what is stored since, nothing before it is looked into again.
+        await append(topic.managed_ledger, *[marker] * 10)
+        for _ in range(20):
+            assert places(await last_message(client))[0] == (*first, -1)
+        assert len(read) == 61
+        [last, _] = await append(topic.managed_ledger, section(b"last"), marker)
+        assert places(await last_message(client))[0] == (*last, -1)
+        assert len(read) == 63
+
+    run(tmp_path, scenario)
+
+
+def test_all_who_ask_for_the_last_message_share_one_look(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        clients = [await broker.client() for _ in range(2)]
+        for client in clients:
+            await client.subscribe()
+        marker = section(b"marker", marker_type=10)
+        [first, *_] = await append(topic.managed_ledger, section(b"first"), *[marker] * 50)
+        read = counted_reads(topic)
+        for number in range(100):
+            for client in clients:
+                client.send(pb.CommandGetLastMessageId(consumer_id=1, request_id=number))
+        for client in clients:
+            for _ in range(100):
+                answer = await client.receive("getLastMessageIdResponse")
+                assert places(answer)[0] == (*first, -1)
+        assert len(read) == 51
+
+    run(tmp_path, scenario)
+
+
+def test_who_asks_during_a_look_is_told_what_was_stored_since(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        [first] = await append(topic.managed_ledger, section(b"first"))
+        read_one, begun, go_on = topic.managed_ledger.read_one, asyncio.Event(), asyncio.Event()
+
+        async def slow(position: Position) -> EntryBatch:
+            begun.set()
+            await go_on.wait()
+            return await read_one(position)
+
+        topic.managed_ledger.read_one = slow
+        early = asyncio.ensure_future(topic.last_message())
+        await begun.wait()
+        [last] = await append(topic.managed_ledger, section(b"last"))
+        late = asyncio.ensure_future(topic.last_message())
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await early, await late) == ((first, -1), (last, -1))
+
+    run(tmp_path, scenario)
+
+
+def test_the_last_message_is_looked_for_again_after_an_error(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        [first] = await append(topic.managed_ledger, section(b"first"))
+        read_one = topic.managed_ledger.read_one
+
+        async def broken(position: Position) -> EntryBatch:
+            raise RuntimeError("a defect")
+
+        topic.managed_ledger.read_one = broken
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a defect"):
+                await topic.last_message()
+        topic.managed_ledger.read_one = read_one
+        assert await topic.last_message() == (first, -1)
 
     run(tmp_path, scenario)
 

@@ -35,6 +35,13 @@ cdef struct KeyState:
     int32_t queued                  # slot in whose ready queue it is, 0: in none
     int32_t draining                # whether its holder was not its owner when owners changed last
 
+# Pages of states, of 64 hashes each; there is one as long as a hash of one of its pages is in use.
+# Most subscriptions know of few keys, and there may be thousands of those that know of none.
+cdef struct KeyGroup:
+    KeyState *pages[32]             # NULL where no hash is in use
+    uint16_t in_use[32]             # hashes, by page
+    uint16_t pages_in_use
+
 # Hashes of one owner that have something to send; a ring.
 cdef struct ReadyQueue:
     uint16_t *hashes
@@ -44,8 +51,7 @@ cdef struct ReadyQueue:
 
 # The state of one Key_Shared subscription. Consumers are slots, counted from 1.
 cdef class KeyShared:
-    cdef KeyState **pages           # by hash, pages of 64; NULL where no hash is in use
-    cdef uint16_t *in_use           # hashes in use, by page
+    cdef KeyGroup **groups          # by hash; NULL where none is in use
     cdef Waiting *entries           # index 0 is no entry
     cdef uint32_t entries_size
     cdef uint32_t entries_used      # of them, those that were ever given out
@@ -76,6 +82,7 @@ cdef class KeyShared:
     # Whether an entry is the first that waits of its hash, and what may be done with it.
     cdef bint is_first(self, int32_t hash, int64_t ledger_id, int64_t entry_id) noexcept
     cdef int drop_first(self, int32_t hash) except -1
+    cdef KeyState *_page(self, int32_t page) noexcept
     cdef KeyState *_find(self, int32_t hash) noexcept
     cdef KeyState *_use(self, int32_t hash) except NULL
     cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept

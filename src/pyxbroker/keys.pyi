@@ -28,6 +28,9 @@ class KeyShared:
     @property
     def states_in_use(self) -> int:
         """Hashes that anything is known of."""
+    @property
+    def bytes_held(self) -> int:
+        """What it takes to know of those hashes, without what waits."""
     def clear(self) -> None:
         """Forgets everything but the owners of hashes."""
     def set_owners(self, last_hashes: array[int], slots: array[int]) -> None:

@@ -7,6 +7,8 @@ from libc.string cimport memcpy, memset
 cdef enum:
     STATES_PER_PAGE = 64
     PAGES = KEY_HASHES // STATES_PER_PAGE
+    PAGES_PER_GROUP = 32
+    GROUPS = PAGES // PAGES_PER_GROUP
     KEY_BYTES = 1024                # a decoded key up to this size needs no memory of its own
     PRODUCER_NAME_BYTES = 512       # what of a producer's name counts for messages without a key
 
@@ -131,26 +133,27 @@ cdef class KeyShared:
         self.ordered = ordered
         self.hashes = hashes
         self.drained = {}
-        self.pages = <KeyState **>calloc(PAGES, sizeof(void *))
-        self.in_use = <uint16_t *>calloc(PAGES, sizeof(uint16_t))
-        if self.pages == NULL or self.in_use == NULL:
+        self.groups = <KeyGroup **>calloc(GROUPS, sizeof(void *))
+        if self.groups == NULL:
             raise MemoryError("no memory for a Key_Shared subscription")
 
     def __dealloc__(self):
         self._free()
-        free(self.pages)
-        free(self.in_use)
+        free(self.groups)
         free(self.range_ends)
         free(self.range_owners)
 
     cdef int _free(self) noexcept:
-        cdef int i
-        if self.pages == NULL or self.in_use == NULL:
+        cdef int i, j
+        if self.groups == NULL:
             return 0  # there was no memory for it
-        for i in range(PAGES):
-            free(self.pages[i])
-            self.pages[i] = NULL
-            self.in_use[i] = 0
+        for i in range(GROUPS):
+            if self.groups[i] == NULL:
+                continue
+            for j in range(PAGES_PER_GROUP):
+                free(self.groups[i].pages[j])
+            free(self.groups[i])
+            self.groups[i] = NULL
         for i in range(self.slots):
             free(self.queues[i].hashes)
         free(self.queues)
@@ -198,16 +201,18 @@ cdef class KeyShared:
     def _queue_again(self):
         """Every hash that can be served is queued for its present owner."""
         cdef int32_t page, i
+        cdef KeyState *states
         cdef KeyState *state
         cdef bint was_queued
         for i in range(self.slots):
             self.queues[i].count = 0
         self.queued = 0
         for page in range(PAGES):
-            if self.pages[page] == NULL:
+            states = self._page(page)
+            if states == NULL:
                 continue
             for i in range(STATES_PER_PAGE):
-                state = &self.pages[page][i]
+                state = &states[i]
                 state.draining = (
                     state.held and self.owner(page * STATES_PER_PAGE + i) != state.holder
                 )
@@ -217,7 +222,7 @@ cdef class KeyShared:
                     self._check_ready(page * STATES_PER_PAGE + i, state)
                 elif was_queued:
                     self._check_unused(page * STATES_PER_PAGE + i, state)
-                    if self.pages[page] == NULL:
+                    if self._page(page) == NULL:
                         break
 
     def draining(self):
@@ -226,13 +231,15 @@ cdef class KeyShared:
         """
         cdef int32_t page, i
         cdef uint32_t at
+        cdef KeyState *states
         cdef KeyState *state
         found = []
         for page in range(PAGES):
-            if self.pages[page] == NULL:
+            states = self._page(page)
+            if states == NULL:
                 continue
             for i in range(STATES_PER_PAGE):
-                state = &self.pages[page][i]
+                state = &states[i]
                 if not state.draining:
                     continue
                 waiting = 0
@@ -261,30 +268,47 @@ cdef class KeyShared:
 
     # --- states of hashes ---------------------------------------------------------------------
 
+    cdef KeyState *_page(self, int32_t page) noexcept:
+        cdef KeyGroup *group = self.groups[page // PAGES_PER_GROUP]
+        return NULL if group == NULL else group.pages[page % PAGES_PER_GROUP]
+
     cdef KeyState *_find(self, int32_t hash) noexcept:
-        cdef KeyState *page = self.pages[hash // STATES_PER_PAGE]
+        cdef KeyState *page = self._page(hash // STATES_PER_PAGE)
         return NULL if page == NULL else &page[hash % STATES_PER_PAGE]
 
     cdef KeyState *_use(self, int32_t hash) except NULL:
-        cdef int32_t at = hash // STATES_PER_PAGE
+        cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
+        cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
+        cdef KeyGroup *group
         cdef KeyState *state
-        if self.pages[at] == NULL:
-            self.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))
-            if self.pages[at] == NULL:
-                raise MemoryError("no memory for the keys of a subscription")
-        state = &self.pages[at][hash % STATES_PER_PAGE]
+        if place[0] == NULL:
+            place[0] = <KeyGroup *>calloc(1, sizeof(KeyGroup))
+        group = place[0]
+        if group != NULL and group.pages[at] == NULL:
+            group.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))
+        if group == NULL or group.pages[at] == NULL:
+            raise MemoryError("no memory for the keys of a subscription")
+        state = &group.pages[at][hash % STATES_PER_PAGE]
         if not (state.held or state.first or state.queued):
-            self.in_use[at] += 1
+            if group.in_use[at] == 0:
+                group.pages_in_use += 1
+            group.in_use[at] += 1
         return state
 
     cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept:
-        cdef int32_t at = hash // STATES_PER_PAGE
+        cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
+        cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
+        cdef KeyGroup *group = place[0]
         if state.held or state.first or state.queued:
             return 0
-        self.in_use[at] -= 1
-        if self.in_use[at] == 0:
-            free(self.pages[at])
-            self.pages[at] = NULL
+        group.in_use[at] -= 1
+        if group.in_use[at] == 0:
+            free(group.pages[at])
+            group.pages[at] = NULL
+            group.pages_in_use -= 1
+            if group.pages_in_use == 0:
+                free(group)
+                place[0] = NULL
         return 0
 
     cdef bint _is_ready(self, KeyState *state, int32_t slot) noexcept:
@@ -421,12 +445,14 @@ cdef class KeyShared:
                        int64_t last) except -1:
         cdef int32_t page, i
         cdef int64_t before = self.waiting
+        cdef KeyState *states
         cdef KeyState *state
         for page in range(PAGES):
             for i in range(STATES_PER_PAGE):
-                if self.pages[page] == NULL:
+                states = self._page(page)
+                if states == NULL:
                     break
-                state = &self.pages[page][i]
+                state = &states[i]
                 if state.first:
                     self._drop_of(page * STATES_PER_PAGE + i, state, first_ledger, first,
                                   last_ledger, last)
@@ -603,11 +629,26 @@ cdef class KeyShared:
     @property
     def states_in_use(self):
         """Hashes that anything is known of."""
-        cdef int i
+        cdef int i, j
         cdef int64_t n = 0
-        for i in range(PAGES):
-            n += self.in_use[i]
+        for i in range(GROUPS):
+            if self.groups[i] != NULL:
+                for j in range(PAGES_PER_GROUP):
+                    n += self.groups[i].in_use[j]
         return n
+
+    @property
+    def bytes_held(self):
+        """What it takes to know of those hashes, without what waits."""
+        cdef int i, j
+        cdef int64_t size = GROUPS * sizeof(void *)
+        for i in range(GROUPS):
+            if self.groups[i] != NULL:
+                size += sizeof(KeyGroup)
+                for j in range(PAGES_PER_GROUP):
+                    if self.groups[i].pages[j] != NULL:
+                        size += STATES_PER_PAGE * sizeof(KeyState)
+        return size
 
 
 cdef list _stretches(const Waiting *planned, int64_t count, int64_t gap_max):

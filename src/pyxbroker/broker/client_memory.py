@@ -40,6 +40,8 @@ K = TypeVar("K", bound=Hashable)
 PRODUCER_BYTES = 2 << 10
 CLOSED_PRODUCER_BYTES = 120  # the id of one that is closed
 CONSUMER_BYTES = 2 << 10
+READER_BYTES = 2 << 10  # a subscription that goes with its consumers, besides those
+KEY_SHARED_BYTES = 5 << 10  # what one of that kind has more, whatever becomes of it
 WATCHER_BYTES = 1 << 10
 WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
 COMMAND_BYTES = 4 << 10  # a task

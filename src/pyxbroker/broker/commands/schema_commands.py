@@ -144,11 +144,7 @@ def _is_in_use(topic: Topic) -> bool:
         return True
     if not topic.name.is_persistent and topic.received()[0]:
         return True
-    return any(
-        not consumer.auto_consume
-        for subscription in topic.all_subscriptions()
-        for consumer in subscription.consumers
-    )
+    return topic.consumer_count > topic.auto_consumer_count
 
 
 def get_schema_failed(message: Any, told: PulsarError) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
 from pyxbroker.base.pacing import Line, bit_by_bit
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.session import wait_for
+from pyxbroker.broker.commands.session import Session, wait_for
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
@@ -56,8 +56,47 @@ async def handle_seek(connection: Connection, message: Any) -> None:
             await subscription.seek(mark_delete, ack_set, compacted_from)
     finally:
         if not subscription.is_durable:
-            topic.loop.call_later(READER_KEPT_S, topic.drop_unused_reader, subscription)
+            KeptReader(connection, subscription)
     connection.send_frame(replies.success(message.request_id))
+
+
+class KeptReader:
+    """The subscription of a reader that a seek has sent away, until its client is back. Who asked
+    for the seek pays for it that long, and it goes when that connection does.
+    """
+
+    __slots__ = ("_cost", "_session", "_subscription", "_timer")
+
+    def __init__(self, connection: Connection, subscription: Subscription) -> None:
+        topic = subscription.topic
+        if connection.closed:
+            topic.drop_unused_reader(subscription)
+            return
+        self._session: Session = connection.session
+        self._subscription = subscription
+        self._cost = subscription.cost_as(subscription.kind)
+        came_back(connection, subscription)  # and was sent away again
+        self._session.kept_readers[subscription] = self
+        self._session.memory.take_over(self._cost)
+        self._timer = topic.loop.call_later(READER_KEPT_S, self.forget)
+
+    def end(self) -> None:
+        """Its consumers pay for it again, or nobody has to."""
+        self._timer.cancel()
+        self._session.kept_readers.pop(self._subscription, None)
+        self._session.memory.release(self._cost)
+
+    def forget(self) -> None:
+        """Nobody has come back in time, or the connection is closed."""
+        self.end()
+        self._subscription.topic.drop_unused_reader(self._subscription)
+
+
+def came_back(connection: Connection, subscription: Subscription) -> None:
+    """A consumer of a subscription is about to join it."""
+    kept: KeptReader | None = connection.session.kept_readers.get(subscription)
+    if kept is not None:
+        kept.end()
 
 
 async def at_time(

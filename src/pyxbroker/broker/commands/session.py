@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pyxbroker.base.half_open import Stranger
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.login import Login
+    from pyxbroker.broker.commands.seek import KeptReader
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
+    from pyxbroker.broker.topics.subscription import Subscription
 
 
 class Session:
@@ -28,6 +30,7 @@ class Session:
         "answered",
         "client_version",
         "ended",
+        "kept_readers",
         "line",
         "listener",
         "login",
@@ -74,6 +77,8 @@ class Session:
         self.opening: dict[tuple[str, int], Opening] = {}
         # Ids of consumers that a seek has sent away -> what resolves when that seek is done.
         self.moves: dict[int, asyncio.Future[None]] = {}
+        # Readers that a seek of this client has sent away, until they are back (seek.py).
+        self.kept_readers: dict[Subscription, KeptReader] = {}
         # Resolves when the connection is closed; made by the first command that waits for another.
         self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
@@ -95,8 +100,8 @@ class Session:
 
     @property
     def has_more(self) -> bool:
-        """Whether the client has something open that is neither a producer nor a consumer."""
-        return bool(self.watchers or self.waiting_producers)
+        """Whether the client has something besides producers and consumers."""
+        return bool(self.watchers or self.waiting_producers or self.kept_readers)
 
     def forget_one(self) -> None:
         """The connection is closed: one thing of those leaves."""
@@ -104,6 +109,8 @@ class Session:
             self.watchers.popitem()[1].forget()
         elif self.waiting_producers:
             self.waiting_producers.popitem()[1].leave()
+        elif self.kept_readers:
+            self.kept_readers.popitem()[1].forget()
 
 
 class Opening:

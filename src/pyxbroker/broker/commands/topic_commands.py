@@ -222,7 +222,8 @@ class TopicCommands:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
-        connection.session.memory.charge(consumer.cost)
+        seek.came_back(connection, subscription)
+        consumer.charge(0 if subscription.consumers else subscription.cost_as(kind))
         try:
             subscription.add_consumer(consumer, kind)
         except BaseException:

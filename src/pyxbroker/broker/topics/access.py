@@ -30,6 +30,9 @@ log = get_logger("pyxbroker.topic")
 
 EPOCH_PROPERTY = "pulsar.topic.epoch"  # of a managed ledger, in decimals
 EPOCH_MAX = (1 << 63) - 1
+# Up to here a client is believed that it had a higher epoch than the topic knows of, as it is where
+# the topic was deleted. No client can bring so many that there is no next one.
+BROUGHT_EPOCH_MAX = 1 << 62
 FENCED_PER_STEP = 50  # producers that are sent away before others have their turn
 
 
@@ -105,17 +108,25 @@ class ProducerAccess:
                 raise ProducerFenced("Topic has existing shared producers")
         elif mode is AccessMode.WAIT_FOR_EXCLUSIVE and (is_held or shared):
             return False
-        self._check_epoch(epoch)
+        self._epoch_for(epoch)
         self._holder = producer
         return True
 
-    def _check_epoch(self, epoch: int | None) -> None:
-        current = self._topic.epoch
-        if epoch is None or current is None or current <= epoch <= EPOCH_MAX:
-            return
-        raise ProducerFenced(
-            f"Topic epoch has already moved. Current epoch: {current}, Producer epoch: {epoch}"
-        )
+    def _epoch_for(self, brought: int | None) -> int:
+        """The epoch that a producer is to have: its own where it comes back, else the next.
+
+        Raises ProducerFenced for one that has passed.
+        """
+        current = -1 if self._topic.epoch is None else self._topic.epoch
+        if brought is None:
+            return current + 1
+        if not current <= brought <= EPOCH_MAX:
+            raise ProducerFenced(
+                "Topic epoch has already moved."
+                f" Current epoch: {current}, Producer epoch: {brought}"
+            )
+        is_believed = brought == current or brought <= BROUGHT_EPOCH_MAX
+        return brought if is_believed else current + 1
 
     def wait(self, producer: Producer, on_turn: OnTurn) -> None:
         """Puts a producer into the line. When its turn comes, on_turn(None) has to begin() it; it
@@ -135,14 +146,11 @@ class ProducerAccess:
                 await self._fence_others()
             async with self._epochs:
                 self._check_holder(producer)
-                self._check_epoch(epoch)
-                if epoch is None:
-                    epoch = -1 if self._topic.epoch is None else self._topic.epoch
-                    epoch += 1
-                if epoch > EPOCH_MAX:
+                own = self._epoch_for(epoch)
+                if own > EPOCH_MAX:
                     raise NotAllowed("The topic has given all the epochs that there are.")
-                if epoch != self._topic.epoch:
-                    await self._topic.keep_epoch(epoch)
+                if own != self._topic.epoch:
+                    await self._topic.keep_epoch(own)
             self._check_holder(producer)
             if producer.connection.closed:
                 raise ServiceNotReady("The client of the producer is gone.")

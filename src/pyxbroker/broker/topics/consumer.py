@@ -42,6 +42,7 @@ class Consumer(ConsumerState):
     """One consumer of a subscription."""
 
     auto_consume = False  # whether it takes whatever schema the topic has; few do
+    subscription_cost = 0  # a part of its own, where it pays for its subscription
     reads_compacted = False  # whether it wants of what was compacted only what was left
     # When its client did something, in s since 1970; 0: never.
     first_flow_s = 0.0
@@ -83,9 +84,23 @@ class Consumer(ConsumerState):
             f" consumerName={self.name}, address=/{self.connection.peer}}}"
         )
 
+    def charge(self, subscription_cost: int) -> None:
+        """Its connection pays for it from now on, and for the subscription if it is the first one
+        there. Raises NotAllowed or TooManyRequests; nothing is charged then.
+        """
+        cost = self.cost + subscription_cost
+        self.connection.session.memory.charge(cost)
+        self.cost, self.subscription_cost = cost, subscription_cost
+
+    def take_over(self, subscription_cost: int) -> None:
+        """Who has paid for the subscription is gone: this one does."""
+        self.cost += subscription_cost
+        self.subscription_cost = subscription_cost
+        self.connection.session.memory.take_over(subscription_cost)
+
     def release(self) -> None:
         """It is gone: its connection does not pay for it any more."""
-        cost, self.cost = self.cost, 0
+        cost, self.cost, self.subscription_cost = self.cost, 0, 0
         self.connection.session.memory.release(cost)
 
     def leave(self) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.compaction import Compaction
     from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.deduplication import Deduplication, Switch
+    from pyxbroker.broker.topics.last_message import LastMessage
     from pyxbroker.broker.topics.peeking import Peeking
     from pyxbroker.broker.topics.producer import Producer
 
@@ -72,6 +73,7 @@ class PersistentTopic(Topic):
     _deduplication_switch: Switch | None = None  # made when the policy changes
     _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
     _confirm_listeners: Sequence[ConfirmListener] = ()
+    _last_message: LastMessage | None = None  # once somebody asked for it
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
     def __init__(
@@ -595,27 +597,13 @@ class PersistentTopic(Topic):
 
         Markers are no messages. (-1, -1) when there is no message.
         """
-        managed_ledger = self.managed_ledger
-        peeking = self._peeking("the last message")
-        index = managed_ledger.entries
-        while index > 0:
-            position = managed_ledger.position_of(index - 1)
-            peeked = await peeking.at(position)
-            if not peeking.was_lost:
-                if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
-                    return position, -1
-                if peeked.marker_type < 0:
-                    return position, peeked.num_messages - 1
-            elif peeking.has_lost_too_many:
-                peeking.report()
-                raise PersistenceError(
-                    f"The last {len(peeking.lost)} entries of {self.name} cannot be read; the"
-                    " broker's log says why."
-                )
-            # Nobody gets a marker or what is lost, so no reader shall wait for it. Ledgers may have
-            # been trimmed meanwhile, so it is counted anew.
-            index = managed_ledger.ordinal(position) - 1
-        return Position(-1, -1), -1
+        if self._last_message is None:
+            from pyxbroker.broker.topics.last_message import LastMessage
+
+            self._last_message = LastMessage(
+                str(self.name), self.managed_ledger, lambda: self._peeking("the last message")
+            )
+        return await self._last_message.find()
 
     async def time_after(self, mark: Position) -> int | None:
         """When the first entry after a mark was published; None: there is none, or it is lost.

@@ -20,6 +20,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Slices, Steps, at_once
+from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -131,6 +132,7 @@ class SubscriptionCursor(Protocol):
 class Subscription:
     """One subscription of a topic."""
 
+    auto_consumer_count = 0  # of its consumers, those that take whatever schema there is
     compacted: CompactedSource | None = None  # once a consumer wanted the compacted view
     # When something was done, in s since 1970; 0: never since the topic was opened.
     last_flow_s = 0.0  # by a consumer
@@ -180,6 +182,13 @@ class Subscription:
     def is_durable(self) -> bool:
         """Whether it outlives its consumers; that of a reader does not."""
         return self.cursor.durable
+
+    def cost_as(self, kind: SubscriptionType) -> int:
+        """What it takes while it is of a kind, besides its consumers (client_memory.py): the first
+        of them pays for that. A durable one is there anyway.
+        """
+        cost = 0 if self.is_durable else READER_BYTES
+        return cost + KEY_SHARED_BYTES if kind is SubscriptionType.KEY_SHARED else cost
 
     @property
     def properties(self) -> dict[str, str]:
@@ -231,18 +240,24 @@ class Subscription:
                     "Subscription reached max consumers limit (maxConsumersPerSubscription)"
                 )
             self.dispatcher.add_consumer(consumer)
-            self.topic.consumer_count += 1
+            self._count(consumer, 1)
             return
         former = dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
-        self.topic.consumer_count += 1
+        self._count(consumer, 1)
         self.kind = kind
         self.dispatcher = dispatcher
         if dispatcher is not former:
             former.abandon()
+
+    def _count(self, consumer: Consumer, change: int) -> None:
+        self.topic.consumer_count += change
+        if consumer.auto_consume:
+            self.auto_consumer_count += change
+            self.topic.auto_consumer_count += change
 
     @property
     def last_active_ms(self) -> int:
@@ -284,10 +299,13 @@ class Subscription:
         """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
         if not consumer.closed:
             consumer.closed = True
+            cost = consumer.subscription_cost
             consumer.release()
             self._count_past(consumer)
             self.dispatcher.remove_consumer(consumer)
-            self.topic.consumer_count -= 1
+            if cost and self.consumers:
+                self.consumers[0].take_over(cost)
+            self._count(consumer, -1)
             self.dispatcher.on_more()
             self._note_use()
             self.topic.on_used()
@@ -316,6 +334,8 @@ class Subscription:
         going = former.consumers[::-1]
         former.consumers.clear()
         self.topic.consumer_count -= len(going)
+        self.topic.auto_consumer_count -= self.auto_consumer_count
+        self.auto_consumer_count = 0
         for each in going:
             each.closed = True
         self.kind = kind

@@ -92,6 +92,7 @@ class Topic:
     they are called.
     """
 
+    auto_consumer_count = 0  # of consumer_count, those that take whatever schema there is
     access: ProducerAccess | None = None  # once a producer wanted the topic for itself
     being_deleted = False
     compacted: CompactedLedger | None = None  # once it was compacted
