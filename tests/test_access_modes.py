@@ -12,7 +12,7 @@ from one_bookie import turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import access
-from pyxbroker.broker.topics.access import EPOCH_MAX, EPOCH_PROPERTY
+from pyxbroker.broker.topics.access import EPOCH_PROPERTY
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
@@ -23,6 +23,7 @@ WAIT = pb.WaitForExclusive
 FENCING = pb.ExclusiveWithFencing
 OTHER = "non-persistent://public/default/t"
 
+LAST_EPOCH = 2**63 - 1  # of Java's long
 TAKEN = "Topic has an existing exclusive producer: "
 
 
@@ -155,10 +156,11 @@ def test_epochs_end_where_their_numbers_do(tmp_path: Path) -> None:
         client = await broker.client()
         assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == 0
         await close(client, 1)
-        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)).error == (
+        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=LAST_EPOCH + 1)).error == (
             pb.ProducerFenced
         )
-        assert (await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX)).topic_epoch == EPOCH_MAX
+        last = await produce(client, 1, EXCLUSIVE, topic_epoch=LAST_EPOCH)
+        assert last.topic_epoch == LAST_EPOCH
         await close(client, 1)
         assert (await produce(client, 1, EXCLUSIVE)).error == pb.NotAllowedError
         assert not hasattr(await client.produce(1), "error")
