@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -368,12 +369,27 @@ class Closing(ClientMemory):
 
     def close(self, connection: Any, setting: str) -> None:
         self.gone.append(connection)
+        self.forget_stranger(connection)
         connection.session.memory.release(connection.session.memory.used)
 
 
 def with_memory(memory: ConnectionMemory) -> Any:
     memory.is_known = True
     return SimpleNamespace(session=SimpleNamespace(memory=memory))
+
+
+def test_no_further_stranger_is_closed_when_just_enough_is_left() -> None:
+    budget = Closing(10_000, lambda: [])
+    memory = ConnectionMemory(budget, "address")
+    memory.is_known = True
+    strangers = [
+        Mock(session=SimpleNamespace(memory=ConnectionMemory(budget, "address"))) for _ in range(2)
+    ]
+    for stranger, size in zip(strangers, (100, 50), strict=True):
+        budget.charge_stranger(stranger, size)
+    memory.charge(9_850)
+    memory.charge(100)
+    assert budget.gone == [strangers[0]] and budget.used == 10_000
 
 
 def test_who_has_most_and_asks_for_more_is_refused_without_a_look_at_all() -> None:

@@ -90,6 +90,7 @@ metadata = messages(
     deliver_at_time=maybe(int64),
     marker_type=maybe(int32),
     highest_sequence_id=maybe(uint64),
+    compacted_batch_indexes=st.lists(int32, max_size=3),
 )
 
 # name -> message class, messages, decoder under test, plain decoder, protobuf's view
@@ -370,6 +371,15 @@ def test_the_clients_message_is_read_in_place() -> None:
     peeked = commands.peek_metadata_py(wire.check_payload(section)[0])
     assert (peeked["partition_key"], peeked["producer_name"]) == (b"k", b"producer-0")
     assert (peeked["is_batch"], peeked["sequence_id"]) == (False, 0)
+
+
+def test_indexes_of_a_compacted_batch_count_packed_or_not() -> None:
+    plain = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    plain.properties.add(key="k", value="v")
+    encoded = plain.SerializeToString()
+    assert commands.peek_metadata_py(encoded)["compacted_indexes"] == 0
+    packed, single = b"\xfa\x01\x03\x01\xac\x02", b"\xf8\x01\x05"
+    assert commands.peek_metadata_py(encoded + packed + single)["compacted_indexes"] == 3
 
 
 @given(st.binary(max_size=24))

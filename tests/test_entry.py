@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import stored
 from one_storage import Bookie, bookie, header, payload
 from oracles import wire
 from pyxbroker import _native
-from pyxbroker.entry import CRC32C, AckRun, EntryRun, Position
+from pyxbroker.entry import CRC32C, AckRun, EntryBatch, EntryRun, Position
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 from served import Served, section, send
@@ -266,6 +267,17 @@ def test_the_last_sequence_number_becomes_durable(tmp_path: Path) -> None:
             time.sleep(0.001)
         assert writer.durable_sequence() == sequence
         assert writer.failure() == 0
+
+
+def test_a_batch_that_is_gone_has_given_back_its_memory() -> None:
+    def mapped() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    before = mapped()
+    # Nothing is written into it, so that it is address space alone: 2 GB where it stays.
+    for _ in range(50):
+        EntryBatch(0, 1_000_000, None)
+    assert mapped() - before < 1 << 30
 
 
 # --- positions of an ACK ------------------------------------------------------------------------

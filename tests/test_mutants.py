@@ -4,6 +4,7 @@ whose tests are known to notice something, or not.
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -213,6 +214,10 @@ def at_the_door():
     return "open"
 
 
+def to_a_client(count):
+    return count % 7
+
+
 LIMIT = 3
 """
 TOY_TESTS = """import os, subprocess, sys
@@ -245,6 +250,34 @@ def test_limit():
 """
 
 
+TOY_CLIENTS = """import subprocess, sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def answer():
+    text = "from pyxbroker.toy import to_a_client; print(to_a_client(15))"
+    return subprocess.check_output([sys.executable, "-c", text], text=True)
+
+
+def test_an_answer(answer):
+    assert answer == "1\\n"
+
+
+@pytest.mark.spark
+def test_spark():
+    raise AssertionError
+"""
+TOY_SETTINGS = """[pytest]
+addopts = -p no:cacheprovider --strict-markers
+markers =
+    slow
+    minutes
+    spark
+"""
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Reach]:
     root = tmp_path_factory.mktemp("toy")
@@ -255,7 +288,9 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, Reach]:
         "src/pyxbroker/toy.py": TOY,
         "tests/test_toy.py": TOY_TESTS,
         "tests/test_other.py": "def test_nothing():\n    pass\n",
-        "pytest.ini": "[pytest]\naddopts = -p no:cacheprovider\nmarkers = slow\n",
+        "compat_tests/test_clients.py": TOY_CLIENTS,
+        "compat_tests/test_spark.py": "import pytest\n\npytestmark = pytest.mark.spark\n",
+        "pytest.ini": TOY_SETTINGS,
     }.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
@@ -286,6 +321,44 @@ def test_the_record_knows_who_calls_a_function(toy: tuple[Tree, Reach]) -> None:
     assert reach.failing == []
 
 
+def test_the_record_knows_which_clients_reach_a_function(toy: tuple[Tree, Reach]) -> None:
+    tree, reach = toy
+    served = of_toy(tree, "count % 7", "count % 8")
+    assert (reach.near(served), reach.clients(served)) == ([], ["compat_tests/test_clients.py"])
+    assert reach.clients(of_toy(tree, '"open"', '"shut"')) == []
+    assert reach.clients(of_toy(tree, "LIMIT = 3", "LIMIT = 4")) == ["compat_tests/test_clients.py"]
+
+
+def test_clients_are_asked_for_so_long_the_quickest_first_and_one_in_any_case(
+    tmp_path: Path,
+) -> None:
+    assert reach.CLIENT_SECONDS_MAX == 120.0
+    path = tmp_path / "reach.json"
+    python, cython = (
+        next(each for each in draw([Source(file, text)], "1") if each.function == "Pot.take")
+        for file, text in (
+            ("src/pyxbroker/pot.py", PYTHON),
+            ("src/pyxbroker/delayed_index.pyx", CYTHON),
+        )
+    )
+
+    def asked(mutant: Mutant, brew_seconds: float) -> list[str]:
+        seconds = {"brew": brew_seconds, "sip": 20.0, "pour": 30.0, "delayed": 999.0, "idle": 1.0}
+        record = {}
+        for name, each in seconds.items():
+            file = f"compat_tests/test_{name}.py"
+            record[file] = {
+                "tests": {f"{file}::test_it": {"seconds": each, "passed": True, "calls": []}},
+                "process": [] if name == "idle" else ["src/pyxbroker/pot.py::Pot.take"],
+            }
+        path.write_text(json.dumps(record))
+        return [each.removeprefix("compat_tests/test_") for each in Reach(path).clients(mutant)]
+
+    assert asked(python, 70.0) == ["sip.py", "pour.py", "brew.py"]
+    assert asked(python, 70.1) == ["sip.py", "pour.py"]
+    assert asked(cython, 70.0) == ["delayed.py"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what", "by", "how"),
     [
@@ -294,10 +367,11 @@ def test_the_record_knows_who_calls_a_function(toy: tuple[Tree, Reach]) -> None:
         ("return 1\n", "return 2\n", SURVIVED, "", ""),
         # Only one test notices, and only once: it is a test that fails now and then.
         ("count >= 10", "count >= 9", SURVIVED, "", ""),
+        ("count % 7", "count % 8", KILLED, "compat_tests/test_clients.py::test_an_answer", ""),
         ("LIMIT = 3", "LIMIT = 4", KILLED, "tests/test_toy.py::test_limit", ""),
         ("LIMIT = 3", "LIMIT = 1 / 0", KILLED, "tests/test_toy.py", "not imported"),
     ],
-    ids=["noticed", "in a process", "not called", "by chance", "module", "no import"],
+    ids=["noticed", "in a process", "not called", "by chance", "client", "module", "no import"],
 )
 def test_the_judge_says_who_noticed(
     toy: tuple[Tree, Reach], old: str, new: str, what: str, by: str, how: str
@@ -369,6 +443,16 @@ def test_each_compiled_module_has_tests_that_are_near() -> None:
     files = {f"test_{word}.py" for row in (*reach.CYTHON.values(), reach.C) for word in row.split()}
     assert {each for each in files if not (root / "tests" / each).exists()} == set()
     assert files.isdisjoint(NO_JUDGES)
+
+
+def test_each_compiled_module_has_clients_that_reach_it() -> None:
+    root = Path(__file__).parent.parent
+    assert set(reach.CYTHON) == set(reach.CYTHON_CLIENTS)
+    words = [*reach.CYTHON_CLIENTS.values(), reach.C_CLIENTS]
+    files = [f"test_{word}.py" for row in words for word in row.split()]
+    assert [each for each in files if not (root / "compat_tests" / each).is_file()] == []
+    of_spark = [each for each, row in reach.CYTHON_CLIENTS.items() if not row]
+    assert of_spark == ["avro_columns", "entry_columns"]
 
 
 def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:

@@ -186,6 +186,30 @@ def test_parsed_records_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
+def test_of_too_many_records_the_one_that_was_not_asked_for_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyxbroker.metadata.cache.CACHED_NODES_MAX", 2)
+
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        first, second, third = (paths.namespace_policies(f"a/{name}") for name in "bcd")
+        values = {}
+        for path in (first, second):
+            await store.put(path, b'{"abc":12}')
+            values[path] = await cache.get(path)
+        said = await read_cached(cache, second)
+        assert await cache.get(first) is values[first]
+        await store.put(third, b"{}")
+        assert await cache.get(third) == b"{}"
+        assert await cache.get(first) is values[first]
+        # What it said is forgotten with it.
+        assert set(cache._values) == {first, third} and cache._parsed_bytes == 0
+        again = await read_cached(cache, second)
+        assert again == said and again is not said
+
+    run(scenario)
+
+
 def test_one_record_more_costs_the_oldest_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyxbroker.metadata.cache.PARSED_BYTES_MAX", 30)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -13,10 +15,10 @@ from one_broker import section
 from pyxbroker.base import compression
 from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark import admission
+from pyxbroker.spark import admission, entry_producer
 from pyxbroker.spark.broker_connection import address_of
-from pyxbroker.spark.entry_producer import EntryProducer
-from pyxbroker.spark.entry_scan import PERMITS_MAX, EntryScan
+from pyxbroker.spark.entry_producer import RETRY_S, EntryProducer
+from pyxbroker.spark.entry_scan import PERMITS_MAX, EntryScan, parts_of
 from pyxbroker.spark.errors import NotReachable, WrongOption
 from pyxbroker.spark.official import client_of
 from pyxbroker.spark.options import SINK, STREAM, Options
@@ -214,3 +216,36 @@ def test_a_producer_has_its_name_on_each_connection(name: str, names: list[str])
     assert [each.producer_name for each in said] == names
     assert [each.HasField("producer_name") for each in said] == [bool(each) for each in names]
     assert {each.user_provided_producer_name for each in said} == {bool(name)}
+
+
+def test_a_broker_that_is_busy_is_asked_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
+    monkeypatch.setattr(entry_producer, "time", clock)
+    asked = itertools.count(1)
+
+    def answer(command: Any) -> list[bytes]:
+        if next(asked) <= 2:
+            busy = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+            busy.error.request_id = command.producer.request_id
+            busy.error.error, busy.error.message = pb.ProducerBusy, "it is connected"
+            return [frame_of(busy)]
+        made = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
+        made.producer_success.request_id = command.producer.request_id
+        made.producer_success.producer_name = "mine"
+        return [frame_of(made)]
+
+    with ScriptedBroker(answer) as broker:
+        EntryProducer(options_of(broker, SINK), TOPIC, None, "mine").close()
+    assert len(broker.said(pb.BaseCommand.PRODUCER)) == 3
+    assert pauses == [RETRY_S, RETRY_S]
+
+
+def test_what_a_broker_puts_before_an_entry_is_passed_over() -> None:
+    plain = section(b"abc", producer_name="p", sequence_id=7)
+    of_broker = pb.BrokerEntryMetadata(broker_timestamp=1, index=300).SerializeToString()
+    before = b"\x0e\x02" + len(of_broker).to_bytes(4, "big") + of_broker
+    metadata, payload = parts_of(before + plain)
+    assert (metadata.sequence_id, bytes(payload)) == (7, b"abc")

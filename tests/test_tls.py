@@ -88,6 +88,12 @@ def test_a_certificate_that_is_not_trusted_is_refused_or_passes_for_none(tmp_pat
     assert shake_hands(make_context(insecure), stranger)[0] is None
 
 
+def test_a_client_cannot_have_the_handshake_begin_anew(tmp_path: Path) -> None:
+    """Python's client cannot ask for it, so it is OpenSSL's option that is looked at."""
+    options = make_context(settings_of(write_files(tmp_path))).options
+    assert ssl.OP_NO_RENEGOTIATION in options and ssl.OP_NO_COMPRESSION in options
+
+
 def test_versions_and_ciphers_are_those_of_the_settings(tmp_path: Path) -> None:
     files = write_files(tmp_path)
     assert shake_hands(make_context(settings_of(files)), client_context())[1] == "TLSv1.3"

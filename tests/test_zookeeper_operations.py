@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 from kazoo.exceptions import BadVersionError, RolledBackError
 
+from pyxbroker.metadata import zookeeper_operations
 from pyxbroker.metadata.store import BadVersion, Put, PutResult
 from pyxbroker.metadata.watchers import Watchers
 from pyxbroker.metadata.zookeeper_operations import Operations
@@ -44,3 +45,23 @@ def test_several_writes_that_are_refused_are_done_when_an_attempt_before_did_the
         steps.send(found)
     if is_done:
         assert end.value.value == [PutResult("/a", 0), PutResult("/b", 4)]
+
+
+def test_of_too_many_parents_all_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_operations, "KNOWN_PARENTS_MAX", 4)
+    client = MagicMock()
+    operations = Operations(client, MagicMock(), Watchers())
+
+    def created_for(path: str) -> list[str]:
+        """What one write creates."""
+        client.create_async.reset_mock()
+        for request in next(operations.put_new(path, b"", False, False)):
+            request()
+        return [call.args[0] for call in client.create_async.call_args_list]
+
+    assert created_for("/a/b/1") == ["/a", "/a/b", "/a/b/1"]
+    assert created_for("/a/b/2") == ["/a/b/2"]
+    assert created_for("/a/c/1") == ["/a/c", "/a/c/1"], "/, /a, /a/b and /a/c are four"
+    assert created_for("/a/b/3") == ["/a/b/3"]
+    assert created_for("/a/d/1") == ["/a/d", "/a/d/1"]
+    assert created_for("/a/b/4") == ["/a", "/a/b", "/a/b/4"]

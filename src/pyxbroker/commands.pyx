@@ -553,6 +553,7 @@ def peek_metadata_py(const uint8_t[::1] data not None):
         "ordering_key": out.ordering_key[:out.ordering_key_size],
         "producer_name": out.producer_name[:out.producer_name_size],
         "uuid": out.uuid[:out.uuid_size], "num_chunks": out.num_chunks, "chunk_id": out.chunk_id,
+        "compacted_indexes": out.compacted_indexes,
     }
 
 

@@ -33,9 +33,9 @@ def parse_options() -> argparse.Namespace:
     add("--count", type=int, default=200, help="how many are drawn, besides those with a name")
     add("--jobs", type=int, default=2)
     add("--only", choices=["near", "named", "drawn"], action="append", default=[],
-        help="near: not the whole suite after the tests that are mapped to the file;"
+        help="near: not the whole suite after the tests that are near and a few real clients;"
         " named, drawn: only those mutants")  # fmt: skip
-    add("--deep", action="store_true", help="survivors meet real clients and the torture, too")
+    add("--deep", action="store_true", help="survivors meet all real clients and the torture, too")
     add("--again", action="store_true", help="survivors of an earlier run are judged anew")
     add("--table", action="store_true", help="judge nothing, print what was found so far")
     return parser.parse_args()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mutants.draw import Mutant
-from mutants.reach import NO_JUDGES, Reach, pytest_command
+from mutants.reach import NO_JUDGES, Reach, folder_of, pytest_command
 from mutants.trees import LIMITED, LIMITED_BY_ASAN, Run, Tree
 
 KILLED, SURVIVED, NOT_COMPILED = "killed", "survived", "did not compile"
@@ -27,16 +27,16 @@ NATIVE_BUILD_SECONDS_MAX = 600
 NOT_IN_NATIVE_TESTS = ("module.c", "module_faults.c")
 FALSE_ALARMS_MAX = 5
 DEEP = (
-    "compat_tests",
-    "torture/test_torture.py",
-    "torture/test_errors.py",
-    "torture/test_hostile.py",
+    ["compat_tests"],
+    ["torture/test_torture.py", "torture/test_errors.py", "torture/test_hostile.py"],
 )
 DEEP_SECONDS_MAX = 1800
 
 RESULT = re.compile(r"^(\S+\.py::.+?) (PASSED|FAILED|ERROR)\b", re.MULTILINE)
 STARTED = re.compile(r"^(\S+\.py::.+?) *(?:Fatal Python error.*)?$", re.MULTILINE)
-NOT_IMPORTED = re.compile(r"^(?:ERROR|_+ ERROR) collecting (\S+)|^ERROR (tests/\S+)", re.MULTILINE)
+NOT_IMPORTED = re.compile(
+    r"^(?:ERROR|_+ ERROR) collecting (\S+)|^ERROR (\w*tests/\S+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class Judge:
             found = self._pytest(tests)
             if found is not None:
                 return found
-        if self._deep:
-            stages.append("deep")
-            found = self._pytest(list(DEEP), DEEP_SECONDS_MAX)
+        for tests in DEEP if self._deep else ():
+            stages.append(f"deep {folder_of(tests[0])}")
+            found = self._pytest(tests, DEEP_SECONDS_MAX)
             if found is not None:
                 return found
         return Outcome(SURVIVED, stages=", ".join(stages))
 
     def _selections(self, mutant: Mutant, near: list[str]) -> list[tuple[str, list[str]]]:
-        stages = [("near", near)]
+        stages = [("near", near), ("clients", self._reach.clients(mutant))]
         if not self._only_near and not self._reach.is_exact(mutant):
             stages.append(("all", self._reach.rest(near)))
         return [each for each in stages if each[1]]
@@ -132,6 +132,7 @@ class Judge:
     # --- pytest -------------------------------------------------------------------------------
 
     def _pytest(self, tests: list[str], seconds_max: float | None = None) -> Outcome | None:
+        """Asks tests of one folder."""
         if seconds_max is None:
             seconds_max = 60 + 4 * self._reach.seconds_of(tests)
         passed_over = list(self._reach.failing)
@@ -154,11 +155,12 @@ class Judge:
         path = self._tree.place / "build" / "pytest-arguments.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(arguments) + "\n")
-        return self._tree.run(pytest_command("-x", f"@{path}"), seconds_max)
+        command = pytest_command(folder_of(tests[0]), "-x", f"@{path}")
+        return self._tree.run(command, seconds_max)
 
     def _fails_again(self, test: str) -> bool:
         seconds_max = 60 + 4 * self._reach.seconds_of([test])
-        return self._tree.run(pytest_command(test), seconds_max).status != 0
+        return self._tree.run(pytest_command(folder_of(test), test), seconds_max).status != 0
 
 
 def first_failure(run: Run) -> tuple[str, str]:

@@ -585,4 +585,78 @@ KEPT: list[Kept] = [
         " except -(1 + 1):",
         "it returns 0, or what the compiler makes and checks for an exception",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/base/log_limits.py",
+        "cut_traceback",
+        "        half = (len(lines) + 1) // 2",
+        "        half = (len(lines) + (1 + 1)) // 2",
+        "of an even number the line in the middle is the first to go, in whichever half it is",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/broker_port.py",
+        "BrokerPort.begin",
+        "        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)",
+        "        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, (1 + 1))",
+        "any number but 0 sets the option",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/schemas/protobuf_native.py",
+        "_check_imports",
+        "    names = 0",
+        "    names = (0 + 1)",
+        "a step is over one name earlier",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/entry_columns.pyx",
+        "EntryColumns.__dealloc__",
+        """        free_column(&self.property_names)
+        free_column(&self.property_values)""",
+        """        free_column(&self.property_values)
+        free_column(&self.property_names)""",
+        "two pieces of memory that do not know each other are freed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/turn_watch.pyx",
+        "TurnWatch.__cinit__",
+        """        self.clock = <turn_clock *>calloc(1, sizeof(turn_clock))
+        self.prepare = calloc(1, HANDLE_BYTES)""",
+        """        self.prepare = calloc(1, HANDLE_BYTES)
+        self.clock = <turn_clock *>calloc(1, sizeof(turn_clock))""",
+        "two pieces of memory that do not know each other are made",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/auth/fetching.py",
+        "_Answer.__init__",
+        """        self.body = bytearray()
+        self.is_over = False""",
+        """        self.is_over = False
+        self.body = bytearray()""",
+        "two attributes that do not know each other are set",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/entry_log.c",
+        "log_row_decode",
+        """    row->last_entry = (int64_t)load_le64(at + 16);
+    row->data_offset = load_le64(at + 24);""",
+        """    row->data_offset = load_le64(at + 24);
+    row->last_entry = (int64_t)load_le64(at + 16);""",
+        "two numbers are read from places that do not overlap",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/segment.c",
+        "segment_memory",
+        "        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MA"
+        "P_PRIVATE | MAP_ANONYMOUS, -1, 0);",
+        "        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MA"
+        "P_PRIVATE | MAP_ANONYMOUS, -(1 + 1), 0);",
+        "Linux does not look at the descriptor of memory that is of no file",
+    ),
 ]

@@ -21,6 +21,16 @@ from mutants.trees import Tree
 
 RECORD_SECONDS_MAX = 3600
 RECORDED_TOGETHER = 12  # test files: a run that is cut goes on behind those that are kept
+UNIT_TESTS, CLIENT_TESTS = "tests", "compat_tests"
+# Which tests of a folder are asked. Of the files with real clients only a few are, see `clients`.
+MARKS = {
+    UNIT_TESTS: "not slow",
+    CLIENT_TESTS: "not minutes and not spark",
+    "torture": "not slow and not spark",
+}
+NO_TEST_IS_LEFT = 5  # pytest's status, when all have other marks
+# Of the real clients' test files, as long as they take when nothing is broken.
+CLIENT_SECONDS_MAX = 120.0
 # They look at the text of the tree, and notice no bug or any change, or take too long.
 NO_JUDGES = (
     "test_tidy.py",
@@ -64,6 +74,33 @@ C = (
     "storage storage_start storage_bad_days storage_failure embedded_bookie garbage_collection"
     " lost_files entry ledger metrics"
 )
+# Those of real clients, without `compat_tests/test_` and `.py`. Spark alone has entries as columns.
+CYTHON_CLIENTS = {
+    "add_stats": "metrics",
+    "ackset": "acknowledgement chunks redelivery",
+    "avro_columns": "",
+    "bitmap": "acknowledgement key_shared redelivery",
+    "buffers": "backpressure codecs",
+    "commands": "bad_input consumers encryption producers",
+    "compaction": "compaction",
+    "connection": "backpressure bad_input producers tls",
+    "delayed_index": "delayed",
+    "delivery": "acknowledgement consumers failover key_shared redelivery",
+    "entry_columns": "",
+    "entry": "codecs entry_metadata reading",
+    "frames": "bad_input producers",
+    "hash_ranges": "key_shared",
+    "keys": "key_shared",
+    "metric_lines": "metrics",
+    "publish_checks": "encryption policy_limits producers schemas",
+    "quorum": "full_disk restart",
+    "reads": "read_errors reading",
+    "sequence_ids": "deduplication",
+    "tls": "certificate_refusals tls",
+    "turn": "consumers producers",
+    "turn_watch": "metrics",
+}
+C_CLIENTS = "full_disk read_errors reading restart"
 
 
 class Reach:
@@ -95,22 +132,29 @@ class Reach:
 
     def record(self, tree: Tree, jobs: int) -> None:
         """Runs the tests that are new or changed since they were recorded, in a copy."""
-        files = {
+        digests = {
             path.relative_to(tree.place).as_posix(): hashlib.sha1(path.read_bytes()).hexdigest()
-            for path in sorted((tree.place / "tests").glob("test_*.py"))
+            for folder in (UNIT_TESTS, CLIENT_TESTS)
+            for path in sorted((tree.place / folder).glob("test_*.py"))
             if path.name not in NO_JUDGES
         }
-        known = {name for name, each in self._files.items() if each["digest"] == files.get(name)}
-        stale = [name for name in files if name not in known]
+        known = {name for name, each in self._files.items() if each["digest"] == digests.get(name)}
         self._files = {name: self._files[name] for name in sorted(known)}
+        for folder in (UNIT_TESTS, CLIENT_TESTS):
+            stale = [name for name in digests if name not in known and folder_of(name) == folder]
+            self._record_folder(tree, stale, digests, jobs)
+        self._index()
+
+    def _record_folder(
+        self, tree: Tree, stale: list[str], digests: dict[str, str], jobs: int
+    ) -> None:
         while stale:
             print(f"mutants: recording what {len(stale)} test files reach", flush=True)
             some, stale = stale[:RECORDED_TOGETHER], stale[RECORDED_TOGETHER:]
-            self._files |= self._recorded(tree, some, files, jobs)
+            self._files |= self._recorded(tree, some, digests, jobs)
             unfinished = self._path.with_suffix(".tmp")
             unfinished.write_text(json.dumps(self._files))
             unfinished.replace(self._path)
-        self._index()
 
     def _recorded(
         self, tree: Tree, stale: list[str], digests: dict[str, str], jobs: int
@@ -123,9 +167,11 @@ class Reach:
             "MUTANTS_RECORD": str(folder),
             "PYTHONPATH": f"{path}:{tree.place / 'tests' / 'mutants' / 'hook'}",
         }
-        plugins = ["-p", "mutants.recorder", *(["-n", str(jobs)] if jobs > 1 else [])]
-        run = tree.run(pytest_command(*plugins, *stale), RECORD_SECONDS_MAX, changes)
-        if run.status not in (0, 1):
+        # A broker that the tests of a file share is started once.
+        spread = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
+        command = pytest_command(folder_of(stale[0]), "-p", "mutants.recorder", *spread, *stale)
+        run = tree.run(command, RECORD_SECONDS_MAX, changes)
+        if run.status not in (0, 1, NO_TEST_IS_LEFT):
             raise SystemExit(f"mutants: the tests could not be recorded:\n{run.output[-4000:]}")
         result = self._read(tree, folder, stale, digests)
         failing = [
@@ -136,7 +182,7 @@ class Reach:
         ]
         # Following the calls costs time, which some tests do not have.
         for test in failing:
-            status = tree.run(pytest_command(test), RECORD_SECONDS_MAX).status
+            status = tree.run(pytest_command(folder_of(test), test), RECORD_SECONDS_MAX).status
             result[test.split("::")[0]]["tests"][test]["passed"] = status == 0
         return result
 
@@ -172,12 +218,32 @@ class Reach:
 
     def near(self, mutant: Mutant) -> list[str]:
         """The tests that are asked first, a file after the other, the quickest files first."""
-        if mutant.language == "python":
-            return self._by_file(self._callers_of(mutant), Path(mutant.path).stem)
         module = Path(mutant.path).stem
+        if mutant.language == "python":
+            tests = (each for each in self._callers_of(mutant) if folder_of(each) == UNIT_TESTS)
+            return self._by_file(tests, module)
         words = C if mutant.language == "c" else CYTHON.get(module, module)
-        files = [f"tests/test_{word}.py" for word in words.split()]
-        return self._quickest_first(each for each in files if each in self._files)
+        return self._quickest_first(self._files_of(UNIT_TESTS, words))
+
+    def clients(self, mutant: Mutant) -> list[str]:
+        """The files of tests with real clients that are asked then: the quickest ones, and one
+        however long it takes. Most of them reach what every broker does."""
+        module = Path(mutant.path).stem
+        if mutant.language == "python":
+            callers = {each.split("::")[0] for each in self._callers_of(mutant)}
+            files = [each for each in callers if folder_of(each) == CLIENT_TESTS]
+        else:
+            words = C_CLIENTS if mutant.language == "c" else CYTHON_CLIENTS.get(module, "")
+            files = self._files_of(CLIENT_TESTS, words)
+        files = self._quickest_first(files)
+        while len(files) > 1 and self.seconds_of(files) > CLIENT_SECONDS_MAX:
+            files.pop()
+        return files
+
+    def _files_of(self, folder: str, words: str) -> list[str]:
+        """Those that were recorded of a list of names."""
+        files = [f"{folder}/test_{word}.py" for word in words.split()]
+        return [each for each in files if each in self._files]
 
     def _callers_of(self, mutant: Mutant) -> set[str]:
         if self.is_exact(mutant):
@@ -209,8 +275,9 @@ class Reach:
         return [test for file in order for test in _whole_tests(of_file[file])]
 
     def rest(self, near: Iterable[str]) -> list[str]:
-        """All test files that are not asked as a whole already, the quickest first."""
-        return self._quickest_first(set(self._files) - set(near))
+        """All unit tests' files that are not asked as a whole already, the quickest first."""
+        files = {each for each in self._files if folder_of(each) == UNIT_TESTS}
+        return self._quickest_first(files - set(near))
 
     def _quickest_first(self, files: Iterable[str]) -> list[str]:
         return sorted(files, key=lambda file: (self.seconds_of([file]), file))
@@ -246,6 +313,11 @@ def _whole_tests(tests: list[str]) -> list[str]:
     return list(dict.fromkeys(test.split("[")[0] for test in tests))
 
 
-def pytest_command(*arguments: str) -> list[str]:
-    plain = ["-v", "--tb=no", "-m", "not slow", "-p", "no:randomly"]
+def folder_of(test: str) -> str:
+    return test.split("/")[0]
+
+
+def pytest_command(folder: str, *arguments: str) -> list[str]:
+    """Runs tests of a folder."""
+    plain = ["-v", "--tb=no", "-m", MARKS[folder], "-p", "no:randomly"]
     return [sys.executable, "-u", "-m", "pytest", *plain, *arguments]

@@ -17,7 +17,13 @@ from mutants.draw import Mutant
 
 # What was built is copied too, so that a mutant builds one module.
 BUILT = ("src/pyxbroker/*.so", "src/pyxbroker/proto/descriptors.bin", "build/*.txt")
-BUILT_FOLDERS = ("build/cython", "build/temp.*", "build/native-tests/plain")
+BUILT_FOLDERS = (
+    "build/cython",
+    "build/temp.*",
+    "build/native-tests/plain",
+    "build/goclient",
+    "build/java*",
+)
 BUILD_SECONDS_MAX = 600
 POLL_SECONDS = 0.5
 # A mutant may ask for memory, or write, without end: KiB, and blocks of 512 bytes.

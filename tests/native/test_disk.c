@@ -47,10 +47,51 @@ static void test_a_call_that_the_system_refuses_has_failed(void) {
     CHECK(system->close(NULL, fd) == -EBADF);
 }
 
+typedef struct short_read {
+    int direct; /* which takes no offset inside of a block */
+    int reads;
+} short_read;
+
+static ssize_t read_a_byte_first(void *ctx, int fd, void *buffer, size_t bytes, int64_t offset) {
+    short_read *file = ctx;
+    (void)fd;
+    file->reads++;
+    if (file->direct && offset % 512 != 0)
+        return -EINVAL;
+    size_t count = file->direct ? 1 : bytes;
+    memset(buffer, 'a', count);
+    return (ssize_t)count;
+}
+
+static int drop_direct(void *ctx, int fd) {
+    short_read *file = ctx;
+    (void)fd;
+    file->direct = 0;
+    return 0;
+}
+
+/* However short it was: a file may end one byte behind a block. */
+static void test_what_follows_a_short_direct_read_is_read_otherwise(void) {
+    short_read file = {.direct = 1};
+    disk_calls calls = *disk_system();
+    calls.ctx = &file;
+    calls.pread = read_a_byte_first;
+    calls.drop_direct = drop_direct;
+    char found[8] = "";
+    CHECK(disk_read_all(&calls, 0, found, sizeof found, 512) == sizeof found);
+    CHECK(memcmp(found, "aaaaaaaa", sizeof found) == 0);
+    CHECK(file.reads == 3 && !file.direct);
+    /* An offset that was refused before anything was read is the caller's mistake. */
+    file = (short_read){.direct = 1};
+    CHECK(disk_read_all(&calls, 0, found, sizeof found, 1) == -EINVAL && file.direct);
+}
+
 static const check_test tests[] = {
     {"disk_any_number_of_parts_is_written", test_any_number_of_parts_is_written},
     {"disk_a_call_that_the_system_refuses_has_failed",
      test_a_call_that_the_system_refuses_has_failed},
+    {"disk_what_follows_a_short_direct_read_is_read_otherwise",
+     test_what_follows_a_short_direct_read_is_read_otherwise},
 };
 
 int main(int argc, char **argv) {

@@ -142,6 +142,13 @@ def decode_message_id(data: bytes) -> tuple[int, int, int, int, list[int]]:
     )
 
 
+def _count(field: Any) -> int:
+    """Of a field that is repeated: numbers may be packed into one."""
+    if field.wire == BYTES:
+        return sum(byte < 0x80 for byte in field.value)
+    return int(field.wire == VARINT)
+
+
 def peek_metadata(data: bytes) -> dict[str, Any] | None:
     try:
         numbers = _last(data, VARINT)
@@ -166,6 +173,7 @@ def peek_metadata(data: bytes) -> dict[str, Any] | None:
         "uuid": texts.get(26, b""),
         "num_chunks": signed(numbers.get(27, 0), 32),
         "chunk_id": signed(numbers.get(29, 0), 32),
+        "compacted_indexes": sum(_count(each) for each in fields(data) if each.number == 31),
     }
 
 
@@ -256,6 +264,7 @@ def metadata_of(message: Any) -> dict[str, Any]:
         "uuid": _raw(message.uuid),
         "num_chunks": message.num_chunks_from_msg,
         "chunk_id": message.chunk_id,
+        "compacted_indexes": len(message.compacted_batch_indexes),
     }
 
 
