@@ -21,9 +21,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
     server.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def apache() -> Iterator[ApacheRecords]:
-    """Apache Pulsar's own classes."""
+    """Apache Pulsar's own classes, in one process for all tests."""
     records = ApacheRecords()
     yield records
     records.close()
