@@ -306,6 +306,35 @@ def test_cursors_that_are_written_lazily_take_turns(
     run_node(tmp_path, scenario)
 
 
+def test_cursors_that_have_to_be_written_at_the_same_time_begin_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT._replace(mark_delete_per_s=0))
+        [position] = await append(managed_ledger, b"x")
+        start = managed_ledger.first_position()
+        cursors = [await cursor_at(managed_ledger, f"c{n}", start) for n in range(MANY)]
+        # Each step that is made is one too many for its turn.
+        node.client.cursor_pace = Pace(1e-9)
+        turns = Turns()
+        turns.count(monkeypatch, Cursor, "_start_writer")
+        for each in cursors:
+            each.acknowledge_positions([position])
+        await some_turns(5)
+        assert cursors[-1]._timer is not None
+        cursors[-1].abandon()
+        await until(lambda: sum(turns.done.values()) == MANY - 1)
+        turns.stop()
+        assert turns.most == 1
+        await settled(managed_ledger)
+        assert cursors[-1].ledger_id == -1, "it was stopped before its turn came"
+        for each in cursors[:-1]:
+            await each.persist()
+            assert each.ledger_id >= 0
+
+    run_node(tmp_path, scenario)
+
+
 def test_many_cursors_are_closed_some_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import types
 import uuid
+from collections.abc import Coroutine, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,6 +152,60 @@ async def test_many_who_wait_for_ledger_ids_get_one_each() -> None:
     assert await generator.next_id() == 1000
     await generator.close()
     assert await store.children("/ledgers/idgen") == []
+
+
+@coroutine_test
+async def test_who_waits_for_a_ledger_id_is_woken_once_however_many_do() -> None:
+    steps = 0
+
+    @types.coroutine
+    def counted(waiting: Coroutine[Any, Any, int]) -> Generator[Any, None, int]:
+        nonlocal steps
+        while True:
+            steps += 1
+            try:
+                waits_for = waiting.send(None)
+            except StopIteration as end:
+                return int(end.value)
+            yield waits_for
+
+    async def one() -> int:
+        return await counted(generator.next_id())
+
+    store = await _memory()
+    generator = LedgerIdGenerator(store)
+    ids = await asyncio.gather(*(one() for _ in range(2000)))
+    assert ids == list(range(2000)), "in the order in which they asked"
+    assert steps == 2 * 2000
+    await generator.close()
+
+
+@coroutine_test
+async def test_the_ledger_id_of_who_gives_up_is_for_the_next() -> None:
+    store = await _memory()
+    generator = LedgerIdGenerator(store)
+    early, told, other = (asyncio.ensure_future(generator.next_id()) for _ in range(3))
+    await asyncio.sleep(0)
+    early.cancel()
+    for _ in range(100):
+        if not generator._ahead:
+            await asyncio.sleep(0)
+    told.cancel()  # it has one, and does not know yet
+    assert await other == 1
+    assert await generator.next_id() == 0
+    assert told.cancelled()
+    await generator.close()
+
+
+@coroutine_test
+async def test_nobody_waits_for_ledger_ids_when_no_more_are_fetched() -> None:
+    store = await _memory()
+    generator = LedgerIdGenerator(store)
+    waiting = asyncio.ensure_future(generator.next_id())
+    await asyncio.sleep(0)
+    await generator.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 @coroutine_test

@@ -17,6 +17,7 @@ from pyxbroker.metadata.store import (
     SessionEvent,
     Unavailable,
     Unsubscribe,
+    resolve,
 )
 
 REVALIDATE_DELAY_S = 1.0
@@ -164,13 +165,14 @@ class LedgerIdGenerator:
         self._store = store
         self._ahead: deque[int] = deque()
         self._fetching: asyncio.Task[None] | None = None
-        self._waiting = 0  # callers of next_id for whom there is none
+        # Of who asks while there is none, in order: each is woken once, however many they are.
+        self._waiting: deque[asyncio.Future[int]] = deque()
         self._is_long = False
 
     def prefetch(self) -> None:
         """Asks for the next ids now; without this the first next_id() does."""
         if self._fetching is None and len(self._ahead) < IDS_AHEAD_MIN:
-            count = min(IDS_AHEAD_MAX - len(self._ahead) + self._waiting, IDS_AT_ONCE_MAX)
+            count = min(IDS_AHEAD_MAX - len(self._ahead) + len(self._waiting), IDS_AT_ONCE_MAX)
             self._fetching = asyncio.ensure_future(self._fetch(count))
             self._fetching.add_done_callback(self._on_fetched)
 
@@ -182,21 +184,36 @@ class LedgerIdGenerator:
 
     async def next_id(self) -> int:
         """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
-        while not self._ahead:
-            self._waiting += 1
-            try:
-                self.prefetch()
-                assert self._fetching is not None, "a fetch is under way when there are no ids"
-                await asyncio.shield(self._fetching)
-            finally:
-                self._waiting -= 1
-        ledger_id = self._ahead.popleft()
+        if self._ahead:
+            ledger_id = self._ahead.popleft()
+            self.prefetch()
+            return ledger_id
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
         self.prefetch()
-        return ledger_id
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self.give_back(place.result())
+            raise
 
     def give_back(self, ledger_id: int) -> None:
         """An id was not used after all."""
         self._ahead.appendleft(ledger_id)
+        self._give_out()
+
+    def _give_out(self) -> None:
+        """To those who wait, as far as there are any."""
+        while self._ahead and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():  # who waits may have been cancelled
+                place.set_result(self._ahead.popleft())
+
+    def _refuse(self, error: Exception) -> None:
+        """Those who wait get none."""
+        while self._waiting:
+            resolve(self._waiting.popleft(), error)
 
     async def close(self) -> None:
         """Stops fetching ahead."""
@@ -204,6 +221,8 @@ class LedgerIdGenerator:
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
             self._fetching = None
+        while self._waiting:
+            self._waiting.popleft().cancel()
         self._ahead.clear()
 
     async def _fetch(self, count: int) -> None:
@@ -213,8 +232,14 @@ class LedgerIdGenerator:
                 self._is_long = True
                 ledger_ids = await self._fetch_long(count)
             self._ahead.extend(ledger_ids)
+        except Exception as error:
+            self._refuse(error)
+            raise
         finally:
             self._fetching = None
+        if self._waiting:
+            self._give_out()
+            self.prefetch()
 
     async def _fetch_short(self, count: int) -> list[int]:
         """None once the cluster has run out of short ids, which idgen-long is the mark of."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
@@ -264,10 +265,16 @@ class Cursor:
             self._schedule_write()
 
     def _on_timer(self) -> None:
-        self._timer = None
-        if self._has_to_write and not self.closed:
-            # Thousands may have the same time, and go on together after each write.
-            self._start_writer(self.managed_ledger.cursor_line)
+        # Thousands may have the same time, and go on together after each write.
+        line = self.managed_ledger.cursor_line
+        line.run(partial(self._on_turn, line))
+
+    def _on_turn(self, line: Line) -> None:
+        """It is this one's turn, unless its timer was stopped meanwhile."""
+        if self._timer is not None:
+            self._stop_timer()
+            if self._has_to_write and not self.closed:
+                self._start_writer(line)
 
     @property
     def _has_to_write(self) -> bool:
