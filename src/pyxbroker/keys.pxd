@@ -20,8 +20,8 @@ cdef uint32_t murmur3(const uint8_t *data, uint32_t size) noexcept nogil
 # has. hashes: how many there are (KEY_HASHES, or one less for a ring, which leaves out 0).
 cdef int32_t key_hash(const MetadataPeek *peek, uint32_t hashes) noexcept nogil
 
-# An entry that waits; entries of one hash are a list in order. About one of POST_EVERY is a post, as
-# chance has it: they are a list of their own, by which a place far away is found.
+# An entry that waits; entries of one hash are a list in order. About one of POST_EVERY is a post,
+# as chance has it: they are a list of their own, by which a place far away is found.
 cdef struct Waiting:
     int64_t ledger_id
     int64_t entry_id
