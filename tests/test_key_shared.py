@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -315,3 +316,66 @@ def test_a_plan_takes_no_more_memory_than_what_waits() -> None:
     for entry in range(3):
         keys.put(7, 1, entry)
     assert keys.plan(1, 2**60 + 1, 2**63 - 1) == [(1, 0, 2)]
+
+
+def zigzag(count: int) -> list[int]:
+    """The first one, the last one, the second one, and so on."""
+    ends = zip(range(count // 2), range(count - 1, count // 2 - 1, -1), strict=True)
+    return [each for pair in ends for each in pair]
+
+
+@pytest.mark.parametrize("order", ["zigzag", "inwards from behind", "random"])
+def test_what_comes_back_finds_its_place_among_many_in_a_few_steps(order: str) -> None:
+    count = 8_000
+    entries = zigzag(count)
+    if order == "inwards from behind":
+        entries.reverse()
+    elif order == "random":
+        Random(1).shuffle(entries)
+    keys = KeyShared(True)
+    keys.set_owners(*as_arrays([(65_535, 1)]))
+    for entry in entries:
+        keys.put_back(7, 1, entry)
+    # To look at all that are before it would take a quarter of all each time.
+    assert keys.looked_at < count * (count // 20)
+    for entry in range(count):
+        assert keys.take(7, 1, entry)
+    assert (keys.waiting, keys.take(7, 1, 0)) == (0, False)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_entries_of_a_key_wait_in_order_however_they_come_and_go(seed: int) -> None:
+    random = Random(seed)
+    keys = KeyShared(True)
+    keys.set_owners(*as_arrays([(65_535, 1)]))
+    waiting: list[tuple[int, int]] = []
+    out: list[tuple[int, int]] = []
+    newest = 0
+    for _ in range(300):
+        event = random.choice(["new", "new", "back", "back", "take", "drop", "out of order"])
+        if event == "new":
+            for _ in range(random.randrange(60)):
+                newest += 1
+                keys.put(7, 1 + newest // 1_000, newest)
+                waiting.append((1 + newest // 1_000, newest))
+        elif event in ("back", "out of order"):
+            random.shuffle(out)
+            put = keys.put_back if event == "back" else keys.put
+            for _ in range(random.randrange(len(out) + 1)):
+                put(7, *out[-1])
+                waiting.append(out.pop())
+            waiting.sort()
+        elif event == "take":
+            for _ in range(random.randrange(len(waiting) + 1) // 2):
+                assert keys.take(7, *waiting[0])
+                out.append(waiting.pop(0))
+        elif waiting:
+            ledger, first = random.choice(waiting)
+            last = first + random.randrange(200)
+            gone = [each for each in waiting if each[0] == ledger and first <= each[1] <= last]
+            assert keys.drop(ledger, first, last) == len(gone)
+            waiting = [each for each in waiting if each not in set(gone)]
+        assert keys.waiting == len(waiting)
+    for position in waiting:
+        assert keys.take(7, *position)
+    assert keys.waiting == 0

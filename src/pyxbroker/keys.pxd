@@ -20,15 +20,19 @@ cdef uint32_t murmur3(const uint8_t *data, uint32_t size) noexcept nogil
 # has. hashes: how many there are (KEY_HASHES, or one less for a ring, which leaves out 0).
 cdef int32_t key_hash(const MetadataPeek *peek, uint32_t hashes) noexcept nogil
 
-# An entry that waits; entries of one hash are a list in order.
+# An entry that waits; entries of one hash are a list in order. About one of POST_EVERY is a post,
+# as chance has it: they are a list of their own, by which a place far away is found.
 cdef struct Waiting:
     int64_t ledger_id
     int64_t entry_id
     uint32_t next                   # 0: the last of its hash (or of the free ones)
+    uint32_t next_post              # of a post; 0: it is the last one, or none
 
 cdef struct KeyState:
     uint32_t first                  # of the entries that wait, 0: none
     uint32_t last
+    uint32_t first_post             # 0: none
+    uint32_t last_post
     uint32_t returned               # the one that came back last, where the next is looked for
     int32_t held                    # entries sent and not settled
     int32_t holder                  # slot of the consumer that has them, 0: nobody
@@ -56,6 +60,8 @@ cdef class KeyShared:
     cdef uint32_t entries_size
     cdef uint32_t entries_used      # of them, those that were ever given out
     cdef uint32_t free_entry        # first of those that came back, 0: none
+    cdef uint32_t chance            # which entries become posts: no order of them can know it
+    cdef readonly int64_t looked_at  # entries, to find the places of those that came back
     cdef ReadyQueue *queues         # by slot
     cdef int32_t slots              # of them
     cdef uint16_t *range_ends       # ascending: the last hash of each range, and its owner
@@ -92,6 +98,9 @@ cdef class KeyShared:
                        int64_t last) except -1
     cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t first_ledger,
                       int64_t first, int64_t last_ledger, int64_t last) except -1
+    cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept
+    cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept
+    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0
     cdef int _push(self, int32_t slot, int32_t hash) except -1
     cdef int32_t _pop(self, int32_t slot) noexcept

@@ -23,6 +23,9 @@ class KeyShared:
     def waiting(self) -> int:
         """Entries that wait."""
     @property
+    def looked_at(self) -> int:
+        """Entries that were looked at to find the places of those that came back."""
+    @property
     def queued(self) -> int:
         """Hashes in ready queues; some may have nothing that waits any more."""
     @property

@@ -4,12 +4,16 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
+from pyxbroker.turn_watch cimport turn_now_ns
+
 cdef enum:
     STATES_PER_PAGE = 64
     PAGES = KEY_HASHES // STATES_PER_PAGE
     PAGES_PER_GROUP = 32
     GROUPS = PAGES // PAGES_PER_GROUP
     KEY_BYTES = 1024                # a decoded key up to this size needs no memory of its own
+    POST_EVERY = 64                 # entries of a hash have a post among them, on average
+    NEAR_STEPS = 8                  # to what comes back beside the one before it
     PRODUCER_NAME_BYTES = 512       # what of a producer's name counts for messages without a key
 
 
@@ -130,6 +134,7 @@ cdef class KeyShared:
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
             raise ValueError("%d is no number of hashes" % hashes)
+        self.chance = <uint32_t>turn_now_ns() | 1
         self.ordered = ordered
         self.hashes = hashes
         self.drained = {}
@@ -372,18 +377,62 @@ cdef class KeyShared:
         self.entries[at].ledger_id = ledger_id
         self.entries[at].entry_id = entry_id
         self.entries[at].next = 0
+        self.entries[at].next_post = 0
         self.waiting += 1
         return at
 
+    cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept:
+        self.looked_at += 1
+        return _compare(&self.entries[at], entry) < 0
+
+    cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
+        """The last post before an entry; 0: none is."""
+        cdef uint32_t post = 0
+        cdef uint32_t following = state.first_post
+        while following and self._is_before(following, entry):
+            post = following
+            following = self.entries[post].next_post
+        return post
+
+    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
+        """One that was put into the list, perhaps as its last one, may become a post."""
+        cdef Waiting *entry = &self.entries[at]
+        cdef uint32_t before = state.last_post
+        self.chance ^= self.chance << 13
+        self.chance ^= self.chance >> 17
+        self.chance ^= self.chance << 5
+        if self.chance % POST_EVERY:
+            return 0
+        if not is_last:
+            before = self._post_before(state, entry)
+        if before:
+            entry.next_post = self.entries[before].next_post
+            self.entries[before].next_post = at
+        else:
+            entry.next_post = state.first_post
+            state.first_post = at
+        if entry.next_post == 0:
+            state.last_post = at
+        return 0
+
     cdef int wait(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
-        cdef uint32_t at = self._new_entry(ledger_id, entry_id)
-        cdef KeyState *state = self._use(hash)
+        cdef KeyState *state = self._find(hash)
+        cdef uint32_t at
+        if (state != NULL and state.first
+                and _is_past(self.entries[state.last].ledger_id,
+                             self.entries[state.last].entry_id, ledger_id, entry_id)):
+            # What is found by its place has one.
+            return self.wait_again(hash, ledger_id, entry_id)
+        at = self._new_entry(ledger_id, entry_id)
+        state = self._use(hash)
         if state.first:
             self.entries[state.last].next = at
             state.last = at
+            self._try_post(state, at, True)
             return 0
         state.first = state.last = at
         state.returned = 0
+        self._try_post(state, at, True)
         return self._check_ready(hash, state)
 
     cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
@@ -392,17 +441,25 @@ cdef class KeyShared:
         cdef KeyState *state = self._use(hash)
         cdef uint32_t before = 0
         cdef uint32_t after = state.first
-        # Those that come back do so in runs, up or down; so the search is short.
-        if state.returned and _compare(&self.entries[state.returned], new) < 0:
+        cdef uint32_t post
+        cdef int steps = 0
+        # Those that come back mostly do so in runs, up or down; so the search is short.
+        if state.returned and self._is_before(state.returned, new):
             before = state.returned
             after = self.entries[before].next
-        while after and _compare(&self.entries[after], new) < 0:
+        while after and self._is_before(after, new):
             before = after
-            after = self.entries[after].next
+            steps += 1
+            if steps == NEAR_STEPS:
+                post = self._post_before(state, new)
+                if post and self._is_before(before, &self.entries[post]):
+                    before = post
+            after = self.entries[before].next
         new.next = after
         state.returned = at
         if after == 0:
             state.last = at
+        self._try_post(state, at, after == 0)
         if before:
             self.entries[before].next = at
             return 0
@@ -421,6 +478,10 @@ cdef class KeyShared:
         cdef uint32_t at = state.first
         if state.returned == at:
             state.returned = 0
+        if state.first_post == at:
+            state.first_post = self.entries[at].next_post
+            if state.first_post == 0:
+                state.last_post = 0
         state.first = self.entries[at].next
         self.entries[at].next = self.free_entry
         self.free_entry = at
@@ -465,6 +526,7 @@ cdef class KeyShared:
         cdef uint32_t following
         cdef Waiting *entry
         state.first = state.last = state.returned = 0
+        state.first_post = state.last_post = 0
         while at:
             entry = &self.entries[at]
             following = entry.next
@@ -475,6 +537,8 @@ cdef class KeyShared:
                 self.waiting -= 1
             else:
                 self.entries[at].next = 0
+                self.entries[at].next_post = 0
+                self._try_post(state, at, True)
                 if kept:
                     self.entries[kept].next = at
                 else:

@@ -446,9 +446,9 @@ KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
         "src/pyxbroker/keys.pyx",
-        "KeyShared.wait_again",
-        "while after and _compare(&self.entries[after], new) < 0:",
-        "while after and _compare(&self.entries[after], new) < (0 + 1):",
+        "KeyShared._is_before",
+        "return _compare(&self.entries[at], entry) < 0",
+        "return _compare(&self.entries[at], entry) < (0 + 1)",
         "what is equal is one position: either order is the same list",
     ),
     Kept(
