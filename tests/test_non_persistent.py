@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from one_bookie import until
 from one_broker import Broker, Client, data_of, run, section
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import non_persistent
+from pyxbroker.broker.topics import non_persistent, topics
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.entry import EntryRun
@@ -351,6 +353,97 @@ def test_a_topic_is_there_while_it_is_used(tmp_path: Path) -> None:
 
     run(tmp_path, scenario, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=0,
         defaultRetentionTimeInMinutes=-1)  # fmt: skip
+
+
+def open_names(broker: Broker) -> list[str]:
+    return sorted(each.name.local_name for each in broker.topics)
+
+
+def test_of_topics_that_were_left_the_oldest_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "UNUSED_MAX", 3)
+    prefix = "non-persistent://public/default/"
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+
+        async def use(name: str, *, consumes: bool = False) -> None:
+            if consumes:
+                await client.subscribe(99, permits=0, topic=prefix + name)
+                await client.request(pb.CommandCloseConsumer(consumer_id=99), "success")
+            else:
+                await client.produce(99, topic=prefix + name)
+                await client.request(pb.CommandCloseProducer(producer_id=99), "success")
+
+        for number in range(10):
+            await use(f"t{number}", consumes=number % 2 == 0)
+        assert open_names(broker) == ["t7", "t8", "t9"]
+        # One that is used once more is the last that was left.
+        await use("t7")
+        await use("t0")
+        await use("t1")
+        assert open_names(broker) == ["t0", "t1", "t7"]
+        # The namespace knows of no others.
+        names = broker.topics.in_namespace("public/default")
+        assert sorted(each.local_name for each in names) == ["t0", "t1", "t7"]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("mode", [pb.Shared, pb.Exclusive])
+def test_a_topic_that_its_producers_left_and_that_is_closed_leaves_no_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """The collector seldom looks at what has been there for long."""
+    monkeypatch.setattr(topics, "UNUSED_MAX", 1)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1, topic=NAME, producer_access_mode=mode)
+        await publish(client, b"one")
+        [topic] = [weakref.ref(each) for each in broker.topics]
+        gc.disable()
+        try:
+            await client.request(pb.CommandCloseProducer(producer_id=1), "success")
+            await client.produce(2, topic=NAME + "-other")
+            await until(lambda: len(broker.topics) == 1)
+            await until(lambda: topic() is None)
+        finally:
+            gc.enable()
+
+    run(tmp_path, scenario)
+
+
+def test_topics_that_are_used_stay_open_however_many_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "UNUSED_MAX", 2)
+    prefix = "non-persistent://public/default/"
+
+    async def scenario(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        await client.subscribe(1, topic=prefix + "consumed")
+        await client.produce(1, topic=prefix + "produced")
+        await client.produce(2, topic=prefix + "mine", producer_access_mode=pb.Exclusive)
+        waits = await other.produce(
+            2, topic=prefix + "mine", producer_access_mode=pb.WaitForExclusive
+        )
+        assert not waits.producer_ready
+        for number in range(10):
+            await client.produce(99, topic=f"{prefix}t{number}")
+            await client.request(pb.CommandCloseProducer(producer_id=99), "success")
+        assert open_names(broker) == ["consumed", "mine", "produced", "t8", "t9"]
+        await other.produce(1, topic=prefix + "consumed")
+        other.publish(0, b"there")
+        assert [each.data for each in await client.messages(1)] == [b"there"]
+        # Once they are left, they are closed as any others are.
+        client.far.close()
+        other.far.close()
+        await until(lambda: client.connection.closed and other.connection.closed)
+        await until(lambda: len(open_names(broker)) == 2)
+
+    run(tmp_path, scenario)
 
 
 def test_a_topic_is_deleted_and_closed_like_others(tmp_path: Path) -> None:

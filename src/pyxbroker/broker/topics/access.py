@@ -66,6 +66,11 @@ class ProducerAccess:
         """Producers that wait for their turn."""
         return len(self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has the topic, or is to have it."""
+        return self._holder is None and not (self._waiting or self._called)
+
     def refuse(self, producer: Producer, error: PulsarError) -> bool:
         """Whether a producer waited for its turn, or to be let in: it is told why it is not."""
         on_turn = self._waiting.get(producer) or self._called.get(producer)
@@ -181,6 +186,8 @@ class ProducerAccess:
             self._holder = None
         if self._holder is None and not self._topic.producers and not self._topic.fenced:
             self._call_next()
+        if self.is_idle:
+            self._topic.on_used()  # also by one that only waited
 
     def _call_next(self) -> None:
         if self._waiting:

@@ -55,6 +55,11 @@ class NoLedger(Log):
         run.ledger_id, run.first_entry_id = 0, 0
         self._hand_out(run)
 
+    def close(self) -> None:
+        """Nothing is handed out any more; what would do that is let go, so that no ring is left."""
+        self.is_closed = True
+        self._hand_out = _hand_out_nothing
+
     def watch(self, wake: Callable[[], None]) -> None:
         """Nobody waits: entries are handed out when they come, or never."""
 
@@ -155,6 +160,8 @@ class NonPersistentTopic(Topic):
         # By whose they are: entries whose turn has not come, with no list of who will get them.
         self._waiting: OrderedDict[Connection | None, deque[EntryRun]] = OrderedDict()
         self._steps: Iterator[None] | None = None  # while entries are handed out
+        self.on_left: Callable[[NonPersistentTopic], None] = _ignore
+        """Somebody who used it is gone; others may be there."""
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
@@ -252,6 +259,24 @@ class NonPersistentTopic(Topic):
     def first_position(self) -> Position:
         return NOWHERE
 
+    def on_used(self) -> None:
+        super().on_used()
+        self.on_left(self)
+
+    def _forget_reader(self, subscription: Subscription) -> None:
+        super()._forget_reader(subscription)
+        self.on_left(self)
+
+    def close_unused(self) -> bool:
+        """Closes it at once if nobody uses it, or is about to; whether it did."""
+        is_free = self.access is None or self.access.is_idle
+        if self.fenced or self.producers or self._readers or not is_free:
+            return False
+        self.fenced = True
+        self.access = None  # no ring is left of what is closed
+        self._ledger.close()
+        return True
+
     @property
     def is_gone(self) -> bool:
         return self._ledger.is_closed
@@ -269,7 +294,7 @@ class NonPersistentTopic(Topic):
         assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
         self.disconnect()
         await self.left()
-        self._ledger.is_closed = True
+        self._ledger.close()
 
 
 def _whose(run: EntryRun) -> Connection | None:
@@ -280,6 +305,14 @@ def _whose(run: EntryRun) -> Connection | None:
 def _give(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
     chooser = subscription.dispatcher.chooser
     subscription.msg_drop += chooser.hand_out(batch, start, stop, subscription.acks)
+
+
+def _hand_out_nothing(run: EntryRun) -> None:
+    raise AssertionError("a topic that is closed hands nothing out")
+
+
+def _ignore(topic: NonPersistentTopic) -> None:
+    """Nobody wants to know."""
 
 
 def _of_its_own(policies: Policies) -> Policies:

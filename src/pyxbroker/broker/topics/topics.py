@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
+UNUSED_MAX = 10_000  # non-persistent topics that nobody uses any more and that stay open
 CLOSING_MAX = 128  # topics at a time, when the broker stops: a turn closes no more
 UNLIMITED = nullcontext()
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
@@ -112,6 +114,8 @@ class Topics:
         self.broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
+        # Non-persistent topics that nobody may use any more, who was left last comes last.
+        self._unused: OrderedDict[NonPersistentTopic, None] = OrderedDict()
         self._closing = False
         self._limit_loading()
         self.partitioned = PartitionedTopics(config, store, self.cache, self)
@@ -298,6 +302,8 @@ class Topics:
         return topic
 
     def _forget(self, topic: Topic) -> None:
+        if isinstance(topic, NonPersistentTopic):
+            self._unused.pop(topic, None)
         self._policies.leave(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
@@ -347,7 +353,25 @@ class Topics:
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
-        return self._add(NonPersistentTopic(name, self._turn, policies, self.broker_limits))
+        topic = NonPersistentTopic(name, self._turn, policies, self.broker_limits)
+        topic.on_left = self._note_left
+        self._add(topic)
+        self._note_left(topic)
+        return topic
+
+    def _note_left(self, topic: NonPersistentTopic) -> None:
+        """Nobody may use a topic any more. A client may make thousands in a second and leave them:
+        of those that nobody uses the oldest are closed, before they are old enough to be deleted.
+        """
+        if topic.fenced:
+            return
+        self._unused[topic] = None
+        self._unused.move_to_end(topic)
+        while len(self._unused) > UNUSED_MAX:
+            oldest, _ = self._unused.popitem(last=False)
+            # One that is used comes back when somebody leaves it.
+            if oldest.close_unused():
+                self._forget(oldest)
 
     async def check_name(self, name: TopicName) -> Policies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
