@@ -349,3 +349,19 @@ def test_who_asks_for_a_receipt_is_told_when_a_part_of_a_batch_is_not_remembered
         assert "error" not in [kind for kind in await client.quiet() if kind != "message"]
 
     one_broker.run(tmp_path, scenario, maxBatchAckStateSizeInMB=1)
+
+
+def test_of_a_closed_consumer_only_an_ack_that_wants_an_answer_has_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        (position,) = await broker.publish(b"a")
+        await client.subscribe(1)
+        # As those of a subscription are that is disconnected, until their clients are told.
+        client.connection.consumers[1].closed = True
+        ids = [pb.MessageIdData(ledgerId=position[0], entryId=position[1])]
+        client.send(pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=ids))
+        answer = await client.ack(position)
+        assert (answer.error, answer.message) == (pb.ConsumerNotFound, "The consumer is closed.")
+        assert all(name != "ackResponse" for name, _, _ in client._inbox)
+        client.connection.consumers[1].closed = False
+
+    run(tmp_path, scenario)

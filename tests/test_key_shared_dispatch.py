@@ -190,6 +190,21 @@ def test_the_last_one_leaves_everything_to_the_next(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_who_comes_takes_the_place_of_who_has_gone(tmp_path: Path) -> None:
+    """Else there would be more and more of them on a subscription whose consumers come and go."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, consumer_name="who stays", **key_shared())
+        for number in range(2, 12):
+            await client.subscribe(number, consumer_name=f"c{number}", **key_shared())
+            await client.request(pb.CommandCloseConsumer(consumer_id=number), "success")
+        chooser = await chooser_of(broker)
+        assert [each and each.name for each in chooser.slots] == [None, "who stays", None]
+
+    run(tmp_path, scenario)
+
+
 def test_more_ranges_than_there_are_hashes_are_refused() -> None:
     meta = pb.KeySharedMeta(keySharedMode=STICKY)
     meta.hashRanges.extend([pb.IntRange(start=0, end=1)] * HASH_RANGES_MAX)

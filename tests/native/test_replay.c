@@ -1,5 +1,6 @@
 /* test_replay.c - journals whose bytes were changed behind the storage's back. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -530,8 +531,49 @@ static void test_the_unwritten_rest_of_a_file_is_not_read(void) {
     sim_disk_free(model);
 }
 
+enum { DESCRIPTORS = 64 };
+static disk_calls watching; /* the simulated disk's calls, but for these */
+static const disk_calls *simulated;
+static atomic_int is_synced[DESCRIPTORS], opened_early;
+
+static int watch_open_directory(void *ctx, const char *path) {
+    int fd = simulated->open_directory(ctx, path);
+    if (fd >= 0)
+        atomic_store(&is_synced[fd % DESCRIPTORS], 0);
+    return fd;
+}
+
+static int watch_sync_directory(void *ctx, int fd) {
+    atomic_store(&is_synced[fd % DESCRIPTORS], 1);
+    return simulated->sync_directory(ctx, fd);
+}
+
+static int watch_open(void *ctx, int directory_fd, const char *name, int flags) {
+    if (!atomic_load(&is_synced[directory_fd % DESCRIPTORS]))
+        atomic_store(&opened_early, 1);
+    return simulated->open(ctx, directory_fd, name, flags);
+}
+
+/* They may be of a process that was killed before it could make them durable. */
+static void test_the_names_that_are_found_are_durable_before_a_file_is_looked_at(void) {
+    sim_disk *disk = written();
+    simulated = sim_disk_calls(disk);
+    watching = *simulated;
+    watching.open_directory = watch_open_directory;
+    watching.sync_directory = watch_sync_directory;
+    watching.open = watch_open;
+    atomic_store(&opened_early, 0);
+    storage_options options = small_options(&watching);
+    storage *s = must_open(&options);
+    CHECK(!atomic_load(&opened_early));
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
     {"replay_intact", test_intact},
+    {"replay_names_are_durable_before_a_file_is_looked_at",
+     test_the_names_that_are_found_are_durable_before_a_file_is_looked_at},
     {"replay_torn_at_every_sector", test_torn_at_every_sector},
     {"replay_flipped_bit_in_the_last_write", test_a_flipped_bit_in_the_last_write_is_told},
     {"replay_any_sector_of_the_last_write_lost", test_any_sector_of_the_last_write_lost},
