@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import gc
+import itertools
 import weakref
 from pathlib import Path
 from typing import Any
