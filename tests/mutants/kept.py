@@ -659,4 +659,14 @@ KEPT: list[Kept] = [
         "P_PRIVATE | MAP_ANONYMOUS, -(1 + 1), 0);",
         "Linux does not look at the descriptor of memory that is of no file",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/segment.c",
+        "segment_obtain",
+        """    s->next = NULL;
+    atomic_store_explicit(&s->pin.count, 1, memory_order_release);""",
+        """    atomic_store_explicit(&s->pin.count, 1, memory_order_release);
+    s->next = NULL;""",
+        "nobody else has it yet, and who gets it later gets both",
+    ),
 ]
