@@ -19,7 +19,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Slices, Steps, at_once
+from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
@@ -449,7 +449,11 @@ class Subscription:
 
     def sent(self) -> tuple[int, int]:
         """Messages and bytes sent to consumers since the topic was opened."""
-        return at_once(self.count_sent())
+        messages, size = self._past_msg_out, self._past_bytes_out
+        for each in chain(self.consumers, *self._going):
+            messages += each.msg_out
+            size += each.bytes_out
+        return messages, size
 
     def count_sent(self) -> Steps[tuple[int, int]]:
         """The same, of some consumers in a step: those that were there at its begin, whether they

@@ -22,7 +22,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Steps, at_once
+from pyxbroker.base.slices import Steps
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
@@ -277,7 +277,11 @@ class Topic:
 
     def received(self) -> tuple[int, int]:
         """Messages and bytes received since the topic was opened."""
-        return at_once(self.count_received())
+        messages, size = self._past_msg_in, self._past_bytes_in
+        for each in self.producers.values():
+            messages += each.msg_in
+            size += each.bytes_in
+        return messages, size
 
     def count_received(self) -> Steps[tuple[int, int]]:
         """The same, of some producers in a step: those that were there at its begin, whether they
