@@ -325,6 +325,16 @@ def test_a_batch_that_ends_too_early_is_kept_whatever_lies_behind_it(left_out: i
     assert compacted([cut, *lines[1:]]) == [cut, *lines[1:]]
 
 
+@pytest.mark.parametrize("head", [b"\xff\xff\xff", b"\x12\x01b"], ids=["noise", "without a size"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_with_a_message_that_cannot_be_read_is_kept(head: bytes, is_first: bool) -> None:
+    damaged = len(head).to_bytes(4, "big") + head
+    sound = batched(Sent("a", b"1"))
+    plain = damaged + sound if is_first else sound + damaged
+    lines = [packed_batch(plain, 2, pb.NONE), single("a", b"3"), single("b", b"4")]
+    assert compacted(lines) == lines
+
+
 def test_places_that_a_producer_makes_up_change_nothing() -> None:
     head = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
     place = len(head).to_bytes(4, "big") + head
