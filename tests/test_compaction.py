@@ -509,6 +509,38 @@ def test_a_compaction_that_is_given_up_while_its_ledger_is_made_takes_nothing_fr
     run(tmp_path, scenario)
 
 
+def test_a_compaction_whose_entries_are_deleted_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        await topic.compaction_subscription()
+        managed_ledger = topic.managed_ledger
+        managed_ledger.roll_over()
+        await append(managed_ledger, single("a", b"2"))
+        read_some = managed_ledger.read_some
+
+        async def trimmed(*arguments: Any) -> Any:
+            managed_ledger.cursors["__compaction"].acknowledge_up_to(managed_ledger.last_confirmed)
+            await managed_ledger.truncate()
+            return await read_some(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(managed_ledger, "read_some", trimmed)
+            topic.compacting.begin()
+            await topic.compacting.settle()
+        assert topic.compacting.status is Status.ERROR
+        assert "were deleted" in topic.compacting.last_error
+        told = [each for each in caplog.records if each.getMessage() == "a topic was not compacted"]
+        assert [each.levelname for each in told] == ["INFO"]
+        await append(managed_ledger, single("a", b"3"))
+        await compact(topic)
+        assert (await values(topic))["a"] == b"3"
+
+    caplog.set_level("INFO")
+    run(tmp_path, scenario)
+
+
 def test_a_compaction_of_a_topic_that_is_closed_is_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

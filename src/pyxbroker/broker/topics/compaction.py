@@ -65,8 +65,6 @@ Errors = (
     *(PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError),
     *(OSError, MemoryError, TooManyMessages),
 )
-IS_CLOSED = (ServiceNotReady, ManagedLedgerNotReady, CursorClosed)
-"""Its topic is closed: it is compacted where it is opened anew."""
 
 
 class Status(enum.Enum):
@@ -89,6 +87,14 @@ class CompactionLimits:
 
 class CompactionFailed(Exception):
     """It cannot be done, for a reason that only the topic's entries know."""
+
+
+class CompactionOvertaken(CompactionFailed):
+    """What it reads was deleted meanwhile."""
+
+
+OVERTAKEN = (CompactionOvertaken, ServiceNotReady, ManagedLedgerNotReady, CursorClosed)
+"""Somebody truncates its topic, or closes it: the next one is for what is there then."""
 
 
 class Compaction:
@@ -159,7 +165,7 @@ class Compaction:
             # What the metadata store says may name files, which is for the log only.
             is_metadata = isinstance(error, MetadataError)
             self.last_error = "The metadata store failed." if is_metadata else str(error)
-            write = log.info if isinstance(error, IS_CLOSED) else log.error
+            write = log.info if isinstance(error, OVERTAKEN) else log.error
             write("a topic was not compacted", topic=self._topic.name, error=error)
         else:
             reference = log.failure("a topic was not compacted", error, topic=self._topic.name)
@@ -297,6 +303,8 @@ class _Run:
 
     def _note_lost(self, position: Position | None, index: int, again: bool) -> None:
         """position: in the log; None: the index of a record."""
+        if position is not None and position.ledger_id not in self._log.ledgers:
+            raise CompactionOvertaken("Entries were deleted while the topic was compacted.")
         is_known = index in self._lost_records if position is None else position in self._lost
         if again and not is_known:
             raise CompactionFailed("An entry was lost while the topic was compacted.")
