@@ -71,8 +71,8 @@ CYTHON = {
     "turn_watch": "stalls metrics without_memory",
 }
 C = (
-    "storage storage_start storage_bad_days storage_failure embedded_bookie garbage_collection"
-    " lost_files entry ledger metrics"
+    "digest storage storage_start storage_bad_days storage_failure embedded_bookie"
+    " garbage_collection lost_files entry ledger metrics"
 )
 # Those of real clients, without `compat_tests/test_` and `.py`. Spark alone has entries as columns.
 CYTHON_CLIENTS = {
