@@ -117,7 +117,7 @@ def test_what_was_told_of_many_partitions_is_freed_in_short_turns(
 
     async def scenario(rest: Rest) -> None:
         await open_partitions(rest, OPEN)
-        monkeypatch.setattr(statistics, "_stats_of", stats_of)
+        monkeypatch.setattr(statistics, "STATS", statistics.STATS._replace(tell=stats_of))
         path = f"{NP}/t/partitioned-stats?perPartition={is_per_partition}"
 
         async def ask() -> None:

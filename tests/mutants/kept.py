@@ -93,8 +93,8 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/keys.pyx",
         "KeyShared._use",
-        "            self.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))",
-        "            self.pages[at] = <KeyState *>calloc(sizeof(KeyState), STATES_PER_PAGE)",
+        "            group.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))",
+        "            group.pages[at] = <KeyState *>calloc(sizeof(KeyState), STATES_PER_PAGE)",
         "the product is the same",
     ),
     Kept(
@@ -163,8 +163,10 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/bitmap.pyx",
         "EntryBitmap._grow",
-        """memset(moved + before + self.size, 0, <size_t>(grown - self.size - before) * 8)""",
-        """memset(moved - before + self.size, 0, <size_t>(grown - self.size - before) * 8)""",
+        """memset(moved + before + self.size, 0,
+               <size_t>(grown - self.size - before) * sizeof(Page *))""",
+        """memset(moved - before + self.size, 0,
+               <size_t>(grown - self.size - before) * sizeof(Page *))""",
         "a set that begins earlier grows at its front alone, and nothing is cleared behind it",
     ),
     Kept(
@@ -537,16 +539,6 @@ KEPT: list[Kept] = [
         free_column(&self.event_time)""",
         """        free_column(&self.event_time)
         free_column(&self.publish_time)""",
-        "two pieces of memory that do not know each other are freed",
-    ),
-    Kept(
-        EQUIVALENT,
-        "src/pyxbroker/bitmap.pyx",
-        "EntryBitmap.__dealloc__",
-        """        free(self.words)
-        free(self.changed)""",
-        """        free(self.changed)
-        free(self.words)""",
         "two pieces of memory that do not know each other are freed",
     ),
     Kept(

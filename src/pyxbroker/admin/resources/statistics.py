@@ -20,7 +20,7 @@ from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import internal_stats, statistics
-from pyxbroker.broker.topics.internal_stats import offline_stats
+from pyxbroker.broker.topics.internal_stats import offline_stats, parts_of_offline_stats
 from pyxbroker.broker.topics.partitioned_statistics import Together
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.statistics import Asked
@@ -92,8 +92,7 @@ async def get_backlog(request: Request) -> Response:
     topic = await _topic(request)
     if not isinstance(topic, PersistentTopic):
         raise HttpError(405, "The backlog of a non-persistent topic is not stored")
-    parts = len(topic.subscriptions) + len(topic.managed_ledger.ledgers)
-    async with request.app.statistics.place(request, PART_BYTES * parts):
+    async with request.app.statistics.place(request, PART_BYTES * parts_of_offline_stats(topic)):
         return await Response.long_json(await offline_stats(topic, request.app.broker.broker_id))
 
 

@@ -133,6 +133,11 @@ async def _tell(
     }
 
 
+def parts_of_offline_stats(topic: PersistentTopic) -> int:
+    """How many ledgers and subscriptions they tell of."""
+    return len(topic.subscriptions) + len(topic.managed_ledger.ledgers)
+
+
 async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
     """How much is in each ledger and what each subscription has left: Pulsar's
     PersistentOfflineTopicStats.
