@@ -78,8 +78,7 @@ cdef class ConsumerState:
     cdef readonly Connection connection
     cdef readonly uint64_t consumer_id
     cdef readonly int32_t partition         # index of the topic's partition, -1: none
-    cdef int64_t wanted                     # permits: messages that the client still wants; below 0
-                                            # after a batch
+    cdef int64_t wanted                     # permits: messages still wanted; below 0 after a batch
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public bint wants_block            # of broker entry metadata; others do not get it
