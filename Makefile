@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PYTEST := $(PY) -m pytest -q
 # A test that fails is run once more, in a process of its own where it waits for ever.
-AGAIN := --reruns 1 -o faulthandler_timeout=300
+AGAIN := --reruns 1
+# None of Spark's takes as long as five minutes.
+SPARK_AGAIN := -n 1 $(AGAIN) -o faulthandler_timeout=300
 ARGS ?=
 SECONDS ?= 10
 ROUNDS ?= 10
@@ -108,7 +110,7 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 # pytest, which another one follows where a client hangs in it.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) -n 1 $(AGAIN) -m 'spark and not minutes' compat_tests torture tests/test_spark_*.py
+	$(PYTEST) $(SPARK_AGAIN) -m 'spark and not minutes' compat_tests torture tests/test_spark_*.py
 
 # Each is found before the one of the environment, which has all else.
 build/pyspark-%: | $(VENV)/.dev
@@ -119,7 +121,7 @@ build/pyspark-%: | $(VENV)/.dev
 sparkversions: dev $(VENV)/.spark $(SPARKS:%=build/pyspark-%) ## the connector with older PySparks (SPARKS="4.0 4.1 4.2"; fetches 450 MB each)
 	@for version in $(SPARKS); do echo "PySpark $$version"; \
 	    PYTHONPATH="$(CURDIR)/build/pyspark-$$version:$$PYTHONPATH" \
-	    $(PYTEST) -n 1 $(AGAIN) -m 'spark and not minutes' compat_tests \
+	    $(PYTEST) $(SPARK_AGAIN) -m 'spark and not minutes' compat_tests \
 	    --ignore compat_tests/test_spark_pipelines.py || exit 1; done
 
 .PHONY: sparkcopy
