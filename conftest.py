@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ SLOW_S = 5.0
 SECONDS = Path(__file__).parent / "build" / "test-seconds.json"
 
 crashes: list[str] = []
+hung: list[str] = []
+started: dict[str, float] = {}  # a test -> when it was begun last
 measured: Seconds = {}  # the longest test of each file
 testing: dict[str, float] = {}  # a test that is under way -> seconds of its parts so far
 
@@ -66,10 +69,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     measured[name] = max(measured.get(name, 0.0), whole)
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    started[nodeid] = time.monotonic()
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str) -> None:
-    """A test that ended its process has not passed, whatever it does when it is run again."""
-    crashes.append(crashitem)
+def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
+    """A test that ended its process has not passed, whatever it does when it is run again; but for
+    one that waited until its process was ended, as clients do for ever now and then: that has
+    failed as others do.
+    """
+    limit_s = float(sched.config.getini("faulthandler_timeout"))
+    waited_s = time.monotonic() - started.get(crashitem, time.monotonic())
+    # Of its beginning this process hears somewhat late.
+    (hung if 0.0 < limit_s * 0.9 <= waited_s else crashes).append(crashitem)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -85,6 +98,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"failed and was run again: {report.nodeid}", sep="_")
         terminalreporter.write_line(report.longreprtext)
+    for test in hung:
+        terminalreporter.write_line(f"HUNG {test}: it waited for ever, and its process was ended")
     for test in crashes:
         line = f"CRASHED {test}: its process ended, which fails the run"
         terminalreporter.write_line(line, red=True)
