@@ -23,9 +23,10 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
-from pyxbroker.broker.topics.dimensions import dimension_statistics, forget
+from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.statistics import forget
 from pyxbroker.broker.topics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
@@ -220,7 +221,7 @@ async def _written(
                     found = await dimension_statistics(topic, slices)
                     del topic
                     text = await to_json_in_slices(found)
-                    await forget(found, slices)
+                    await forget(found)
                     yield _comma(told) + to_json(str(name)) + b":"
                     yield text
                     told += 1

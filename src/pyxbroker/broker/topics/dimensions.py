@@ -41,7 +41,7 @@ FILTERS = tuple(f"filter{each}MsgCount" for each in ("Processed", "Accepted", "R
 
 
 async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
-    """One topic that is open. To be let go of by forget()."""
+    """One topic that is open. To be let go of by statistics.forget()."""
     now = time.monotonic()
     publishers = []
     async for producer in producers_by_name(topic, slices):
@@ -71,17 +71,6 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
         answer["backlogSize"] = 0 if slowest is None else topic.bytes_after(slowest.mark)
         answer["pendingAddEntriesCount"] = pending_adds(topic)
     return answer | {"filteredEntriesCount": 0}
-
-
-async def forget(answer: Json, slices: Slices) -> None:
-    """Lets go of what was told one by one: of a hundred thousand consumers it takes long."""
-    for each in answer["subscriptions"].values():
-        while each["consumers"]:
-            each["consumers"].pop()
-            await slices.pause()
-    while answer["publishers"]:
-        answer["publishers"].pop()
-        await slices.pause()
 
 
 async def _subscription(
