@@ -26,6 +26,7 @@ from pyxbroker.cli import Parser, fail, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 from pyxbroker.settings.names import ALIASES
+from pyxbroker.settings.sources import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
     from pyxbroker.roles.standalone import Standalone
@@ -125,6 +126,23 @@ def _tell_ignored(config: Config) -> None:
             "settings that nobody knows are ignored",
             number=len(ignored.unknown),
             keys=config.explain_unknown(),
+        )
+    if ignored.older:
+        log.warning(
+            "deprecated names of settings are used, each has a newer one",
+            keys=", ".join(f"{older} (now {newer})" for older, newer in ignored.older.items()),
+        )
+    if ignored.stores:
+        log.warning(
+            "the metadata stores of the file or the environment are passed over, as by Pulsar's"
+            " standalone; name the store with --metadata",
+            keys=", ".join(f"{key}={url}" for key, url in ignored.stores.items()),
+        )
+    if ignored.bare:
+        log.warning(
+            "environment variables have names of settings and no effect; begin their names with"
+            f" {ENVIRONMENT_PREFIX}",
+            variables=", ".join(ignored.bare),
         )
     if ignored.repeated:
         log.warning(
