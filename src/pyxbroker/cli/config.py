@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from pyxbroker.cli import Parser
+from pyxbroker.settings import java_keys
 from pyxbroker.settings.config import SECTIONS
 from pyxbroker.settings.names import (
     ALIASES,
@@ -37,7 +38,8 @@ limit, or off, a negative number means the same, as in Pulsar; where -1 is no li
 lower number.[^off]
 
 *Dynamic* are the settings that REST changes while a broker runs
-(`POST /admin/v2/brokers/configuration/{name}/{value}`).
+(`POST /admin/v2/brokers/configuration/{name}/{value}`). It takes all names that Pulsar takes there;
+those without an effect here are at the end of this page.[^dynamic]
 """
 
 STORES = """\
@@ -50,6 +52,7 @@ NOTES = """
 [^files]: `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
 [^properties]: `tests/test_pulsar_files.py::test_files_are_read_as_java_reads_them`
 [^bare]: `tests/test_config.py::test_a_bare_security_variable_refuses_the_start`
+[^dynamic]: `compat_tests/test_admin_settings.py::test_all_names_of_pulsars_can_be_set`
 [^off]: `tests/test_special_values.py::test_each_value_that_pulsars_files_describe_is_taken`
 [^stores]: `tests/test_config.py::test_a_store_that_a_file_names_is_passed_over`
 """
@@ -107,6 +110,12 @@ def markdown() -> str:
     lines += ["", "And these are about the insides of the Java programs:", ""]
     words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT - OTHERWISE.keys()))
     lines += textwrap.wrap(words, 98, break_long_words=False)
+    lines += ["", "## Dynamic, without effect", ""]
+    lines += [
+        "REST takes these names of Pulsar's, too, lists and stores them; they change nothing:"
+    ]
+    words = ", ".join(f"`{key}`" for key in sorted(java_keys.STORED))
+    lines += ["", *textwrap.wrap(words, 98, break_long_words=False)]
     return "\n".join(lines) + "\n" + NOTES
 
 
