@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from hashlib import sha256
+from urllib.parse import quote
 
 import pytest
 from harness.brokers import Broker
@@ -46,10 +48,28 @@ def test_what_can_be_changed_is_listed(broker: Broker) -> None:
     names = web(broker, "GET", PATH).json()
     assert {"forceDeleteNamespaceAllowed", "maxTenants", "dispatcherMaxReadBatchSize"} <= set(names)
     assert "brokerServicePort" not in names
+    # Pulsar's 159, all of them and no other.
+    listed = " ".join(sorted(names))
+    assert (len(names), sha256(listed.encode()).hexdigest()[:16]) == (159, "6dfa506004a1ad23")
     runtime = web(broker, "GET", f"{PATH}/runtime").json()
     assert {"forceDeleteNamespaceAllowed", "maxTenants", "managedLedgerDefaultEnsembleSize"} <= set(
         runtime
     )
+
+
+def test_all_names_of_pulsars_can_be_set(broker: Broker) -> None:
+    before = values(broker)
+    runtime = web(broker, "GET", f"{PATH}/runtime").json()
+    names = web(broker, "GET", PATH).json()
+    # A value that each of them takes: the one in force, or one that changes nothing here.
+    asked = {name: runtime.get(name) or "1" for name in names if "/" not in runtime.get(name, "")}
+    assert len(asked) > 150
+    for name, value in asked.items():
+        assert broker.request("POST", f"{PATH}/{name}/{quote(value)}") == (200, ""), name
+    assert values(broker) == before | asked
+    for name in asked:
+        assert broker.request("DELETE", f"{PATH}/{name}") == (200, ""), name
+    assert values(broker) == {name: value for name, value in before.items() if name not in asked}
 
 
 @pytest.mark.parametrize("name", ["brokerServicePort", "noSuchSetting"])

@@ -285,6 +285,11 @@ class Broker:
         self._settings_changed = asyncio.Event()
         if "topics" in self.__dict__:
             self.topics.on_settings()
+        permissions: Permissions | None = self.__dict__.get("permissions")
+        if permissions is not None and permissions.read_superusers():
+            revoked: RevokedRights | None = self.__dict__.get("revoked_rights")
+            if revoked is not None:
+                revoked.check_all()
 
     @cached_property
     def handlers(self) -> Handlers:

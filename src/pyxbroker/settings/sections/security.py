@@ -70,7 +70,7 @@ class Security(Section, title="Authentication and authorization"):
     authorizationAllowWildcardsMatching: bool = setting(
         False, "Whether roles in grants may begin or end with `*`."
     )
-    superUserRoles: str = setting("", "Roles that may do everything, with commas.")
+    superUserRoles: str = setting("", "Roles that may do everything, with commas.", dynamic=True)
     proxyRoles: str = setting(
         "", "Roles that may act for others, and have to say for whom; with commas."
     )
