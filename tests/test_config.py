@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_an_embedded_store_that_a_file_names_is_used(tmp_path: Path) -> None:
 
 
 # A value of each deprecated name of Pulsar's, and what it changes here.
-OLDER_VALUES: dict[str, tuple[str, dict[str, object]]] = {
+OLDER_VALUES: dict[str, tuple[str, Mapping[str, object]]] = {
     "backlogQuotaDefaultLimitGB": ("10", {"backlogQuotaDefaultLimitGB": 10.0}),
     "brokerServicePurgeInactiveFrequencyInSeconds": (
         *("7", {"brokerDeleteInactiveTopicsFrequencySeconds": 7}),
