@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from hashlib import sha256
+from urllib.parse import quote
 
 import pytest
 from harness.brokers import Broker
@@ -46,10 +48,29 @@ def test_what_can_be_changed_is_listed(broker: Broker) -> None:
     names = web(broker, "GET", PATH).json()
     assert {"forceDeleteNamespaceAllowed", "maxTenants", "dispatcherMaxReadBatchSize"} <= set(names)
     assert "brokerServicePort" not in names
+    # Pulsar's 159, all of them and no other.
+    listed = " ".join(sorted(names))
+    assert (len(names), sha256(listed.encode()).hexdigest()[:16]) == (159, "6dfa506004a1ad23")
     runtime = web(broker, "GET", f"{PATH}/runtime").json()
     assert {"forceDeleteNamespaceAllowed", "maxTenants", "managedLedgerDefaultEnsembleSize"} <= set(
         runtime
     )
+
+
+def test_all_names_of_pulsars_can_be_set(broker: Broker) -> None:
+    before = values(broker)
+    runtime = web(broker, "GET", f"{PATH}/runtime").json()
+    names = web(broker, "GET", PATH).json()
+    # The value in force. With a topic for the changes of its metadata Apache Pulsar changes none.
+    shown = {name: runtime.get(name) or "1" for name in names if "SyncEventTopic" not in name}
+    asked = {name: value for name, value in shown.items() if "/" not in value}
+    assert len(asked) > 150
+    for name, value in asked.items():
+        assert broker.request("POST", f"{PATH}/{name}/{quote(value)}") == (200, ""), name
+    assert values(broker) == before | asked
+    for name in asked:
+        assert broker.request("DELETE", f"{PATH}/{name}") == (200, ""), name
+    assert values(broker) == {name: value for name, value in before.items() if name not in asked}
 
 
 @pytest.mark.parametrize("name", ["brokerServicePort", "noSuchSetting"])
@@ -103,3 +124,19 @@ def test_limits_and_policies_follow(broker: Broker) -> None:
     assert web(broker, "PUT", path).status == 412
     assert broker.request("DELETE", f"{PATH}/allowAutoTopicCreation") == (200, "")
     assert broker.request("PUT", path) == (204, "")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("zookeeperServers",),
+        # Apache Pulsar's standalone waits for this one, and ends.
+        pytest.param(("configurationStoreServers",), marks=pytest.mark.pyxbroker),
+    ],
+)
+def test_the_stores_that_a_file_names_are_passed_over(
+    own_broker: BrokerFactory, keys: tuple[str, ...]
+) -> None:
+    broker = own_broker(settings=dict.fromkeys(keys, "127.0.0.1:1"))
+    broker.start()
+    assert web(broker, "GET", "/admin/v2/clusters").status == 200

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from harness.brokers import Broker
+from harness.brokers import Broker, BrokerFailed
 from tests.zookeeper_server import ZooKeeperServer
 
 from compat_tests.conftest import official_client
@@ -151,3 +151,16 @@ def _eventually(action: Callable[[], object]) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+
+
+def test_data_of_a_zookeeper_that_only_a_file_names_is_not_served_without_it(
+    broker: Broker, topic: str
+) -> None:
+    client = official_client(broker.url)
+    publish(client.create_producer(topic), [payload(0)])
+    client.close()
+    broker.stop()
+    store = broker.settings.pop("metadataStoreUrl")
+    broker.settings["zookeeperServers"] = store.removeprefix("zk:")
+    with pytest.raises(BrokerFailed, match=r"ended with 1:(.|\n)* --metadata(.|\n)*pyxbroker: "):
+        broker.start()

@@ -123,6 +123,8 @@ class Broker:
         line += ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
         if self.settings:
             line += ["--config", str(self._write_configuration(self.settings))]
+        if "metadataStoreUrl" in self.settings:  # a file's one is passed over
+            line += ["--metadata", self.settings["metadataStoreUrl"]]
         return line
 
     def _write_configuration(self, settings: dict[str, str]) -> Path:

@@ -32,6 +32,7 @@ from command_line import (
 )
 from pyxbroker import __version__
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+from pyxbroker.cli.standalone import START_LOG_INTERVAL_S
 
 # What must not be imported before the broker's port is served.
 HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar", "click", "shutil")
@@ -243,6 +244,47 @@ def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
     loaded = finished.stdout.split()
     assert "pyxbroker._native" in loaded
     assert [name for name in (*HEAVY, "difflib") if name in loaded] == []
+
+
+def test_a_bare_variable_of_security_does_not_start_an_open_broker(tmp_path: Path) -> None:
+    finished = run("standalone", "--data", tmp_path, *ANY_PORTS, authenticationEnabled="true")
+    assert finished.returncode == 1
+    assert "PULSAR_PREFIX_authenticationEnabled" in error_line(finished)
+
+
+def test_old_names_stores_and_bare_variables_are_one_warning_each(tmp_path: Path) -> None:
+    conf = tmp_path / "old.conf"
+    stores = ("zookeeperServers", "configurationStoreServers")
+    lines = [f"{key}=127.0.0.1:1\n" for key in stores]
+    conf.write_text("".join([*lines, "zooKeeperSessionTimeoutMillis=20000\n"]))
+    with standalone(tmp_path / "data", "--config", str(conf), maxTenants="3") as broker:
+        err = broker.stop()[2]
+    older, passed_over, bare = complaints(err)
+    assert "zooKeeperSessionTimeoutMillis (now metadataStoreSessionTimeoutMillis)" in older
+    assert "--metadata" in passed_over and all(key in passed_over for key in stores)
+    assert "PULSAR_PREFIX_" in bare and bare.endswith("variables=maxTenants")
+
+
+def test_a_start_that_waits_says_what_for_within_two_seconds(tmp_path: Path) -> None:
+    with socket.socket() as silent:  # takes connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        store = f"zk:127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [*COMMAND, "standalone", "--data", str(tmp_path / "data"), "--metadata", store],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            took = time.monotonic() - began
+        finally:
+            process.kill()
+            process.communicate()
+    assert f'event="the start is waiting" waits_for="the metadata store {store}"' in line
+    assert took < START_LOG_INTERVAL_S + 1
 
 
 @pytest.mark.parametrize("option", ["--broker-port", "--web-port"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.config import markdown, sample
 from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING
+from pyxbroker.policies.table import of_broker
+from pyxbroker.settings import java_keys
 from pyxbroker.settings.config import (
     ENTRY_METADATA_BYTES_MAX,
     SCHEMA,
@@ -22,9 +25,10 @@ from pyxbroker.settings.config import (
 from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
-    REFUSED_WHEN_TRUE,
+    OLDER,
     WITHOUT_EFFECT,
 )
+from pyxbroker.settings.sources import SILENT
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
 
@@ -61,11 +65,11 @@ def test_java_properties_syntax(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "# a comment\n! another\n\n  brokerServicePort = 7000 \n"
-        "metadataStoreUrl=zk:a:2181,\\\n   b:2181\nclusterName: c1\nclusterName=c2\n",
+        "superUserRoles=a,\\\n   b\nclusterName: c1\nclusterName=c2\n",
     )
     config = Config.load(path)
     assert config.brokerServicePort == 7000
-    assert config.metadataStoreUrl == "zk:a:2181,b:2181"
+    assert config.superUserRoles == "a,b"
     assert config.clusterName == "c2"
 
 
@@ -83,19 +87,135 @@ def test_empty_is_the_default_except_where_it_is_a_value(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("key", ["zookeeperServers", "zkServers"])
-def test_zookeeper_keys_become_a_metadata_url(tmp_path: Path, key: str) -> None:
-    assert Config.load(write(tmp_path, f"{key}=h:2181\n")).metadataStoreUrl == "zk:h:2181"
+def test_zookeeper_keys_become_a_metadata_url(key: str) -> None:
+    assert Config.load(overrides={key: "h:2181"}).metadataStoreUrl == "zk:h:2181"
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_current_key_wins_over_its_older_name(tmp_path: Path, first: bool) -> None:
-    lines = ["metadataStoreUrl=memory:x", "zookeeperServers=h:2181"]
-    path = write(tmp_path, "\n".join(lines if first else reversed(lines)))
-    assert Config.load(path).metadataStoreUrl == "memory:x"
+def test_the_current_key_wins_over_its_older_name(first: bool) -> None:
+    pairs = [("metadataStoreUrl", "memory:x"), ("zookeeperServers", "h:2181")]
+    overrides = dict(pairs if first else reversed(pairs))
+    assert Config.load(overrides=overrides).metadataStoreUrl == "memory:x"
 
 
 def test_an_empty_older_name_changes_nothing(tmp_path: Path) -> None:
-    assert Config.load(write(tmp_path, "zookeeperServers=\n")).metadataStoreUrl == ""
+    config = Config.load(write(tmp_path, "zookeeperServers=\nzooKeeperSessionTimeoutMillis=\n"))
+    assert config.changed() == {}
+    assert not (config.ignored.stores or config.ignored.older)
+
+
+STORE_KEYS = (
+    *("zookeeperServers", "zkServers", "metadataServiceUri", "metadataStoreUrl"),
+    *sorted(CONFIGURATION_STORES),
+)
+
+
+@pytest.mark.parametrize("key", STORE_KEYS)
+def test_a_store_that_a_file_names_is_passed_over(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path, f"{key}=h:2181\n")
+    config = Config.load(path)
+    assert (config.metadataStoreUrl, config.ignored.stores) == ("", {key: "h:2181"})
+    config = Config.load(None, {f"PULSAR_PREFIX_{key}": "h:2181"})
+    assert (config.metadataStoreUrl, config.ignored.stores) == ("", {key: "h:2181"})
+    # The one of the command line counts, and a file that names the same one loses nothing.
+    config = Config.load(path, overrides={"metadataStoreUrl": "zk:h:2181"})
+    assert (config.metadataStoreUrl, config.ignored.stores) == ("zk:h:2181", {})
+    config = Config.load(path, overrides={"metadataStoreUrl": "zk:other:2181"})
+    assert (config.metadataStoreUrl, config.ignored.stores) == ("zk:other:2181", {key: "h:2181"})
+
+
+def test_an_embedded_store_that_a_file_names_is_used(tmp_path: Path) -> None:
+    config = Config.load(write(tmp_path, "metadataStoreUrl=embedded:other\n"))
+    assert (config.metadataStoreUrl, config.ignored.stores) == ("embedded:other", {})
+
+
+# A value of each deprecated name of Pulsar's, and what it changes here.
+OLDER_VALUES: dict[str, tuple[str, Mapping[str, object]]] = {
+    "backlogQuotaDefaultLimitGB": ("10", {"backlogQuotaDefaultLimitGB": 10.0}),
+    "brokerServicePurgeInactiveFrequencyInSeconds": (
+        *("7", {"brokerDeleteInactiveTopicsFrequencySeconds": 7}),
+    ),
+    "loadBalancerBandwithInResourceWeight": ("0.5", {}),
+    "loadBalancerBandwithOutResourceWeight": ("0.5", {}),
+    "managedLedgerCacheEvictionFrequency": ("100.0", {}),
+    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
+        *("7", {"managedLedgerMaxUnackedRangesToPersistInMetadataStore": 7}),
+    ),
+    "numWorkerThreadsForNonPersistentTopic": ("8", {}),
+    "replicationTlsEnabled": ("true", {}),
+    "subscriptionKeySharedEnable": ("false", {"subscriptionKeySharedEnable": False}),
+    "tlsEnabled": ("true", {"brokerServicePortTls": 6651}),
+    "zooKeeperAllowReadOnlyOperations": ("true", {}),
+    "zooKeeperCacheExpirySeconds": ("7", {}),
+    "zooKeeperOperationTimeoutSeconds": ("7", {"metadataStoreOperationTimeoutSeconds": 7}),
+    "zooKeeperSessionTimeoutMillis": ("7", {"metadataStoreSessionTimeoutMillis": 7}),
+}
+
+
+@pytest.mark.parametrize("key", OLDER)
+def test_a_deprecated_name_is_taken_and_its_newer_name_is_told(tmp_path: Path, key: str) -> None:
+    text, changed = OLDER_VALUES[key]
+    newer, default = OLDER[key]
+    more = "brokerServicePortTls=6651\n" if key == "tlsEnabled" else ""
+    config = Config.load(write(tmp_path, f"{more}{key}={text}\n"))
+    assert config.changed() == changed
+    assert config.ignored.older == {key: newer}
+    assert not config.ignored.unknown
+    for unchanged in ("", default):
+        assert not Config.load(None, {f"PULSAR_PREFIX_{key}": unchanged}).ignored.older
+
+
+def test_what_a_key_shared_subscription_needs_may_be_off_by_its_older_name() -> None:
+    types = of_broker(Config.load(overrides={"subscriptionKeySharedEnable": "false"}))
+    assert types.subscription_types == {"Exclusive", "Shared", "Failover"}
+
+
+def test_a_bare_variable_with_the_name_of_a_setting_is_told() -> None:
+    config = Config.load(
+        environment={
+            **{"maxProducersPerTopic": "9", "loadBalancerEnabled": "false", "http_proxy": "x"},
+            **{"zookeeperServers": "h:1", "noSuchKey": "1", "PATH": "/", "numIOThreads": "4"},
+            **{"maxTenants": "1", "PULSAR_PREFIX_maxTenants": "1"},
+        }
+    )
+    assert config.changed() == {"maxTenants": 1}
+    assert config.ignored.bare == [
+        *("loadBalancerEnabled", "maxProducersPerTopic", "numIOThreads", "zookeeperServers"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("authenticationEnabled", "true"),
+        ("authenticationEnabled", "yes"),
+        ("authenticationProviders", "x"),
+        ("authorizationEnabled", "true"),
+        ("superUserRoles", "admin"),
+        ("proxyRoles", "proxy"),
+        ("tokenSecretKey", "file:///key"),
+        ("openIDAllowedTokenIssuers", "https://x"),
+        ("tlsRequireTrustedClientCertOnConnect", "true"),
+        ("brokerServicePortTls", "6651"),
+        ("tlsEnabled", "true"),
+    ],
+)
+def test_a_bare_security_variable_refuses_the_start(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"without them: {key}. .* PULSAR_PREFIX_{key},"):
+        Config.load(environment={key: text})
+    assert Config.load(environment={key: ""}).ignored.bare == [key]
+
+
+def test_a_bare_security_variable_that_asks_for_what_is_in_force_is_told() -> None:
+    environment = {"authenticationEnabled": "true", "superUserRoles": "a"}
+    given = {"authenticationEnabled": "true", "superUserRoles": "a"}
+    assert Config.load(environment=environment, overrides=given).ignored.bare == sorted(given)
+    assert Config.load(environment={"authenticationEnabled": "false"}).ignored.bare
+
+
+def test_each_setting_has_a_name_that_is_looked_for_in_the_environment() -> None:
+    names = (*SCHEMA, *ALIASES, *OLDER, *SILENT, *java_keys.DEFAULTS, *java_keys.OF_BOOKIES)
+    assert [name for name in names if name.islower() or not name[0].islower()] == []
 
 
 def test_unknown_keys_are_listed_once_and_java_keys_are_silent(tmp_path: Path) -> None:
@@ -133,24 +253,17 @@ def test_a_key_that_a_file_has_twice_is_told(tmp_path: Path) -> None:
     assert not same.ignored.repeated
 
 
-@pytest.mark.parametrize("key", sorted(CONFIGURATION_STORES))
-def test_another_store_for_a_part_of_the_metadata_is_refused(tmp_path: Path, key: str) -> None:
-    both = f"metadataStoreUrl=zk:h:2181\n{key}="
-    assert Config.load(write(tmp_path, f"{both}zk:h:2181\n")).metadataStoreUrl == "zk:h:2181"
-    assert Config.load(write(tmp_path, f"{both}h:2181\n")).metadataStoreUrl == "zk:h:2181"
-    assert Config.load(write(tmp_path, f"{both}\n")).metadataStoreUrl == "zk:h:2181"
-    with pytest.raises(ConfigError, match=f"line 2: {key} is 'zk:other:1', and all metadata is in"):
-        Config.load(write(tmp_path, f"{both}zk:other:1\n"))
-
-
-@pytest.mark.parametrize("key", sorted(REFUSED_WHEN_TRUE))
-def test_who_asks_for_a_protection_that_is_not_there_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"line 1: {key} is true, and there is no "):
-        Config.load(write(tmp_path, f"{key}= True\n"))
-    with pytest.raises(ConfigError, match=key):
-        Config.load(environment={f"PULSAR_PREFIX_{key}": "true"})
-    ignored = Config.load(write(tmp_path, f"{key}=false\n")).ignored
-    assert not (ignored.at_default or ignored.wanted or ignored.unknown)
+def test_the_tls_switch_of_old_files_needs_a_port_for_tls(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 1: tlsEnabled is true, and no port speaks TLS"):
+        Config.load(write(tmp_path, "tlsEnabled= True\n"))
+    with pytest.raises(ConfigError, match="tlsEnabled"):
+        Config.load(environment={"PULSAR_PREFIX_tlsEnabled": "true"})
+    listener = "bindAddresses=x:pulsar+ssl://0.0.0.0:6651"
+    for port in ("brokerServicePortTls=6651", "webServicePortTls=8443", listener):
+        config = Config.load(write(tmp_path, f"tlsEnabled=true\n{port}\n"))
+        assert list(config.ignored.older) == ["tlsEnabled"]
+    ignored = Config.load(write(tmp_path, "tlsEnabled=false\n")).ignored
+    assert not (ignored.at_default or ignored.wanted or ignored.unknown or ignored.older)
 
 
 def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:

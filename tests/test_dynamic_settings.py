@@ -106,6 +106,7 @@ ON_CHANGE = {
     *("brokerPublisherThrottlingMaxMessageRate", "brokerPublisherThrottlingMaxByteRate"),
     *("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"),
     *("maxConcurrentTopicLoadRequest", "maxMessagePublishBufferSizeInMB"),
+    "superUserRoles",
 }
 
 

@@ -19,7 +19,7 @@ from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
-    REFUSED_WHEN_TRUE,
+    OLDER,
     WITHOUT_EFFECT,
 )
 
@@ -117,7 +117,7 @@ def every_key() -> dict[str, str]:
     values |= dict.fromkeys(java_keys.OF_BOOKIES, "1")
     values |= dict.fromkeys((*ALIASES, *CONFIGURATION_STORES), "")
     values |= dict.fromkeys(WITHOUT_EFFECT, "1")
-    values |= dict.fromkeys(REFUSED_WHEN_TRUE, "false")
+    values |= {key: default for key, (_, default) in OLDER.items()}
     for key, row in SCHEMA.items():
         shown = "" if row.default is None else str(row.default)
         values[key] = shown.lower() if isinstance(row.default, bool) else shown
@@ -169,10 +169,10 @@ def test_what_java_writes_is_read_again(tmp_path: Path) -> None:
     conf = tmp_path / "stored.conf"
     conf.write_text(
         "#Mon Nov 23 20:00:00 UTC 2026\nsuperUserRoles=a\\u00e4b\nadvertisedAddress=\\ host\\:1\n"
-        "managedLedgerPassword=\\#\\!\\=\\\\\nmetadataStoreUrl=zk\\:h\\:2181\n"
+        "managedLedgerPassword=\\#\\!\\=\\\\\nmetadataStoreUrl=memory\\:h\n"
     )
     config = Config.load(conf)
-    assert (config.superUserRoles, config.metadataStoreUrl) == ("a\xe4b", "zk:h:2181")
+    assert (config.superUserRoles, config.metadataStoreUrl) == ("a\xe4b", "memory:h")
     assert config.managedLedgerPassword == "#!=\\"
     assert json.dumps(config.advertisedAddress) in ('"host:1"', '" host:1"')
 

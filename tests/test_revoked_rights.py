@@ -162,6 +162,27 @@ def test_who_is_no_administrator_any_more(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_role_that_is_no_superuser_any_more_is_sent_away(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        root, mine = await producing(broker, "root"), await producing(broker, "me")
+        reading = await consuming(broker, "root", OTHER)
+        settings = broker.service.dynamic_settings
+        await settings.open()
+        await settings.set("superUserRoles", "root,boss")
+        await settled(broker)
+        assert root.connection.producers and reading.connection.consumers
+        boss = await producing(broker, "boss")
+        await settings.set("superUserRoles", "boss")
+        assert (await root.receive("close_producer")).producer_id == 1
+        assert (await reading.receive("close_consumer")).consumer_id == 1
+        await settled(broker)
+        assert mine.connection.producers and boss.connection.producers
+        await settings.close()
+
+    serve(tmp_path, scenario)
+
+
 def test_of_a_proxy_and_who_is_behind_it_both_need_the_right(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await grant(broker, {"me": BOTH, "proxy": BOTH})

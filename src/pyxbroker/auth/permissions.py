@@ -88,10 +88,18 @@ class Permissions:
 
     def __init__(self, config: Config, records: Records) -> None:
         check_settings(config)
-        self._superusers = frozenset(names_of(config.superUserRoles))
+        self._config = config
+        self._superusers = frozenset[str]()
+        self.read_superusers()
         self._proxies = frozenset(names_of(config.proxyRoles))
         self._has_wildcards = config.authorizationAllowWildcardsMatching
         self._records = records
+
+    def read_superusers(self) -> bool:
+        """Take the superusers of the settings; return True if a role is none any more."""
+        before = self._superusers
+        self._superusers = frozenset(names_of(self._config.superUserRoles))
+        return not before <= self._superusers
 
     # --- who goes with whom -------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
     """Ends the process with an error that the parser could not see."""
-    print(f"pyxbroker: {sentence.rstrip('.')}.", file=sys.stderr)
+    end = "" if sentence.endswith((".", "?")) else "."
+    print(f"pyxbroker: {sentence}{end}", file=sys.stderr)
     sys.exit(status)
 
 

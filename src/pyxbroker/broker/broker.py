@@ -36,6 +36,7 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
+from pyxbroker.settings.schema import LONG_MAX
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -85,6 +86,11 @@ IMPORTED_LATE = (
 """What `topics` and `handlers` import, each after what it stands on: a turn for each."""
 IMPORTS_AFTER_S = 0.02  # who waits at a port while the broker starts is served first
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
+
+
+def publish_bytes_max(config: Config) -> int:
+    """Return how many bytes of published messages may wait for the disk."""
+    return config.maxMessagePublishBufferSizeInMB << 20 or LONG_MAX
 
 
 class ProducerNames:
@@ -274,11 +280,16 @@ class Broker:
         return DynamicSettings(self.config, self.metadata, self.kept_records, self._on_settings)
 
     def _on_settings(self) -> None:
-        self.connections.publish_bytes_max = self.config.maxMessagePublishBufferSizeInMB << 20
+        self.connections.publish_bytes_max = publish_bytes_max(self.config)
         self._settings_changed.set()
         self._settings_changed = asyncio.Event()
         if "topics" in self.__dict__:
             self.topics.on_settings()
+        permissions: Permissions | None = self.__dict__.get("permissions")
+        if permissions is not None and permissions.read_superusers():
+            revoked: RevokedRights | None = self.__dict__.get("revoked_rights")
+            if revoked is not None:
+                revoked.check_all()
 
     @cached_property
     def handlers(self) -> Handlers:
@@ -292,8 +303,7 @@ class Broker:
         self._ledgers.prefetch()
         self.is_ready = True
         config = self.config
-        if config.keepAliveIntervalSeconds > 0:
-            self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
+        self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
         if self.authentication is not None:
             self.repeat(
                 "credentials", config.authenticationRefreshCheckSeconds, self._check_credentials
@@ -315,12 +325,11 @@ class Broker:
             config.subscriptionExpiryCheckIntervalInMinutes * 60,
             self._expire_subscriptions,
         )
-        if config.brokerDeduplicationSnapshotFrequencyInSeconds > 0:
-            self.repeat(
-                "sequence ids",
-                config.brokerDeduplicationSnapshotFrequencyInSeconds,
-                self._store_sequence_ids,
-            )
+        self.repeat(
+            "sequence ids",
+            config.brokerDeduplicationSnapshotFrequencyInSeconds,
+            self._store_sequence_ids,
+        )
         self.repeat(
             "producers that are gone",
             config.brokerDeduplicationProducerInactivityTimeoutMinutes * 20,
@@ -449,10 +458,13 @@ class Broker:
     ) -> None:
         """Looks after something again and again until the broker stops.
 
-        What tells the interval is asked again when settings have changed.
+        What tells the interval is asked again when settings have changed. A number that is not
+        positive means never.
 
         A defect that a look meets costs the rest of that look: the next one comes all the same.
         """
+        if not callable(interval_s) and interval_s <= 0:
+            return
         repeating = self._repeat(what, interval_s, look)
         self._background.append(self.connections.loop.create_task(repeating))
 

@@ -24,6 +24,13 @@ log = get_logger("pyxbroker.broker")
 DYNAMIC = {name: row for name, row in SCHEMA.items() if row.dynamic}
 
 
+def names() -> frozenset[str]:
+    """Return all names that Pulsar lets change, those included that have no effect here."""
+    from pyxbroker.settings import java_keys  # large, and no start needs it
+
+    return java_keys.STORED.union(DYNAMIC)
+
+
 class DynamicSettings:
     """The settings that can be changed. `on_change` is called when some have another value."""
 
@@ -61,13 +68,18 @@ class DynamicSettings:
         return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
-        """Sets one of DYNAMIC, in force when this returns. Raises ValueError, and what KeptRecords
-        does.
+        """Set one of `names`; one of DYNAMIC is in force when this returns.
+
+        Raise ValueError for a value that cannot be in force, and what KeptRecords does.
         """
-        try:
-            DYNAMIC[name].parse(text)
-        except (KeyError, ValueError) as error:
-            raise ValueError(DYNAMIC[name].expected()) from error
+        row = DYNAMIC.get(name)
+        if row is None:
+            log.info("a setting of Pulsar's is stored and has no effect here", setting=name)
+        else:
+            try:
+                row.parse(text)
+            except (KeyError, ValueError) as error:
+                raise ValueError(row.expected()) from error
         await self._change(lambda fields: fields | {name: text})
 
     async def remove(self, name: str) -> None:

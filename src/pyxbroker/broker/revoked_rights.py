@@ -159,6 +159,14 @@ class RevokedRights:
             self.changes += 1
             self._look_soon(name, False)
 
+    def check_all(self) -> None:
+        """Check the rights to all that is open: a role is no superuser any more."""
+        self.changes += 1
+        places = {topic.name.namespace for topic in self._topics}
+        places.update(namespace for namespace, _ in self._lists().watchers())
+        for place in places:
+            self._look_soon(place, True)
+
     def look_again(self, resource: Resource, changes: int) -> None:
         """Something was opened whose right was looked at when there had been so many changes."""
         if changes != self.changes and isinstance(resource, NamespaceName | TopicName):

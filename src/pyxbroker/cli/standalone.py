@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from pyxbroker.cli import Parser, fail, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 from pyxbroker.settings.names import ALIASES
+from pyxbroker.settings.sources import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
     from pyxbroker.roles.standalone import Standalone
@@ -36,6 +38,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 BOLD = "\x1b[1m{}\x1b[0m"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
+START_LOG_INTERVAL_S = 1.5
 SWITCH_S = 0.0005
 """For which a thread may keep Python from the event loop, which waits for it with all clients."""
 
@@ -126,6 +129,23 @@ def _tell_ignored(config: Config) -> None:
             number=len(ignored.unknown),
             keys=config.explain_unknown(),
         )
+    if ignored.older:
+        log.warning(
+            "deprecated names of settings are used, each has a newer one",
+            keys=", ".join(f"{older} (now {newer})" for older, newer in ignored.older.items()),
+        )
+    if ignored.stores:
+        log.warning(
+            "the metadata stores of the file or the environment are passed over, as by Pulsar's"
+            " standalone; name the store with --metadata",
+            keys=", ".join(f"{key}={url}" for key, url in ignored.stores.items()),
+        )
+    if ignored.bare:
+        log.warning(
+            "environment variables have names of settings and no effect; begin their names with"
+            f" {ENVIRONMENT_PREFIX}",
+            variables=", ".join(ignored.bare),
+        )
     if ignored.repeated:
         log.warning(
             "settings are given twice in a file, the last value counts",
@@ -209,15 +229,51 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
     sys.setswitchinterval(SWITCH_S)
     import uvloop
 
-    uvloop.run(_serve(config, data_directory, accept_loss))
+    with _StartLog() as start_log:
+        uvloop.run(_serve(config, data_directory, accept_loss, start_log))
 
 
-async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
+class _StartLog:
+    """Writes a line every START_LOG_INTERVAL_S until the start is over: the step it waits for.
+
+    A thread writes them, since a step may block the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._step = "its modules"
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> _StartLog:
+        threading.Thread(target=self._run, name="start-log", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self, step: str) -> None:
+        self._step = step
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._is_over.wait(START_LOG_INTERVAL_S):
+            seconds = round(time.monotonic() - began, 1)
+            log.info("the start is waiting", waits_for=self._step, seconds=seconds)
+
+
+async def _serve(
+    config: Config, data_directory: Path, accept_loss: bool, start_log: _StartLog
+) -> None:
     from pyxbroker.roles.start import start_standalone
 
     stopping = _watch_signals()
-    start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))
+    start = asyncio.ensure_future(
+        start_standalone(config, data_directory, accept_loss, start_log.begin)
+    )
     await _first_of(start, stopping)
+    start_log.end()
     if not start.done():
         start.cancel()
         await asyncio.wait([start])

@@ -146,7 +146,8 @@ class ZooKeeperStore(MetadataStore):
             if isinstance(error, asyncio.TimeoutError):
                 raise Unavailable(
                     f"no ZooKeeper answers at {self.hosts} (waited"
-                    f" {self._connect_timeout_s:g} s); is it running, and is the address right?"
+                    f" {self._connect_timeout_s:g} s). Start it, or name the metadata store that"
+                    " is to be used with --metadata"
                 ) from None
             raise
 

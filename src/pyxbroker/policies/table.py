@@ -183,7 +183,8 @@ def _subscription_types(names: list[str]) -> frozenset[str]:
 
 
 def _broker_subscription_types(config: Config) -> frozenset[str]:
-    return frozenset(each.strip() for each in config.subscriptionTypesEnabled.split(",")) - {""}
+    types = frozenset(each.strip() for each in config.subscriptionTypesEnabled.split(",")) - {""}
+    return types if config.subscriptionKeySharedEnable else types - {"Key_Shared"}
 
 
 def _schema_strategy(name: str) -> str:

@@ -54,6 +54,10 @@ def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
     return cookie
 
 
+def ignore_step(step: str) -> None:
+    """Ignore a step of the start, where nothing follows it."""
+
+
 class DataOpening(NamedTuple):
     """How the parts of one data directory are opened, together."""
 
@@ -64,6 +68,7 @@ class DataOpening(NamedTuple):
     cluster: ClusterSettings
     bookie_id: str  # of a bookie that is new
     accept_loss: bool
+    on_step: Callable[[str], None] = ignore_step
 
     async def run(self) -> tuple[_native.Storage, str]:
         """Opens both, side by side where they are known to belong together. Returns the storage
@@ -81,6 +86,7 @@ class DataOpening(NamedTuple):
             bookie_id, text = await self._find_bookie_id(identity.instance_id)
             if storage is None:
                 storage = loop.run_in_executor(None, self.open_storage)
+            self.on_step(f"the bookie's storage in {self.layout.bookie}: its journal is read")
             opened = await asyncio.shield(storage)
             if text is not None:
                 write_cookie(self.layout.bookie, text)
@@ -120,8 +126,14 @@ class StandaloneData:
     """What a standalone process keeps: its metadata, and the storage of its bookie."""
 
     def __init__(
-        self, config: Config, data_directory: Path, accept_loss: bool, addresses: Addresses
+        self,
+        config: Config,
+        data_directory: Path,
+        accept_loss: bool,
+        addresses: Addresses,
+        on_step: Callable[[str], None] = ignore_step,
     ) -> None:
+        self.on_step = on_step
         self.config = config
         self.data_directory = data_directory
         self.accept_loss = accept_loss
@@ -143,12 +155,14 @@ class StandaloneData:
         """
         config = self.config
         layout = self.layout()
+        self.on_step(f"the files in {self.data_directory}")
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
         self.storage_state.make_room("the disk is full at the start")
         run_in_executor = asyncio.get_running_loop().run_in_executor
         self.storage_state.run_blocking = partial(run_in_executor, None)
         self.metadata.on_no_space = self._make_space_for_metadata
+        self.on_step(f"the metadata store {config.metadataStoreUrl or self.metadata.directory}")
         return await DataOpening(
             layout=layout,
             cookie=cookie,
@@ -164,6 +178,7 @@ class StandaloneData:
             ),
             bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
             accept_loss=self.accept_loss,
+            on_step=self.on_step,
         ).run()
 
     def _make_storage_state(self, layout: Layout) -> StorageState:

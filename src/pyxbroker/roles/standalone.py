@@ -19,7 +19,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
-from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.broker import Broker, publish_bytes_max
 from pyxbroker.broker.broker_port import Ports
 from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
@@ -103,7 +103,7 @@ class Standalone:
             None,
             frame_bytes_max=config.maxMessageSize + FRAME_PADDING,
             sends_max=config.maxPendingPublishRequestsPerConnection,
-            publish_bytes_max=config.maxMessagePublishBufferSizeInMB << 20,
+            publish_bytes_max=publish_bytes_max(config),
         )
         turn = connections.turn
         self._bookie = EmbeddedBookie(

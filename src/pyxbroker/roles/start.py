@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pyxbroker.broker.listeners import (
     advertised_by,
     bound_by,
 )
-from pyxbroker.roles.data import StandaloneData
+from pyxbroker.roles.data import StandaloneData, ignore_step
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -25,24 +26,30 @@ if TYPE_CHECKING:
 
 
 async def start_standalone(
-    config: Config, data_directory: Path, accept_loss: bool = False
+    config: Config,
+    data_directory: Path,
+    accept_loss: bool = False,
+    on_step: Callable[[str], None] = ignore_step,
 ) -> Standalone:
     """Starts broker, embedded bookie and metadata; returns when the broker port is served.
 
     With accept_loss it starts without what is missing of its data; the log says what that is.
+    Calls `on_step` with what each step of the start waits for.
     """
+    on_step("the keys and certificates of its settings, and its ports")
     # Before a port is there: who is to be let in is known then, or there is no start.
     authentication = authentication_of(config)
     ports = _open_ports(config)
     advertised, internal = advertised_by(config.advertisedListeners, config.internalListenerName)
     listeners = Listeners(_addresses(config.advertisedAddress, ports), advertised, internal)
-    data = StandaloneData(config, data_directory, accept_loss, listeners.own)
+    data = StandaloneData(config, data_directory, accept_loss, listeners.own, on_step)
     opening = asyncio.ensure_future(data.open())
     # Other threads open the data now; what comes next is imported meanwhile.
     await asyncio.sleep(0)
     from pyxbroker.roles.standalone import Standalone
 
     storage, bookie_id = await opening
+    on_step("the broker's parts")
     standalone = Standalone(data, ports, authentication, listeners)
     await standalone.start(storage, bookie_id)
     return standalone

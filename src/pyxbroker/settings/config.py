@@ -94,13 +94,18 @@ class Config(
         if path is not None:
             reader.read(sources.of_file(path))
         reader.read(sources.of_environment(environment or {}))
-        reader.read(sources.of_command_line(overrides or {}))
+        reader.read(sources.of_command_line(overrides or {}), is_command_line=True)
         config = cls(**reader.values)
         config.ignored = reader.ignored
         config._check_journal_size()
         config._check_cluster_name()
         config._check_advertised_address()
-        config._check_configuration_stores(reader.configuration_stores)
+        config._check_tls_switch(reader.tls_switch)
+        config._drop_stores_in_use()
+        if any(map(_is_like_a_key, environment or {})):
+            from pyxbroker.settings import bare_variables
+
+            config.ignored.bare = bare_variables.find(environment or {}, config)
         return config
 
     def _check_journal_size(self) -> None:
@@ -132,13 +137,20 @@ class Config(
                 " a scheme or a port."
             )
 
-    def _check_configuration_stores(self, stores: Mapping[str, tuple[str, str]]) -> None:
-        for key, (url, place) in stores.items():
-            if url and url.removeprefix("zk:") != self.metadataStoreUrl.removeprefix("zk:"):
-                raise ConfigError(
-                    f"{place}: {key} is {url!r}, and all metadata is in one store: leave it empty,"
-                    f" or as metadataStoreUrl ({self.metadataStoreUrl!r})."
-                )
+    def _check_tls_switch(self, place: str) -> None:
+        ports = self.brokerServicePortTls, self.webServicePortTls
+        if place and ports == (None, None) and "+ssl:" not in self.bindAddresses:
+            raise ConfigError(
+                f"{place}: {sources.TLS_SWITCH} is true, and no port speaks TLS. Set"
+                " brokerServicePortTls and webServicePortTls."
+            )
+
+    def _drop_stores_in_use(self) -> None:
+        """Forget the passed over URLs that name the store in use: nothing is lost with them."""
+        stores = self.ignored.stores
+        used = self.metadataStoreUrl.removeprefix("zk:")
+        for key in [key for key, url in stores.items() if url.removeprefix("zk:") == used]:
+            del stores[key]
 
     def explain_unknown(self) -> str:
         """The keys that nobody has, each with the one that may have been meant."""
@@ -168,6 +180,11 @@ def journal_size_min(payload_bytes_max: int) -> int:
     record = _round_up(RECORD_HEADER_BYTES + entry, 8)
     group = _round_up(GROUP_HEADER_BYTES + record, BLOCK_BYTES)
     return _round_up(BLOCK_BYTES + group, 1 << 20) >> 20
+
+
+def _is_like_a_key(name: str) -> bool:
+    """Return True for mixed case, which keys of settings have and few environment variables."""
+    return name[:1].islower() and not name.islower()
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -1,4 +1,4 @@
-"""Names of settings besides those of the schema: older ones, refused ones, and silent ones."""
+"""Names of settings besides those of the schema: older ones, and those that are taken silently."""
 
 from __future__ import annotations
 
@@ -29,19 +29,39 @@ OLDER_WINS = frozenset(
     }
 )
 
-# Keys that ask for what is not there and what nobody should believe to be there, and why: others
-# would be let in, read along or be sent to a port that nobody serves. With `true` a start is
-# refused.
-REFUSED_WHEN_TRUE = {
-    "tlsEnabled": "there is no such switch any more: set brokerServicePortTls and"
-    " webServicePortTls",
+# Names that Pulsar calls deprecated: the newer names, and the value of a file that nobody has
+# changed. A negative number is no value either.
+OLDER = {
+    "backlogQuotaDefaultLimitGB": ("backlogQuotaDefaultLimitBytes", "-1"),
+    "brokerServicePurgeInactiveFrequencyInSeconds": (
+        "brokerDeleteInactiveTopicsFrequencySeconds",
+        "60",
+    ),
+    "loadBalancerBandwithInResourceWeight": ("loadBalancerBandwidthInResourceWeight", "1.0"),
+    "loadBalancerBandwithOutResourceWeight": ("loadBalancerBandwidthOutResourceWeight", "1.0"),
+    "managedLedgerCacheEvictionFrequency": ("managedLedgerCacheEvictionIntervalMs", "0.0"),
+    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
+        "0",
+    ),
+    "numWorkerThreadsForNonPersistentTopic": ("topicOrderedExecutorThreadNum", ""),
+    "replicationTlsEnabled": ("brokerClientTlsEnabled", "false"),
+    "subscriptionKeySharedEnable": ("subscriptionTypesEnabled", "true"),
+    "tlsEnabled": ("brokerServicePortTls and webServicePortTls", "false"),
+    "zooKeeperAllowReadOnlyOperations": ("metadataStoreAllowReadOnlyOperations", "false"),
+    "zooKeeperCacheExpirySeconds": ("metadataStoreCacheExpirySeconds", "0"),
+    "zooKeeperOperationTimeoutSeconds": ("metadataStoreOperationTimeoutSeconds", "0"),
+    "zooKeeperSessionTimeoutMillis": ("metadataStoreSessionTimeoutMillis", "0"),
 }
 
-# Where Pulsar has the metadata that several clusters share: here it is with all other metadata, and
-# so it may only be named there.
+# Where Pulsar has the metadata that several clusters share. Here it is with all other metadata.
 CONFIGURATION_STORES = frozenset(
     {"configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers"}
 )
+
+# URLs of these stores count wherever they are given. Of others only the command line's does: as
+# Pulsar's standalone, ours passes over the store that a file names, and has one of its own.
+OWN_STORES = ("embedded:", "rocksdb:", "memory:")
 
 # Keys about what is done another way here, and why they have nothing to govern: taken silently.
 OTHERWISE = {

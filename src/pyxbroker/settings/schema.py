@@ -17,6 +17,7 @@ class Setting:
 
     __slots__ = (
         *("choices", "default", "doc", "dynamic", "key", "kind", "maximum", "minimum", "unit"),
+        "has_floor",
     )
 
     def __init__(
@@ -38,6 +39,7 @@ class Setting:
         self.maximum = maximum
         self.choices = choices
         self.dynamic = dynamic
+        self.has_floor = False  # True: a number below the minimum counts as the minimum
 
     @property
     def optional(self) -> bool:
@@ -53,8 +55,10 @@ class Setting:
         if self.kind == "str":
             return "text"
         number = "a number" if self.kind == "float" else "a whole number"
+        least = _number(self.minimum)
         end = f" to {_number(self.maximum)}" if self.maximum < INT_MAX else " or more"
-        return f"{number}, {_number(self.minimum)}{end}" + (f" ({self.unit})" if self.unit else "")
+        below = f"; less counts as {least}" if self.has_floor else ""
+        return f"{number}, {least}{end}{below}" + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, text: str) -> Value:
         """The value of a text from a file, the environment or the command line.
@@ -75,6 +79,8 @@ class Setting:
         if not _NUMBER.fullmatch(text):
             raise ValueError(text)  # Python would take other digits, too, and 1_000
         number = float(text) if self.kind == "float" else int(text)
+        if self.has_floor and number < self.minimum:
+            return float(self.minimum) if self.kind == "float" else int(self.minimum)
         if not self.minimum <= number <= self.maximum:
             raise ValueError(text)
         return number
@@ -124,4 +130,22 @@ def setting(
     its effect at once; only those that Pulsar can change at run time are marked.
     """
     row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)
+    return row
+
+
+def limit(
+    default: T,
+    doc: str,
+    *,
+    unit: str = "",
+    minimum: float = 0,
+    maximum: float = INT_MAX,
+    dynamic: bool = False,
+) -> T:
+    """Declare a number whose minimum means "off" or "no limit".
+
+    Lower numbers mean the same, as in Pulsar, where such a number counts only while it is positive.
+    """
+    row: Any = setting(default, doc, unit=unit, minimum=minimum, maximum=maximum, dynamic=dynamic)
+    row.has_floor = True
     return row

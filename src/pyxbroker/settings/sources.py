@@ -9,17 +9,20 @@ from pyxbroker.base.properties import ConfigError, read_properties
 from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
+    OLDER,
     OLDER_WINS,
-    REFUSED_WHEN_TRUE,
+    OWN_STORES,
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
 )
 from pyxbroker.settings.schema import Setting, Value
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+TLS_SWITCH = "tlsEnabled"  # of Pulsar before it had ports for TLS
+METADATA = "metadataStoreUrl"
 
 # Keys that are looked at, or taken silently, without being settings.
-SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {*REFUSED_WHEN_TRUE}
+SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {TLS_SWITCH}
 
 
 # Key and value as somebody wrote them, and where, for the sentence that refuses the value.
@@ -57,6 +60,11 @@ class Ignored:
         self.unknown: dict[str, None] = {}  # keys that nobody has
         # Where a file has a key again with another value, which counts.
         self.repeated: dict[str, str] = {}
+        # Deprecated names that ask for something, and the names that Pulsar has instead.
+        self.older: dict[str, str] = {}
+        # Keys that name a metadata store and are passed over, and their URLs.
+        self.stores: dict[str, str] = {}
+        self.bare: list[str] = []  # environment variables that lack the prefix
 
     def add(self, key: str, text: str) -> None:
         """Takes a key that is no setting here; of several values the last one counts."""
@@ -81,12 +89,11 @@ class Reader:
     def __init__(self, schema: Mapping[str, Setting]) -> None:
         self.values: dict[str, Value] = {}
         self.ignored = Ignored()
-        # URLs of another place for a part of the metadata, by their keys, and where they are given.
-        self.configuration_stores: dict[str, tuple[str, str]] = {}
+        self.tls_switch = ""  # where the last TLS_SWITCH that is true is given
         self._schema = schema
 
-    def read(self, source: Iterable[Given]) -> None:
-        """Takes the values of one source. Raises ConfigError for one that cannot be used."""
+    def read(self, source: Iterable[Given], is_command_line: bool = False) -> None:
+        """Take the values of one source. Raise ConfigError for one that cannot be used."""
         # By which name a key was set last: of two names one wins, whatever their order in a file.
         named_by: dict[str, str] = {}
         texts: dict[str, str] = {}
@@ -94,16 +101,33 @@ class Reader:
             if texts.setdefault(key, text) != text:
                 self.ignored.repeated[key] = place
             texts[key] = text
-            self._take(key, text, place, named_by)
+            target = ALIASES.get(key, key)
+            if key in OLDER:
+                self._note_older(key, text)
+            if key == TLS_SWITCH:
+                self.tls_switch = place if text.strip().lower() == "true" else ""
+            elif key in CONFIGURATION_STORES or (
+                target == METADATA and not is_command_line and not text.startswith(OWN_STORES)
+            ):
+                self._pass_over(key, text.strip())
+            else:
+                self._take(key, target, text, place, named_by)
 
-    def _take(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
-        if key in REFUSED_WHEN_TRUE:
-            _refuse(key, text.strip(), place)
-            return
-        if key in CONFIGURATION_STORES:
-            self.configuration_stores[key] = text.strip(), place
-            return
-        target = ALIASES.get(key, key)
+    def _note_older(self, key: str, text: str) -> None:
+        newer, default = OLDER[key]
+        text = text.strip().lower()
+        if text and text != default and not text.startswith("-"):
+            self.ignored.older[key] = newer
+        else:
+            self.ignored.older.pop(key, None)
+
+    def _pass_over(self, key: str, url: str) -> None:
+        if url:
+            self.ignored.stores[key] = url
+        else:
+            self.ignored.stores.pop(key, None)
+
+    def _take(self, key: str, target: str, text: str, place: str, named_by: dict[str, str]) -> None:
         row = self._schema.get(target)
         if row is None:
             if key not in WITHOUT_EFFECT:
@@ -123,11 +147,6 @@ class Reader:
             value = f"zk:{value}"
         self.values[target] = value
         named_by[target] = key
-
-
-def _refuse(key: str, text: str, place: str) -> None:
-    if text.lower() == "true":
-        raise ConfigError(f"{place}: {key} is true, and {REFUSED_WHEN_TRUE[key]}.")
 
 
 def _is_unset(older: str, text: str) -> bool:

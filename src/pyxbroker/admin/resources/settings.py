@@ -13,7 +13,7 @@ from pyxbroker.auth.authorization import (
     READ_SETTINGS,
     UPDATE_SETTING,
 )
-from pyxbroker.broker.dynamic_settings import DYNAMIC
+from pyxbroker.broker.dynamic_settings import names
 from pyxbroker.settings.config import SCHEMA, SECRET
 
 PATH = "/admin/v2/brokers/configuration"
@@ -24,7 +24,7 @@ INVALID = " Invalid dynamic-config value"  # as Pulsar begins it
 
 async def get_names(request: Request) -> Response:
     """The settings that can be changed."""
-    return Response.json(sorted(DYNAMIC))
+    return Response.json(sorted(names()))
 
 
 async def get_values(request: Request) -> Response:
@@ -43,7 +43,7 @@ async def get_runtime(request: Request) -> Response:
 async def set_value(request: Request) -> Response:
     """Changes a setting, at once and for good."""
     name, value = request.parameters["name"], request.parameters["value"]
-    if name not in DYNAMIC:
+    if name not in names():
         raise HttpError(412, "Can't update non-dynamic configuration")
     check_length("value", value, VALUE_BYTES_MAX)
     try:
@@ -56,7 +56,7 @@ async def set_value(request: Request) -> Response:
 async def remove_value(request: Request) -> Response:
     """Lets a setting be as it was when the broker started."""
     name = request.parameters["name"]
-    if name not in DYNAMIC:
+    if name not in names():
         raise HttpError(412, "Can't delete non-dynamic configuration")
     await request.app.broker.dynamic_settings.remove(name)
     return Response.empty(200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 
 PORT_MAX = 65535
 
@@ -57,13 +57,13 @@ class General(Section, title="General"):
         minimum=1024,
         maximum=1 << 30,
     )
-    keepAliveIntervalSeconds: int = setting(
+    keepAliveIntervalSeconds: int = limit(
         30,
         "A connection without traffic is asked with PING after this time and is closed after"
         " another one without an answer; 0 never asks.",
         unit="s",
     )
-    connectionLivenessCheckTimeoutMillis: int = setting(
+    connectionLivenessCheckTimeoutMillis: int = limit(
         5000,
         "Wait for the answer of a client whose place (a producer's name, an exclusive subscription)"
         " another one asks for; without an answer it is closed. 0 never asks.",

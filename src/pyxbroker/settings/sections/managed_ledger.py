@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 
 
 class ManagedLedger(Section, title="Managed ledger"):
@@ -54,7 +54,7 @@ class ManagedLedger(Section, title="Managed ledger"):
     managedLedgerCursorRolloverTimeInSeconds: int = setting(
         14_400, "Age after which a cursor goes on in a new ledger.", unit="s", minimum=1
     )
-    managedLedgerDefaultMarkDeleteRateLimit: float = setting(
+    managedLedgerDefaultMarkDeleteRateLimit: float = limit(
         1.0, "Times per second that a cursor stores its position; 0 is no limit.", unit="1/s"
     )
     managedLedgerMaxUnackedRangesToPersist: int = setting(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 
 
 class Metadata(Section, title="Metadata"):
     metadataStoreUrl: str = setting(
         "",
         "Where metadata lives: zk:host:port[,host:port][/chroot], embedded:PATH, memory:NAME. Empty"
-        " is the embedded store in the data directory; host:port alone is ZooKeeper.",
+        " is the embedded store in the data directory; host:port alone is ZooKeeper, which counts"
+        " only as `--metadata` or `--set`: one that a file names is passed over.",
     )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000, "Session timeout asked of the metadata store.", unit="ms", minimum=1
@@ -21,7 +22,7 @@ class Metadata(Section, title="Metadata"):
         minimum=1,
     )
 
-    metadataCopyIntervalSeconds: int = setting(
+    metadataCopyIntervalSeconds: int = limit(
         3600,
         "Longest time between two copies of the embedded metadata store, if anything changed; 0"
         " makes them only by the length of the change log. Pulsar has no such setting.",

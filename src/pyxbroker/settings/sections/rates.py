@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import LONG_MAX, Section, setting
+from pyxbroker.settings.schema import LONG_MAX, Section, limit, setting
 
 
 def _messages(what: str, dynamic: bool = False) -> int:
-    return setting(0, f"Messages that {what} in a second; 0 is no limit.", dynamic=dynamic)
+    return limit(0, f"Messages that {what} in a second; 0 is no limit.", dynamic=dynamic)
 
 
 def _bytes(what: str, dynamic: bool = False) -> int:
     about = f"Bytes that {what} in a second; 0 is no limit."
-    return setting(0, about, maximum=LONG_MAX, dynamic=dynamic)
+    return limit(0, about, maximum=LONG_MAX, dynamic=dynamic)
 
 
 class Rates(Section, title="Rates"):
@@ -47,7 +47,7 @@ class Rates(Section, title="Rates"):
         "Whether these rates count a batch as one message.",
         dynamic=True,
     )
-    subscribeThrottlingRatePerConsumer: int = setting(
+    subscribeThrottlingRatePerConsumer: int = limit(
         0,
         "How often one consumer may subscribe in each period; 0 is no limit.",
         dynamic=True,

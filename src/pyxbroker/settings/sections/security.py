@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 
 PROVIDERS = "org.apache.pulsar.broker.authentication."
 KEY_FORMS = "`file:///path`, a path, `data:;base64,...`, or base64; its bytes are used as they are"
@@ -37,7 +37,7 @@ class Security(Section, title="Authentication and authorization"):
         "Role of clients whose method is not there, or that show nothing; empty refuses them"
         " (docs/security.md).",
     )
-    maxFailedLoginsPerAddress: int = setting(
+    maxFailedLoginsPerAddress: int = limit(
         100,
         "Failed logins of one client address (of IPv6: of one network of 64 bits), over both"
         " protocols, within failedLoginsPeriodSeconds; then its logins are refused for as long,"
@@ -70,7 +70,7 @@ class Security(Section, title="Authentication and authorization"):
     authorizationAllowWildcardsMatching: bool = setting(
         False, "Whether roles in grants may begin or end with `*`."
     )
-    superUserRoles: str = setting("", "Roles that may do everything, with commas.")
+    superUserRoles: str = setting("", "Roles that may do everything, with commas.", dynamic=True)
     proxyRoles: str = setting(
         "", "Roles that may act for others, and have to say for whom; with commas."
     )

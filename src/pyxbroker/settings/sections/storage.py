@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 
 
 class Storage(Section, title="Storage"):
@@ -66,7 +66,7 @@ class Storage(Section, title="Storage"):
         minimum=0.01,
         maximum=1,
     )
-    diskReserveSizeMB: int = setting(
+    diskReserveSizeMB: int = limit(
         48,
         "Space of each disk that is kept for deleting, acknowledging and starting when others have"
         " filled it; at most an eighth of the disk. 0 keeps none.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import Section, limit, setting
 from pyxbroker.settings.sections.general import PORT_MAX
 
 STORE_TYPE = "as in Java a file of the other type is read, too"
@@ -68,7 +68,7 @@ class Tls(Section, title="TLS"):
         " not know is refused. Among those of TLSv1.3 nobody can choose: naming them alone leaves"
         " TLSv1.2 out.",
     )
-    tlsCertRefreshCheckDurationSec: int = setting(
+    tlsCertRefreshCheckDurationSec: int = limit(
         300,
         "How often the files are looked at: new connections go by what has changed. 0: with each"
         " connection.",

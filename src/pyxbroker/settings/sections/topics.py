@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import LONG_MAX, Section, setting
+from pyxbroker.settings.schema import LONG_MAX, Section, limit, setting
 
 SCHEMA_STRATEGIES = (
     *("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE"),
@@ -104,12 +104,12 @@ class Topics(Section, title="Topics and subscriptions"):
     brokerDeduplicationEntriesInterval: int = setting(
         1000, "Entries of a topic after which the sequence ids are stored.", minimum=1
     )
-    brokerDeduplicationSnapshotFrequencyInSeconds: int = setting(
+    brokerDeduplicationSnapshotFrequencyInSeconds: int = limit(
         120,
         "Time between two looks for sequence ids that are to be stored; 0 is off.",
         unit="s",
     )
-    brokerDeduplicationSnapshotIntervalSeconds: int = setting(
+    brokerDeduplicationSnapshotIntervalSeconds: int = limit(
         120,
         "Time after which the sequence ids of a topic with new entries are stored; 0 is off.",
         unit="s",
@@ -120,17 +120,16 @@ class Topics(Section, title="Topics and subscriptions"):
         unit="min",
         minimum=1,
     )
-    brokerServiceCompactionThresholdInBytes: int = setting(
+    brokerServiceCompactionThresholdInBytes: int = limit(
         0,
         "Bytes of a topic that were not compacted yet, from which on it is; 0 is off.",
         unit="bytes",
         maximum=LONG_MAX,
     )
-    brokerServiceCompactionMonitorIntervalInSeconds: int = setting(
+    brokerServiceCompactionMonitorIntervalInSeconds: int = limit(
         60,
-        "Time between two looks for topics that are to be compacted.",
+        "Time between two looks for topics that are to be compacted; 0 is off.",
         unit="s",
-        minimum=1,
     )
     topicCompactionRetainNullKey: bool = setting(
         False, "Whether compaction keeps messages that have no key."
@@ -161,19 +160,19 @@ class Topics(Section, title="Topics and subscriptions"):
         "Whether a namespace may be deleted together with its topics.",
         dynamic=True,
     )
-    defaultRetentionTimeInMinutes: int = setting(
+    defaultRetentionTimeInMinutes: int = limit(
         0,
         "How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever.",
         unit="min",
         minimum=-1,
     )
-    defaultRetentionSizeInMB: int = setting(
+    defaultRetentionSizeInMB: int = limit(
         0,
         "How much of acknowledged messages is kept for each topic; 0 none, -1 without limit.",
         unit="MiB",
         minimum=-1,
     )
-    ttlDurationDefaultInSeconds: int = setting(
+    ttlDurationDefaultInSeconds: int = limit(
         0,
         "Age at which messages count as acknowledged by all subscriptions; 0 is no limit.",
         unit="s",
@@ -181,13 +180,13 @@ class Topics(Section, title="Topics and subscriptions"):
     messageExpiryCheckIntervalInMinutes: int = setting(
         5, "Time between two looks for expired messages.", unit="min", minimum=1
     )
-    subscriptionExpirationTimeMinutes: int = setting(
+    subscriptionExpirationTimeMinutes: int = limit(
         0,
         "Time without a consumer after which a subscription is deleted; 0 is no limit.",
         unit="min",
     )
-    subscriptionExpiryCheckIntervalInMinutes: int = setting(
-        5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
+    subscriptionExpiryCheckIntervalInMinutes: int = limit(
+        5, "Time between two looks for expired subscriptions; 0 is off.", unit="min"
     )
     topicLevelPoliciesEnabled: bool = setting(
         True, "Whether topics may have policies of their own; systemTopicEnabled is needed, too."
@@ -201,7 +200,7 @@ class Topics(Section, title="Topics and subscriptions"):
     backlogQuotaCheckIntervalInSeconds: int = setting(
         60, "Time between two looks for topics over their quota.", unit="s", minimum=1
     )
-    backlogQuotaDefaultLimitBytes: int = setting(
+    backlogQuotaDefaultLimitBytes: int = limit(
         -1,
         "Bytes that a topic may keep for subscriptions that have not acknowledged them; -1 is no"
         " limit.",
@@ -209,13 +208,13 @@ class Topics(Section, title="Topics and subscriptions"):
         minimum=-1,
         maximum=LONG_MAX,
     )
-    backlogQuotaDefaultLimitGB: float = setting(
+    backlogQuotaDefaultLimitGB: float = limit(
         -1.0,
         "As before, in GiB: counts when it is more than 0.",
         unit="GiB",
         minimum=-1,
     )
-    backlogQuotaDefaultLimitSecond: int = setting(
+    backlogQuotaDefaultLimitSecond: int = limit(
         -1,
         "Age of the oldest message that some subscription has not acknowledged; from 0 down there"
         " is no limit.",
@@ -239,7 +238,7 @@ class Topics(Section, title="Topics and subscriptions"):
         " isDelayedDeliveryDeliverAtTimeStrict is false.",
         unit="ms",
     )
-    delayedDeliveryMaxDelayInMillis: int = setting(
+    delayedDeliveryMaxDelayInMillis: int = limit(
         0,
         "How long a message may be delayed for; one with a later time is refused. 0 is no limit.",
         unit="ms",
@@ -255,6 +254,11 @@ class Topics(Section, title="Topics and subscriptions"):
         "The types of subscriptions that consumers may ask for.",
         dynamic=True,
     )
+    subscriptionKeySharedEnable: bool = setting(
+        True,
+        "Whether Key_Shared is one of them; an older setting than subscriptionTypesEnabled.",
+        dynamic=True,
+    )
     dispatcherPauseOnAckStatePersistentEnabled: bool = setting(
         False,
         "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
@@ -264,7 +268,7 @@ class Topics(Section, title="Topics and subscriptions"):
     encryptionRequireOnProducer: bool = setting(
         False, "Whether producers have to encrypt what they publish."
     )
-    activeConsumerFailoverDelayTimeMillis: int = setting(
+    activeConsumerFailoverDelayTimeMillis: int = limit(
         1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
     )
     delayedDeliveryEnabled: bool = setting(
@@ -283,13 +287,13 @@ class Topics(Section, title="Topics and subscriptions"):
     subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
         100, "Points on the ring for each consumer of a Key_Shared subscription.", minimum=1
     )
-    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = limit(
         2000,
         "Entries of a Key_Shared subscription that may wait for their consumer, for each consumer,"
         " before no new ones are read; 0 is no limit.",
         dynamic=True,
     )
-    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = limit(
         20_000,
         "The same for the whole subscription; 0 is no limit.",
         dynamic=True,
