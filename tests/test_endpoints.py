@@ -18,6 +18,7 @@ from pyxbroker.admin import answering, documents, policy_table
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.endpoints import RESOURCES, Endpoint, every_endpoint
 from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.resources import names
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
@@ -37,7 +38,9 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.auth.principal import ANONYMOUS, Principal
 from pyxbroker.base.errors import AuthorizationError
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
+from pyxbroker.broker.broker_limits import INDEX_INTERCEPTOR
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.settings.config import Config
 
 ROOT = Path(__file__).parent.parent
 ROWS = list(every_endpoint())
@@ -77,14 +80,19 @@ def untyped(path: str) -> str:
 
 
 def asked(
-    method: str, path: str, body: Body | None = None, query: str = "", **more: Any
+    method: str,
+    path: str,
+    body: Body | None = None,
+    query: str = "",
+    config: Config | None = None,
+    **more: Any,
 ) -> Response:
     """The answer of an application whose broker only looks topics up."""
 
     async def main() -> Response:
         store = MemoryStore()
         await store.open()
-        service = FakeService(store)
+        service = FakeService(store, config)
         stream = body or Body(0, lambda: None)
         if body is None:
             stream.end()
@@ -118,19 +126,25 @@ def test_each_right_is_checked_before_anything_is_done(
         checked.append((principal, right, resource))
         raise AuthorizationError("No.")
 
+    async def exists(*_: object) -> None:
+        pass
+
     monkeypatch.setattr(answering, "authorize", refuse)
+    # What comes before a right is in test_rights.py: here nothing is missing.
+    monkeypatch.setattr(names, "check_namespace", exists)
+    config = Config(brokerEntryMetadataInterceptors=INDEX_INTERCEPTOR)
     # A body that never comes: who may not ask is not waited for.
     body = Body(None, lambda: None)
     somebody = Principal("somebody")
     query = "tenant=public" if asks_of_tenant(endpoint) else ""
-    answer = asked(endpoint.method, path_of(endpoint), body, principal=somebody, query=query)
+    answer = asked(endpoint.method, path_of(endpoint), body, query, config, principal=somebody)
     assert (answer.status, reason(answer)) == (403, "No.")
     ((principal, right, resource),) = checked
     assert (principal, right) == (somebody, endpoint.right)
-    names = {"public", "public/default", "persistent://public/default/t"}
+    known = {"public", "public/default", "persistent://public/default/t"}
     is_of_tenant = "{tenant}" in endpoint.path or asks_of_tenant(endpoint)
     if is_of_tenant:
-        assert str(resource) in names
+        assert str(resource) in known
     elif right.scope is Scope.CLUSTER:
         assert resource == ClusterName("standalone")
     else:

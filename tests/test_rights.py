@@ -32,7 +32,12 @@ from pyxbroker.auth.authorization import (
     Scope,
     authorize,
 )
-from pyxbroker.auth.permissions import Permissions, check_settings, refusal_of
+from pyxbroker.auth.permissions import (
+    OF_TENANT_RECORD,
+    Permissions,
+    check_settings,
+    refusal_of,
+)
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.properties import ConfigError
@@ -92,7 +97,7 @@ def may(
     try:
         asyncio.run(authorize(permissions, principal, right, resource, subscription))
     except AuthorizationError as error:
-        assert error.http_status in (401, 403) and str(error)
+        assert error.http_status in (401, 403, 404) and str(error)
         return False
     return True
 
@@ -171,6 +176,27 @@ def test_elsewhere_a_role_has_no_right() -> None:
     assert not may("tp", authorization.LOOKUP, TopicName.get(TOPIC + "x"))
     other_domain = TopicName.get("non-persistent://public/default/t")
     assert not may("tp", authorization.LOOKUP, other_domain)
+
+
+@pytest.mark.parametrize("right", EVERY_RIGHT, ids=str)
+def test_a_tenant_that_does_not_exist_is_told_before_the_right(right: Right) -> None:
+    """Except to superusers, who have every right, and by what is about the tenant's own record."""
+    permissions = Permissions(Config(**ON), Records())
+    elsewhere = (
+        TenantName("none"),
+        NamespaceName("none", "ns"),
+        TopicName.get("persistent://none/ns/t"),
+    )
+    is_told = TENANT_ADMIN in right.holders and right not in OF_TENANT_RECORD
+    for resource in elsewhere:
+        if not isinstance(resource, authorization._RESOURCES[right.scope]):
+            continue
+        assert may("root", right, resource)
+        for role in ("admin", "np", "nobody"):
+            with pytest.raises(AuthorizationError) as refused:
+                asyncio.run(authorize(permissions, Principal(role), right, resource))
+            assert (refused.value.http_status == 404) == is_told
+            assert (str(refused.value) == "Tenant does not exist") == is_told
 
 
 def test_the_brokers_own_topics_are_for_administrators() -> None:
@@ -486,6 +512,32 @@ def test_each_command_is_for_those_alone_who_have_its_right(
     serve(tmp_path, scenario)
 
 
+def test_each_command_tells_that_a_tenant_does_not_exist(tmp_path: Path) -> None:
+    """With the code that Apache Pulsar gives it."""
+    missing = "persistent://none/ns/t"
+    told = {
+        "partitionMetadataResponse": "Tenant or namespace or topic does not exist: none/ns",
+        "getSchemaResponse": f"Topic not found or no-schema {missing}",
+    }
+
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("nobody")))
+        for command, field, *_ in COMMANDS:
+            about = type(command)()
+            about.CopyFrom(command)
+            if "topic" in command.DESCRIPTOR.fields_by_name:
+                about.topic = missing
+            else:
+                about.namespace = "none/ns"
+            code, text = refusal_in(await client.request(about, field))
+            if field in told:
+                assert (code, text) == (pb.TopicNotFound, told[field])
+            else:
+                assert (code, text) == (pb.AuthorizationError, "Tenant does not exist"), field
+
+    serve(tmp_path, scenario)
+
+
 def test_every_command_with_a_right_says_in_its_own_words_who_is_refused(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         for row in broker.handlers._table.values():
@@ -599,6 +651,59 @@ def test_each_resource_is_for_those_alone_who_have_its_right(
         for role in filter(None, ROLES):
             status = await rest(broker, method, path, role)
             assert (status != refused) == (role in allowed), (role, status)
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/admin/v2/persistent/public/none/t", 404),
+        ("PUT", "/admin/v2/persistent/public/none/t/partitions", 404),
+        ("GET", "/lookup/v2/topic/persistent/public/none/t", 404),
+        ("GET", "/admin/v2/persistent/public/none/t/stats", 401),
+        ("GET", "/admin/v2/persistent/none/none/t/stats", 404),
+        ("GET", "/admin/v2/namespaces/none/none/retention", 404),
+        ("PUT", "/admin/v2/namespaces/none/none", 404),
+        ("GET", "/admin/v2/tenants/none", 401),
+        ("GET", f"{P}/t/getMessageIdByIndex", 412),
+        ("POST", "/admin/v2/non-persistent/public/default/t/terminate", 406),
+        ("GET", "/admin/v2/non-persistent/public/default/t/properties", 406),
+        ("POST", "/admin/v2/non-persistent/public/default/t/trim", 405),
+        ("DELETE", "/admin/v2/non-persistent/public/default/t/truncate", 412),
+    ],
+)
+def test_by_http_a_role_without_rights_is_told_first_what_apache_pulsar_tells_first(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        assert await rest(broker, method, path, "nobody") == status
+
+    serve(tmp_path, scenario)
+
+
+def test_rights_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is whether the tenant and the namespace exist."""
+    lookup = "/lookup/v2/topic/persistent/public/default/t"
+
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("np")))
+        read: list[str] = []
+        get = broker.node.store.get
+
+        async def counted(path: str, *arguments: Any) -> Any:
+            read.append(path)
+            return await get(path, *arguments)
+
+        async def ask() -> None:
+            command = pb.CommandLookupTopic(topic=TOPIC)
+            assert not (await client.request(command, "lookupTopicResponse")).HasField("error")
+            assert await rest(broker, "GET", lookup, "np") == 200
+
+        await ask()
+        monkeypatch.setattr(broker.node.store, "get", counted)
+        await ask()
+        assert not {paths.tenant("public"), paths.namespace_policies("public/default")} & set(read)
 
     serve(tmp_path, scenario)
 

@@ -13,7 +13,7 @@ from harness.tokens import token
 
 from compat_tests.answers.differences import Told
 from compat_tests.rights.differences import LET_IN
-from compat_tests.rights.scene import ADMINS, GRANTS, ROLES
+from compat_tests.rights.scene import ADMINS, GRANTS, OTHER_ADMINS, OTHER_TENANT, ROLES
 
 NAMESPACE = "rights/ns"
 TOPIC = f"persistent://{NAMESPACE}/topic"
@@ -21,6 +21,7 @@ ELSEWHERE = "persistent://public/default/elsewhere"
 OWN = f"persistent://{NAMESPACE}/__change_events"
 PREFIXED = "persistent://rights/prefix/topic"
 BUNDLES = {"bundles": {"numBundles": 1}}
+NOT_THERE = "not-there"  # the end of the name of a topic that does not exist
 REQUEST = 7
 NOT_CONNECTED = "not connected: "
 # The fields of an answer with the error and with what is said of it.
@@ -45,6 +46,10 @@ def of_topic(topic: str) -> dict[str, tuple[int, dict[int, Any]]]:
         "SUBSCRIBE": (wire.SUBSCRIBE, {1: topic, 2: "s"} | start),
         "SUBSCRIBE, others' subscription": (wire.SUBSCRIBE, {1: topic, 2: "kept"} | start),
         "SUBSCRIBE, own prefix": (wire.SUBSCRIBE, {1: topic, 2: "nc-s"} | start),
+        "SUBSCRIBE by a reader": (
+            wire.SUBSCRIBE,
+            {1: topic, 2: "reader", 3: wire.EXCLUSIVE, 4: 1, 5: REQUEST, 8: 0},
+        ),
         "GET_SCHEMA": (wire.GET_SCHEMA, {1: REQUEST, 2: topic}),
         "GET_OR_CREATE_SCHEMA": (wire.GET_OR_CREATE_SCHEMA, {1: REQUEST, 2: topic, 3: schema}),
     }
@@ -61,6 +66,17 @@ def of_namespace(namespace: str) -> dict[str, tuple[int, dict[int, Any]]]:
     }
 
 
+def of_open() -> dict[str, tuple[int, dict[int, Any]]]:
+    """Commands about a consumer or a producer that the connection has not opened."""
+    return {
+        "SEEK": (wire.SEEK, {1: 1, 2: REQUEST, 4: 0}),
+        "UNSUBSCRIBE": (wire.UNSUBSCRIBE, {1: 1, 2: REQUEST}),
+        "GET_LAST_MESSAGE_ID": (wire.GET_LAST_MESSAGE_ID, {1: 1, 2: REQUEST}),
+        "CLOSE_CONSUMER": (wire.CLOSE_CONSUMER, {1: 1, 2: REQUEST}),
+        "CLOSE_PRODUCER": (wire.CLOSE_PRODUCER, {1: 1, 2: REQUEST}),
+    }
+
+
 COMMANDS = {
     f"{where}: {name}": command
     for where, commands in {
@@ -71,9 +87,25 @@ COMMANDS = {
         "a topic that is not there": of_topic(f"persistent://{NAMESPACE}/not-there"),
         "a topic without a namespace": of_topic("persistent://rights/no/topic"),
         "a topic without a tenant": of_topic("persistent://no-rights/no/topic"),
+        "a topic that is not there, of another tenant": of_topic(
+            f"persistent://{OTHER_TENANT}/ns/not-there"
+        ),
+        "a topic without a namespace, of another tenant": of_topic("persistent://public/no/topic"),
+        "a partition that is not there": of_topic(
+            f"persistent://{NAMESPACE}/not-there-partition-0"
+        ),
+        "a non-persistent topic": of_topic(f"non-persistent://{NAMESPACE}/topic"),
+        "a non-persistent topic without a namespace": of_topic("non-persistent://rights/no/topic"),
+        "a non-persistent topic without a tenant": of_topic("non-persistent://no-rights/no/topic"),
+        "a name of no topic": of_topic("persistent://rights"),
+        "a name with a bad namespace": of_topic("persistent://rights/n$s:/topic"),
         "the namespace": of_namespace(NAMESPACE),
         "a namespace of another tenant": of_namespace("public/default"),
         "a namespace that is not there": of_namespace("rights/no"),
+        "a namespace that is not there, of another tenant": of_namespace("public/no"),
+        "a namespace without a tenant": of_namespace("no-rights/no"),
+        "a name of no namespace": of_namespace("rights"),
+        "what is not open": of_open(),
     }.items()
     for name, command in commands.items()
 }
@@ -87,16 +119,26 @@ def is_one(name: str) -> bool:
 def told(broker: Broker) -> Iterable[tuple[str, Told]]:
     """What each role is told of each command."""
     make_scene(broker)
+    number = 0
     for title, (role, original) in ROLES.items():
-        for name, command in COMMANDS.items():
-            yield f"{title} | {name}", ask(broker, role, original, *command)
+        for name, (kind, fields) in COMMANDS.items():
+            number += 1
+            # A command that is allowed may create the topic, so each one names its own.
+            own = {key: _renamed(value, number) for key, value in fields.items()}
+            told = ask(broker, role, original, kind, own)
+            text = told.text and told.text.replace(f"{NOT_THERE}{number}", NOT_THERE)
+            yield f"{title} | {name}", told._replace(text=text)
+
+
+def _renamed(value: Any, number: int) -> Any:
+    return value.replace(NOT_THERE, f"{NOT_THERE}{number}") if isinstance(value, str) else value
 
 
 def ask(broker: Broker, role: str, original: str, kind: int, fields: dict[int, Any]) -> Told:
     """The answer to one command on a connection of its own."""
     with RawConnection(broker.port, handshake=False) as connection:
         who = {7: original} if original else {}
-        shown = {3: token(role).encode(), 5: "token"}
+        shown = {3: token(role).encode(), 5: "token"} if role else {}
         connection.command(wire.CONNECT, {1: "rights", 4: 21} | shown | who)
         answer = connection.receive()
         if answer.type == wire.ERROR:
@@ -117,7 +159,9 @@ def ask(broker: Broker, role: str, original: str, kind: int, fields: dict[int, A
 def make_scene(broker: Broker) -> None:
     for method, path, body in (
         ("PUT", "/admin/v2/tenants/rights", json.loads(ADMINS)),
+        ("PUT", f"/admin/v2/tenants/{OTHER_TENANT}", json.loads(OTHER_ADMINS)),
         ("PUT", f"/admin/v2/namespaces/{NAMESPACE}", BUNDLES),
+        ("PUT", f"/admin/v2/namespaces/{OTHER_TENANT}/ns", BUNDLES),
         ("PUT", f"/admin/v2/persistent/{NAMESPACE}/topic", None),
         ("PUT", "/admin/v2/persistent/public/default/elsewhere", None),
         ("PUT", "/admin/v2/namespaces/rights/prefix", BUNDLES),

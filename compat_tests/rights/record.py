@@ -1,7 +1,8 @@
 """What Apache Pulsar 4.2.4 told each role, as it was asked once.
 
-A line has what is asked, and for each role the number of the answer in a list of all answers. Pages
-of its container are left out: of these the status alone is compared.
+A line has what is asked, and for each kind of a case (of what is missing; empty: nothing is) and
+each role the number of the answer in a list of all answers. Pages of its container are left out: of
+these the status alone is compared.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ FILE = Path(__file__).parent / "apache-4.2.4.json"
 
 
 def write(answers: Mapping[str, Told]) -> None:
-    """Writes the file. A name is "role | what is asked"."""
+    """Writes the file. A name is "role | what is asked", or "role | what is asked | kind"."""
     numbers: dict[Told, int] = {}
-    asked: dict[str, dict[str, int]] = {}
+    asked: dict[str, dict[str, dict[str, int]]] = {}
     for name, told in answers.items():
-        role, _, what = name.partition(" | ")
+        role, _, whole = name.partition(" | ")
+        what, _, kind = whole.partition(" | ")
         kept = told._replace(text=None) if is_of_library(told) else told
-        asked.setdefault(what, {})[role] = numbers.setdefault(kept, len(numbers))
+        by_role = asked.setdefault(what, {}).setdefault(kind, {})
+        by_role[role] = numbers.setdefault(kept, len(numbers))
     roles = list(ROLES)
     lines = ["{", f'"roles": {json.dumps(roles)},', '"answers": [']
     lines += [*as_lines(json.dumps(each) for each in numbers), "],", '"asked": {']
     lines += as_lines(
-        f"{json.dumps(what)}: {json.dumps([of.get(role) for role in roles])}"
-        for what, of in asked.items()
+        f"{json.dumps(what)}: "
+        + json.dumps({kind: [of.get(role) for role in roles] for kind, of in kinds.items()})
+        for what, kinds in asked.items()
     )
     FILE.write_text("\n".join([*lines, "}", "}", ""]))
 
@@ -40,8 +44,9 @@ def read() -> dict[str, Told]:
     whole = json.loads(FILE.read_text())
     answers = [Told(*each) for each in whole["answers"]]
     return {
-        f"{role} | {what}": answers[number]
-        for what, numbers in whole["asked"].items()
+        " | ".join((role, what, kind)).removesuffix(" | "): answers[number]
+        for what, kinds in whole["asked"].items()
+        for kind, numbers in kinds.items()
         for role, number in zip(whole["roles"], numbers, strict=True)
         if number is not None
     }

@@ -57,14 +57,19 @@ async def answer(request: Request) -> Response:
 
 
 async def _authorize(request: Request, endpoint: Endpoint) -> None:
-    """Raises AuthorizationError, and what is wrong with the name that the right is about."""
+    """Raises AuthorizationError, what is wrong with the name that the right is about, and what the
+    endpoint checks first.
+    """
     broker = request.app.broker
+    resource = endpoint.resource(request)
+    if endpoint.first is not None:
+        await endpoint.first(request)
     try:
         await authorize(
             broker.permissions,
             request.principal,
             endpoint.right,
-            endpoint.resource(request),
+            resource,
             subscription_of(request),
         )
     except AuthorizationError as error:

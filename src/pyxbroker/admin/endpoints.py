@@ -100,8 +100,8 @@ class Endpoint(NamedTuple):
     """One row. A segment of `path` is literal or a parameter: `{name}`, `{name:int}`, ...
 
     `resource` makes what the right is checked on from a request; a name that cannot be is refused
-    there. `summary` is one sentence. `line` names the kind of long answers (app.py) in whose line
-    it waits, whatever it is about.
+    there. `first` checks what Pulsar checks before the right. `summary` is one sentence. `line`
+    names the kind of long answers (app.py) in whose line it waits, whatever it is about.
     """
 
     method: str
@@ -114,6 +114,7 @@ class Endpoint(NamedTuple):
     query: tuple[Query, ...] = ()
     content: Content | None = None
     line: str = ""
+    first: Callable[[Request], Awaitable[None]] | None = None
 
     def field(self, name: str) -> Query:
         """A field of the query that this endpoint takes. Raises KeyError for any other one."""

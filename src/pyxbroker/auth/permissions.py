@@ -13,9 +13,12 @@ from typing import Any, Protocol
 from pyxbroker.auth.authentication import names_of
 from pyxbroker.auth.authorization import (
     CONSUME,
+    DELETE_TENANT,
+    GET_TENANT,
     PRODUCE,
     SUPERUSER,
     TENANT_ADMIN,
+    UPDATE_TENANT,
     BrokerId,
     ClusterName,
     Resource,
@@ -44,6 +47,9 @@ NO_PREFIX = (
     "Failed to create consumer - The subscription name needs to be prefixed by the authentication"
     " role, like {role}-xxxx for topic: {topic}"
 )
+NO_TENANT = "Tenant does not exist"
+# As in Pulsar, these do not tell a role without rights whether the tenant exists.
+OF_TENANT_RECORD = frozenset((GET_TENANT, UPDATE_TENANT, DELETE_TENANT))
 # Pulsar does not look at subscriptions there.
 NO_PREFIX_IN_NAMESPACE = (
     "The subscription name needs to be prefixed by the authentication role, like {role}-xxxx for"
@@ -53,6 +59,12 @@ NO_PREFIX_IN_NAMESPACE = (
 
 class WrongPrefix(AuthorizationError):
     """A subscription is not called as its consumer's role begins."""
+
+
+class TenantMissing(AuthorizationError):
+    """The tenant of a resource does not exist, so nobody but a superuser has a right on it."""
+
+    http_status = 404
 
 
 class Records(Protocol):
@@ -132,7 +144,7 @@ class Permissions:
         self, principal: Principal, right: Right, resource: Resource, subscription: str = ""
     ) -> None:
         """Raises AuthorizationError when somebody does not have a right on a resource, with a
-        subscription if one is named.
+        subscription if one is named; TenantMissing when there is no tenant to have a right in.
         """
         if right.scope in (Scope.OPEN, Scope.AUTHENTICATED):
             return
@@ -149,7 +161,7 @@ class Permissions:
             return True
         if resource is None or isinstance(resource, BrokerId | ClusterName):
             return False
-        if TENANT_ADMIN in right.holders and await self._is_administrator(role, resource):
+        if TENANT_ADMIN in right.holders and await self._is_administrator(role, right, resource):
             return True
         actions = frozenset((PRODUCE, CONSUME)).intersection(right.holders)
         if not actions or isinstance(resource, TenantName):
@@ -179,10 +191,12 @@ class Permissions:
         )
 
     async def _is_administrator(
-        self, role: str, resource: TenantName | NamespaceName | TopicName
+        self, role: str, right: Right, resource: TenantName | NamespaceName | TopicName
     ) -> bool:
         tenant = str(resource) if isinstance(resource, TenantName) else _tenant_of(resource)
         record = await self._records.tenant(tenant)
+        if record is None and right not in OF_TENANT_RECORD:
+            raise TenantMissing(NO_TENANT)
         return record is not None and role in _texts(record.get(ADMINISTRATORS))
 
     def _grants(

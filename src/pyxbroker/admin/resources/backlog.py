@@ -13,6 +13,7 @@ from pyxbroker.admin.resources.names import (
     check_namespace,
     check_not_system,
     read_json,
+    stored_first,
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
@@ -73,28 +74,20 @@ async def unload(request: Request) -> Response:
 
 async def trim(request: Request) -> Response:
     """Deletes the ledgers that nobody needs and nothing retains, of every partition."""
-    refusal = (405, "Trim on a non-persistent topic is not allowed")
-    return await _delete_stored(request, "Trim", refusal, PersistentTopic.trim)
+    return await _delete_stored(request, "Trim", PersistentTopic.trim)
 
 
 async def truncate(request: Request) -> Response:
     """Acknowledges everything for all subscriptions and deletes all ledgers but the open one,
     whatever is to be retained.
     """
-    refusal = (412, "unsupport truncate")
-    return await _delete_stored(request, "Truncate", refusal, PersistentTopic.truncate)
+    return await _delete_stored(request, "Truncate", PersistentTopic.truncate)
 
 
 async def _delete_stored(
-    request: Request,
-    what: str,
-    refusal: tuple[int, str],
-    delete: Callable[[PersistentTopic], Awaitable[None]],
+    request: Request, what: str, delete: Callable[[PersistentTopic], Awaitable[None]]
 ) -> Response:
-    """refusal: status and sentence for a topic that stores nothing."""
     name = topic_of(request)
-    if not name.is_persistent:
-        raise HttpError(*refusal)
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
@@ -307,6 +300,7 @@ ENDPOINTS = (
         TRIM_TOPIC,
         "Deletes what nobody needs any more and nothing retains.",
         resource=topic_of,
+        first=stored_first(405, "Trim on a non-persistent topic is not allowed"),
     ),
     Endpoint(
         "DELETE",
@@ -316,6 +310,7 @@ ENDPOINTS = (
         "Acknowledges everything for all subscriptions, and deletes what was stored but the ledger"
         " that is being written.",
         resource=topic_of,
+        first=stored_first(412, "unsupport truncate"),
     ),
     Endpoint(
         "PUT",

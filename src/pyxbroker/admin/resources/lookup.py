@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyxbroker.admin.endpoints import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
+from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND, namespace_first
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import GET_BUNDLE, LOOKUP
 from pyxbroker.base.bundles import bundle_of
@@ -60,6 +60,12 @@ async def lookup_bundle(request: Request) -> Response:
     return Response.text(str(found), JSON)
 
 
+async def _namespace_first(request: Request) -> None:
+    """Raises HttpError 404. Without authorization the lookup itself finds that out, once."""
+    if request.app.broker.permissions is not None:
+        await namespace_first(request)
+
+
 ENDPOINTS = (
     Endpoint(
         "GET",
@@ -72,6 +78,7 @@ ENDPOINTS = (
             {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}},
         ),
         topic_of,
+        first=_namespace_first,
         query=(Query("listenerName", "Whose addresses; without it those of all clients."),),
     ),
     Endpoint(

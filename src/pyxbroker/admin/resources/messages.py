@@ -131,8 +131,6 @@ async def get_id_by_time(request: Request) -> Response:
 async def get_id_by_index(request: Request) -> Response:
     """The id of the entry that has the message with an index."""
     refusal = "GetMessageIDByIndex is not allowed on partitioned-topic"
-    if not request.app.broker.config.brokerEntryMetadataInterceptors:
-        raise _no_indexes()
     topic = await stored_topic(request, "Get message id by index", refusal)
     if topic.entry_metadata is None or not topic.entry_metadata.has_indexes:
         raise _no_indexes()
@@ -145,6 +143,12 @@ async def get_id_by_index(request: Request) -> Response:
     if found is None:
         raise HttpError(404, f"Message not found for index {index}")
     return Response.json(_message_id(topic, found))
+
+
+async def _indexes_first(request: Request) -> None:
+    """Raises HttpError 412 when the broker counts no indexes."""
+    if not request.app.broker.config.brokerEntryMetadataInterceptors:
+        raise _no_indexes()
 
 
 def _no_indexes() -> HttpError:
@@ -265,6 +269,7 @@ ENDPOINTS = (
         MESSAGE_ID,
         topic_of,
         (Query("index", "Of all messages that the topic ever had, from 0.", 0),),
+        first=_indexes_first,
     ),
     Endpoint(
         "POST",

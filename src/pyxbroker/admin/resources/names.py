@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import BrokerId, ClusterName
@@ -17,6 +19,7 @@ STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 
 NAMESPACE_NOT_FOUND = "Namespace not found"
 NO_NAMESPACE = "Namespace does not exist"
+NOT_PERSISTENT = "Need to provide a persistent topic name"
 NODE_NAME_BYTES_MAX = 256
 
 
@@ -114,6 +117,21 @@ async def check_namespace(
     await slices.pause()  # it may be half a megabyte that nobody had read yet
     if record.get(DELETED) is True and not may_be_going:
         raise HttpError(404, "Namespace is deleted")
+
+
+async def namespace_first(request: Request) -> None:
+    """The `first` of an endpoint: raises HttpError 404 when the namespace of a path is missing."""
+    await check_namespace(request, namespace_of(request))
+
+
+def stored_first(status: int, reason: str) -> Callable[[Request], Awaitable[None]]:
+    """The `first` of an endpoint that refuses topics that store nothing."""
+
+    async def check(request: Request) -> None:
+        if domain_of(request) == "non-persistent":
+            raise HttpError(status, reason)
+
+    return check
 
 
 async def check_tenant(request: Request) -> None:

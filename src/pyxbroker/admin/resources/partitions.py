@@ -8,9 +8,8 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
     check_namespace,
-    has_body,
+    namespace_first,
     namespace_name_of,
-    namespace_of,
     partitioned_topic_of,
     read_json,
     strings_of,
@@ -58,8 +57,6 @@ async def get_partitions(request: Request) -> Response:
 
 async def create(request: Request) -> Response:
     """Makes a partitioned topic. createLocalTopicOnly is taken: there is no other cluster."""
-    if not await has_body(request):
-        await check_namespace(request, namespace_of(request))
     body = await read_json(request)
     properties = None
     if request.content_type == METADATA and isinstance(body, dict):
@@ -69,7 +66,6 @@ async def create(request: Request) -> Response:
     else:
         count = _count(body)
     request.argument("createLocalTopicOnly")
-    await check_namespace(request, namespace_of(request))
     name = partitioned_topic_of(request)
     try:
         await request.app.broker.topics.partitioned.create(name, count, properties)
@@ -161,6 +157,7 @@ ENDPOINTS = (
         CREATE_TOPIC,
         "Makes a partitioned topic.",
         resource=namespace_name_of,
+        first=namespace_first,
         query=(Query("createLocalTopicOnly", "Taken: there is no other cluster.", False),),
         content=Content(
             "The number of partitions, or that and properties of the topic.",

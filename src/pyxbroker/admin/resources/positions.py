@@ -16,6 +16,7 @@ from pyxbroker.admin.resources.names import (
     STRINGS,
     check_namespace,
     read_json,
+    stored_first,
     strings_of,
     topic_of,
 )
@@ -279,8 +280,6 @@ async def set_properties(request: Request) -> Response:
 async def get_replicated(request: Request) -> Response:
     """Whether the position is to be replicated, by topic or partition."""
     name = topic_of(request)
-    if not name.is_persistent:
-        raise HttpError(405, "Cannot get replicated subscriptions on non-persistent topics")
     await check_namespace(request, name.namespace)
     found: dict[str, bool] = {}
 
@@ -396,6 +395,7 @@ ENDPOINTS = (
         "Whether the position of a subscription is to be replicated.",
         Answer("True or false, by topic or partition.", FLAGS),
         topic_of,
+        first=stored_first(405, "Cannot get replicated subscriptions on non-persistent topics"),
     ),
     Endpoint(
         "POST",

@@ -12,6 +12,7 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.bundles import bundle_of
 from pyxbroker.admin.resources.names import (
+    NOT_PERSISTENT,
     STRING_MAP,
     STRINGS,
     check_namespace,
@@ -20,6 +21,7 @@ from pyxbroker.admin.resources.names import (
     namespace_of,
     partitioned_topic_of,
     read_json,
+    stored_first,
     strings_of,
     topic_of,
 )
@@ -53,7 +55,8 @@ Properties = dict[str, str]
 
 async def get_properties(request: Request) -> Response:
     """The properties of a topic, or of a partitioned one."""
-    name = await _stored(request)
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
     partitioned = await request.app.broker.topics.partitioned.read(name)
     if partitioned.partitions:
         return Response.json(partitioned.fields.get("properties") or {})
@@ -73,7 +76,9 @@ async def put_properties(request: Request) -> Response:
             raise HttpError(412, trouble)
         return both
 
-    name = await _stored(request)
+    name = topic_of(request)
+    _check_persistent(name)
+    await check_namespace(request, name.namespace)
     if await partitions_of(request, name):
         await request.app.broker.topics.partitioned.change_properties(name, add)
     else:
@@ -88,7 +93,8 @@ async def delete_property(request: Request) -> Response:
     def drop(properties: Properties) -> Properties:
         return {name: value for name, value in properties.items() if name != key}
 
-    name = await _stored(request)
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
     if not key:
         raise HttpError(412, "The query needs the key of a property.")
     if await partitions_of(request, name):
@@ -98,17 +104,9 @@ async def delete_property(request: Request) -> Response:
     return Response.empty()
 
 
-async def _stored(request: Request) -> TopicName:
-    name = _persistent(request)
-    await check_namespace(request, name.namespace)
-    return name
-
-
-def _persistent(request: Request) -> TopicName:
-    name = topic_of(request)
+def _check_persistent(name: TopicName) -> None:
     if not name.is_persistent:
-        raise HttpError(406, "Need to provide a persistent topic name")
-    return name
+        raise HttpError(406, NOT_PERSISTENT)
 
 
 async def _topic(request: Request, name: TopicName) -> PersistentTopic:
@@ -159,8 +157,9 @@ async def get_in_bundle(request: Request) -> Response:
 
 async def get_info(request: Request) -> Response:
     """What metadata says of the ledgers and cursors of a topic, or of its partitions."""
-    await check_namespace(request, topic_of(request).namespace)
-    name = _persistent(request)
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    _check_persistent(name)
     broker = request.app.broker
     count = await partitions_of(request, name)
     try:
@@ -185,6 +184,7 @@ ENDPOINTS = (
         "The properties of a topic.",
         Answer("The properties.", STRING_MAP),
         topic_of,
+        first=stored_first(406, NOT_PERSISTENT),
     ),
     Endpoint(
         "PUT",
@@ -202,6 +202,7 @@ ENDPOINTS = (
         DELETE_METADATA,
         "Takes a property from a topic.",
         resource=topic_of,
+        first=stored_first(406, NOT_PERSISTENT),
         query=(Query("key", "Which one."),),
     ),
     Endpoint(

@@ -16,14 +16,17 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
+    NOT_PERSISTENT,
     STRING_MAP,
     STRINGS,
     check_namespace,
     check_not_system,
     domain_of,
+    namespace_first,
     namespace_name_of,
     namespace_of,
     read_json,
+    stored_first,
     strings_of,
     topic_of,
 )
@@ -129,9 +132,7 @@ async def create(request: Request) -> Response:
     """
     body = await read_json(request)
     properties = strings_of(body, "The topic's properties")
-    namespace = namespace_of(request)
     name = topic_of(request)
-    await check_namespace(request, namespace)
     topics = request.app.broker.topics
     if name.is_partitioned:
         await _check_partition(request, name)
@@ -187,8 +188,6 @@ async def delete(request: Request) -> Response:
 async def terminate(request: Request) -> Response:
     """Lets nothing be added to a topic any more; the id of its last message."""
     name = topic_of(request)
-    if not name.is_persistent:
-        raise HttpError(406, "Need to provide a persistent topic name")
     check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
@@ -279,6 +278,7 @@ ENDPOINTS = (
         CREATE_TOPIC,
         "Makes a topic that is not partitioned, or a partition that is missing.",
         resource=namespace_name_of,
+        first=namespace_first,
         content=Content("The topic's properties.", {"application/json": STRING_MAP}),
     ),
     Endpoint(
@@ -298,6 +298,7 @@ ENDPOINTS = (
         "Lets nothing be added to a topic any more.",
         Answer("The id of its last message.", MESSAGE_ID),
         topic_of,
+        first=stored_first(406, NOT_PERSISTENT),
     ),
     Endpoint(
         "POST",

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from pyxbroker.auth.authorization import AUTHENTICATED, CONSUME_TOPIC, SUBSCRIBE, Resource, Right
-from pyxbroker.base.errors import AuthorizationError, PulsarError
+from pyxbroker.base.errors import AuthorizationError, PulsarError, TopicNotFound
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
 
@@ -83,6 +83,9 @@ class Command(NamedTuple):
     """The frame that tells a client why the command failed."""
     unauthorized: str = ""
     """What its client is told who has no right."""
+    no_tenant: str = ""
+    """The sentence of the TopicNotFound for a tenant that does not exist, where Pulsar answers with
+    one; it may name `{topic}` and `{namespace}`."""
     subscription: Callable[[Any], tuple[Right, str] | None] = no_subscription
     """What it needs besides, and of which subscription."""
     change: str = ""
@@ -91,12 +94,17 @@ class Command(NamedTuple):
     """What it opens, which is marked as being opened before the right is looked at: who authorizes
     may take its time, and what the client asks for meanwhile must find it."""
 
-    def refused(self, error: AuthorizationError) -> AuthorizationError:
+    def refused(self, error: AuthorizationError, resource: Resource) -> PulsarError:
         """What a client is told that has no right: the words of its command, as others are REST's,
         unless it can do something about it.
         """
-        from pyxbroker.auth.permissions import WrongPrefix
+        from pyxbroker.auth.permissions import TenantMissing, WrongPrefix
 
-        if isinstance(error, WrongPrefix) or not self.unauthorized:
+        if isinstance(error, TenantMissing) and self.no_tenant:
+            assert isinstance(resource, TopicName)
+            return TopicNotFound(
+                self.no_tenant.format(topic=resource, namespace=resource.namespace)
+            )
+        if isinstance(error, TenantMissing | WrongPrefix) or not self.unauthorized:
             return error
         return AuthorizationError(self.unauthorized)

@@ -151,6 +151,7 @@ class Handlers:
                 topic_of,
                 partial(_lookup_failed, replies.PARTITIONED_METADATA),
                 unauthorized="Client is not authorized to Get Partition Metadata",
+                no_tenant="Tenant or namespace or topic does not exist: {namespace}",
             ),
             kinds.AUTH_RESPONSE: Command("authResponse", self.handshake.handle_auth_response),
             kinds.PING: Command("ping", self._handle_ping),
@@ -198,7 +199,12 @@ class Handlers:
             ),
             kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
             kinds.GET_SCHEMA: Command(
-                "getSchema", schemas.handle_get_schema, LOOKUP, topic_of, get_schema_failed
+                "getSchema",
+                schemas.handle_get_schema,
+                LOOKUP,
+                topic_of,
+                get_schema_failed,
+                no_tenant="Topic not found or no-schema {topic}",
             ),
             kinds.GET_OR_CREATE_SCHEMA: Command(
                 "getOrCreateSchema",
@@ -206,6 +212,7 @@ class Handlers:
                 PRODUCE_TO_TOPIC,
                 topic_of,
                 get_or_create_failed,
+                no_tenant="Topic not found {topic}",
             ),
         }
 
@@ -443,7 +450,7 @@ class Handlers:
             self.broker.audit.refused(
                 *(principal, connection.session.address, command.field, resource, DENIED, error)
             )
-            raise command.refused(error) from None
+            raise command.refused(error, resource) from None
 
     async def _run(
         self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
