@@ -96,7 +96,12 @@ def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> li
             f"Says {about} of the topics of a namespace may be offloaded; {STORED_ONLY}.",
             DONE._replace(status=set_status),
             namespace_name_of,
-            content=Content("The number.", {"application/json": NUMBER.schema}, required=True),
+            content=Content(
+                "The number.",
+                {"application/json": NUMBER.schema},
+                required=True,
+                bytes_max=BODY_BYTES_MAX,
+            ),
         ),
     ]
     if unset is None:
