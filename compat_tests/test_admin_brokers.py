@@ -153,8 +153,8 @@ def test_what_is_not_built_is_501_with_a_sentence(broker: Broker) -> None:
     topic = "/admin/v2/persistent/public/default/not-built"
     assert web(broker, "PUT", topic).status == 204
     for method, path in (
-        ("GET", f"{topic}/shadowTopics"),
-        ("DELETE", "/admin/v2/namespaces/public/default/offloadDeletionLagMs"),
+        ("PUT", f"{topic}/shadowTopics"),
+        ("GET", "/admin/v2/namespaces/public/default/scanOffloadedLedgers"),
         ("POST", "/admin/v2/clusters/standalone/migrate"),
     ):
         answer = web(broker, method, path)

@@ -386,6 +386,22 @@ def test_partitions_are_counted_together(broker: Broker, python_client: pulsar.C
     }
 
 
+def test_partitioned_statistics_have_the_same_fields_when_all_partitions_were_deleted(
+    broker: Broker,
+) -> None:
+    path = f"{PERSISTENT}/emptied"
+    assert broker.request("PUT", path + "/partitions", 2) == (204, "")
+    before = told(broker, path + "/partitioned-stats")
+    for index in range(2):
+        assert broker.request("DELETE", f"{path}-partition-{index}") == (204, "")
+    after = told(broker, path + "/partitioned-stats")
+    assert set(after) == set(before)
+    [(name, nothing)] = after["partitions"].items()
+    assert name == "persistent://public/default/emptied"
+    assert set(nothing) == set(before) - {"metadata", "partitions"}
+    assert after == {**nothing, "metadata": before["metadata"], "partitions": {name: nothing}}
+
+
 def test_a_non_persistent_topic_is_counted(broker: Broker, python_client: pulsar.Client) -> None:
     topic = "non-persistent://public/default/counted"
     consumer = python_client.subscribe(topic, "s", consumer_name="c")

@@ -219,23 +219,8 @@ def test_what_is_not_there_has_no_policies(broker: Broker, own_topic: str) -> No
     assert ask_json(broker, "GET", "/admin/v2/persistent/public/none/t/maxProducers")[0] == 404
 
 
-NOT_YET = [
-    ("namespaces", "PUT", "offloadThreshold", 5),
-    ("namespaces", "PUT", "offloadDeletionLagMs", 5),
-]
-
-
-@pytest.mark.parametrize(("level", "method", "segment", "body"), NOT_YET)
-def test_a_policy_of_what_is_not_built_is_refused(
-    broker: Broker, own_topic: str, level: str, method: str, segment: str, body: Any
-) -> None:
-    base = new_namespace(broker) if level == "namespaces" else own_topic
-    status, _ = broker.request(method, f"{base}/{segment}", body)
-    assert status in ((200, 204) if differs("policies of what is not built") else (501,))
-
-
 def test_each_difference_has_a_reason_and_is_named_by_a_test() -> None:
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("*policy_*.py"))
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("*polic*.py"))
     literals = {each.value for each in ast.walk(ast.parse(tests)) if isinstance(each, ast.Constant)}
     assert set(table()) <= literals
     assert set(table().values()) == REASONS

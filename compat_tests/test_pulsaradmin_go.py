@@ -320,6 +320,35 @@ def test_subscriptions(admin: GoAdmin, topic: str, python_client: pulsar.Client)
     assert refusal(admin, of, "Delete", topic, "s").code == 404
 
 
+def test_offload_policies(admin: GoAdmin, topic: str) -> None:
+    of = "Namespaces"
+    for policy, value in (
+        ("OffloadThreshold", 5_000_000_000),
+        ("OffloadThresholdInSeconds", 60),
+        ("OffloadDeleteLag", 70),
+    ):
+        assert admin.call(of, f"Get{policy}", NAMESPACE) == -1
+        admin.call(of, f"Set{policy}", NAMESPACE, value)
+        assert admin.call(of, f"Get{policy}", NAMESPACE) == value
+        admin.call(of, f"Set{policy}", NAMESPACE, -1)
+    admin.call(of, "ClearOffloadDeleteLag", NAMESPACE)
+    assert admin.call(of, "GetOffloadDeleteLag", NAMESPACE) == -1
+    of = "Topics"
+    assert admin.call(of, "GetOffloadPolicies", topic) is None
+    driver = {"managedLedgerOffloadDriver": "filesystem"}
+    admin.call(of, "SetOffloadPolicies", topic, driver)
+    expected = {
+        **driver,
+        "offloadersDirectory": "./offloaders",
+        "managedLedgerOffloadMaxThreads": 2,
+        "s3ManagedLedgerOffloadRoleSessionName": "pulsar-s3-offload",
+    }
+    until(admin, expected, of, "GetOffloadPolicies", topic)
+    admin.call(of, "RemoveOffloadPolicies", topic)
+    until(admin, None, of, "GetOffloadPolicies", topic)
+    assert admin.call(of, "OffloadStatus", topic)["status"] == "NOT_RUN"
+
+
 def test_schemas(admin: GoAdmin, topic: str) -> None:
     of = "Schemas"
     name = topic.removeprefix("persistent://")
@@ -387,7 +416,7 @@ def test_the_groups_are_those_that_are_driven_here(admin: GoAdmin) -> None:
 
 
 # Policies that are set in another way than the others, whose Get differs, or that ask for
-# something that this broker does not have: offloading, replication, groups of bookies.
+# something that this broker does not have: replication, groups of bookies.
 ELSEWHERE = {
     "Namespaces": set(
         """BacklogQuota BookieAffinityGroup CompactionThreshold DeduplicationStatus

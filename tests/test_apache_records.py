@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from harness.apache_records import ApacheRecords
 
+from pyxbroker.admin.offload_policies import BODY as OFFLOAD
 from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY,
     DELAYED_DELIVERY_FIELDS,
@@ -199,6 +200,34 @@ def test_apache_reads_the_policies_of_a_topic(
             kind: {"limit": quota["limitSize"]} | quota for kind, quota in QUOTAS.items()
         }
         assert policies == of_java(wanted) | {"isGlobal": is_global}
+
+    run(tmp_path, scenario)
+
+
+def test_apache_reads_offload_policies(tmp_path: Path, apache: ApacheRecords) -> None:
+    numbers = itertools.count(1_001)
+    wanted: dict[str, Any] = {
+        name: field.choices[-1]
+        if field.choices
+        else name
+        if field.kind == "string"
+        else next(numbers)
+        for name, field in OFFLOAD.fields.items()
+    }
+    wanted |= {"managedLedgerOffloadDriver": "aws-s3"}
+    wanted |= {"managedLedgerExtraConfigurations": {"k": "v"}}
+
+    async def scenario(rest: Rest) -> None:
+        await begin_here(rest)
+        topic = f"{NS.replace('namespaces', 'persistent')}/t"
+        assert await rest("PUT", topic) == DONE
+        for base in (NS, topic):
+            assert await rest("POST", f"{base}/offloadPolicies", json.dumps(wanted)) == DONE
+        told = of_java(apache.read("Policies", await stored(rest, paths.namespace_policies("a/x"))))
+        assert told["offload_policies"] == wanted
+        value, _ = await last_event(rest)
+        event = of_java(apache.read("PulsarEvent", value))
+        assert event["topicPoliciesEvent"]["policies"]["offloadPolicies"] == wanted
 
     run(tmp_path, scenario)
 

@@ -232,6 +232,29 @@ def test_rest_tells_partitions_together_and_each(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_partitioned_statistics_have_all_fields_without_any_partition(
+    domain: str, tmp_path: Path
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        path = f"/admin/v2/{domain}/public/default/p"
+        assert (await rest("PUT", f"{path}/partitions", "1"))[0] == 204
+        _, before = await rest("GET", f"{path}/partitioned-stats")
+        assert (await rest("DELETE", f"{path}-partition-0"))[0] == 204
+        _, after = await rest("GET", f"{path}/partitioned-stats")
+        assert set(after) == set(before)
+        if domain == "persistent":
+            # A non-persistent topic gets its first partition from this very request.
+            assert set(after["partitions"]) == {"persistent://public/default/p"}
+        for each in after["partitions"].values():
+            assert {**each, "metadata": 0, "partitions": 0}.keys() >= set(before)
+        _, brief = await rest("GET", f"{path}/partitioned-stats?perPartition=false")
+        assert (set(brief), brief["partitions"]) == (set(before), {})
+
+    run(tmp_path, scenario)
+
+
 def test_a_partition_that_is_being_unloaded_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

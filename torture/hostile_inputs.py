@@ -167,6 +167,9 @@ OF_BIG_TOPIC: dict[str, Request] = {
     f"DELETE {OF_TOPIC}/permissions/{{role}}": request("DELETE", f"{ONE}/permissions/{NAME}-{{m}}"),
     f"GET {OF_TOPIC}/replication": request("GET", ONE + "/replication?applied=true"),
     f"DELETE {OF_TOPIC}/replication": request("DELETE", ONE + "/replication"),
+    f"GET {OF_TOPIC}/shadowTopics": request("GET", ONE + "/shadowTopics", answers=(204,)),
+    f"DELETE {OF_TOPIC}/shadowTopics": request("DELETE", ONE + "/shadowTopics"),
+    f"GET {OF_TOPIC}/offload": request("GET", ONE + "/offload"),
 }
 # What changes the topic that it is about, so that each request has its own.
 OF_OWN_TOPIC: dict[str, Request] = {
@@ -394,6 +397,10 @@ ENDPOINTS |= {
     "DELETE /admin/v2/clusters/{cluster}": request(
         "DELETE", NEW_CLUSTER, scene=scenes.one_each(NEW_CLUSTER, URL), answers=(204, *GONE)
     ),
+    # Nothing has migrated.
+    "GET /admin/v2/clusters/{cluster}/migrate": request(
+        "GET", CLUSTER + "/migrate", answers=(404,)
+    ),
     "GET /admin/v2/clusters/{cluster}/peers": request(
         "GET",
         CLUSTER + "/peers",
@@ -530,6 +537,9 @@ ENDPOINTS |= {
     f"PUT {ROW}/property/{{key}}/{{value}}": request(
         "PUT", OF_POLICIES + f"/property/k1/{{n}}-{'v' * 200}", scene=has_properties
     ),
+    f"POST {ROW}/migration": request(
+        "POST", OF_POLICIES + "/migration", b" " * 50 + b"false", scene=has_roles
+    ),
     f"GET {ROW}/replication": request("GET", OF_POLICIES + "/replication", scene=has_roles),
     f"POST {ROW}/replication": request(
         "POST", OF_POLICIES + "/replication", TOO_MANY_CLUSTERS, scene=has_roles, answers=(400,)
@@ -629,6 +639,10 @@ VALUES: dict[str, Any] = {
         "managedLedgerMaxMarkDeleteRate": 1.0,
     },
     "subscribeRate": {"subscribeThrottlingRatePerConsumer": NUMBER_OF_ALL, "ratePeriodInSecond": 1},
+    "offloadPolicies": {
+        "managedLedgerOffloadDriver": "filesystem",
+        "managedLedgerExtraConfigurations": {f"k{n}": "v" for n in range(500)},
+    },
     # There are none to be named.
     "entryFilters": {"entryFilterNames": "f" * 1_000},
     "autoTopicCreation": {
@@ -677,7 +691,8 @@ def _policy_path(row: Endpoint) -> str:
 
 
 def _policies() -> list[Endpoint]:
-    return [row for name in ("namespace_policies", "topic_policies") for row in load(name)]
+    files = ("namespace_policies", "topic_policies", "namespace_offload", "topic_offload")
+    return [row for name in files for row in load(name) if not row.path.endswith("/offload")]
 
 
 def _settings() -> dict[str, Request]:
@@ -704,7 +719,9 @@ def _set_all(stage: Stage) -> None:
 
 def _policy_is_set(path: str) -> Prepare:
     """All are, and this one is again, which the last row may have removed."""
-    setting = SETTINGS[path.replace("backlogQuotaMap", "backlogQuota")]
+    set_by = {"backlogQuotaMap": "backlogQuota", "removeOffloadPolicies": "offloadPolicies"}
+    *above, segment = path.split("/")
+    setting = SETTINGS["/".join([*above, set_by.get(segment, segment)])]
     return scenes.both(
         every_policy, lambda stage, numbers: stage.ask([setting.make(stage, 0)]) and None
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
     *("topics", "topic_metadata", "topic_permissions", "topic_policies"),
-    "topic_replication",
+    *("topic_replication", "topic_offload"),
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
@@ -35,6 +35,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/namespaces": (
         *("namespaces", "namespace_topics", "permissions", "bundles"),
         *("namespace_policies", "namespace_resource_group", "affinity", "metric_labels"),
+        "namespace_offload",
     ),
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,

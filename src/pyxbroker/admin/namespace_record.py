@@ -7,7 +7,9 @@ begins with what the broker would not do. What is shown has every field that Pul
 
 from __future__ import annotations
 
+from pyxbroker.admin import offload_policies
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.offload_policies import OF_NAMESPACE
 from pyxbroker.admin.policy_checks import Asked, check_fields
 from pyxbroker.admin.policy_table import ROWS
 from pyxbroker.base.bundles import (
@@ -118,6 +120,8 @@ def new(body: object, config: Config) -> Fields:
     _check_ttl(given)
     given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
     _check_policies(given, config)
+    if OF_NAMESPACE in given:
+        given[OF_NAMESPACE] = offload_policies.shown(offload_policies.read(given[OF_NAMESPACE]))
     whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
     return {name: whole[name] for name in FIELDS if name in whole}
 

@@ -18,7 +18,6 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
-    MIGRATE_NAMESPACE,
     OFFLOAD,
     TENANT_ADMIN,
     Resource,
@@ -31,7 +30,7 @@ NOT_IMPLEMENTED = 501
 BODY_BYTES_MAX = 16 << 10
 # The right that Pulsar asks for, by the end of a path; at others it is one to read or to write the
 # policy about offloading, or the one that is named here.
-RIGHTS = {"migration": MIGRATE_NAMESPACE, "offload": OFFLOAD}
+RIGHTS = {"offload": OFFLOAD}
 POLICIES = {"shadowTopics": "SHADOW_TOPIC"}
 
 
@@ -92,9 +91,8 @@ NOT_BUILT = (
         NOT_IMPLEMENTED,
         "Other clusters are not built yet: nothing is replicated, and nothing migrates.",
         """
-GET,POST /admin/v2/clusters/{cluster}/migrate
-POST NAMESPACE/migration
-GET,PUT,DELETE TOPIC/shadowTopics
+POST /admin/v2/clusters/{cluster}/migrate
+PUT TOPIC/shadowTopics
 """,
     ),
     Part(
@@ -102,14 +100,8 @@ GET,PUT,DELETE TOPIC/shadowTopics
         NOT_IMPLEMENTED,
         "Offloading is not built yet: all ledgers stay with the bookies.",
         """
-GET,PUT,DELETE NAMESPACE/offloadDeletionLagMs
-GET,POST NAMESPACE/offloadPolicies
-GET,PUT NAMESPACE/offloadThreshold
-GET,PUT NAMESPACE/offloadThresholdInSeconds
-DELETE NAMESPACE/removeOffloadPolicies
 GET NAMESPACE/scanOffloadedLedgers
-GET,PUT TOPIC/offload
-GET,POST,DELETE TOPIC/offloadPolicies
+PUT TOPIC/offload
 """,
     ),
     Part(

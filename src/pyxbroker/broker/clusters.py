@@ -62,6 +62,16 @@ class Clusters:
             raise ClusterNotFound("Cluster does not exist")
         return fields_of(path, found.value)
 
+    async def migration(self, name: str) -> Fields:
+        """The record of a cluster's migration, which only a broker of Apache Pulsar may have
+        written. Raises ClusterNotFound, also where there is none.
+        """
+        path = paths.cluster_policies(name)
+        found = await self._store.get(path) if name in await self.names() else None
+        if found is None:
+            raise ClusterNotFound("Cluster does not exist")
+        return fields_of(path, found.value)
+
     async def create(self, name: str, fields: Fields) -> None:
         """Raises ClusterExists, ClustersLimitReached."""
         path = paths.cluster(name)

@@ -122,6 +122,11 @@ def failure_domain(cluster_name: str, name: str) -> str:
     return f"{failure_domains(cluster_name)}/{name}"
 
 
+def cluster_policies(cluster_name: str) -> str:
+    """The migration of a cluster."""
+    return f"{CLUSTERS}/{cluster_name}/policies"
+
+
 def isolation_policies(cluster_name: str) -> str:
     """One record with all isolation policies of a cluster."""
     return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"

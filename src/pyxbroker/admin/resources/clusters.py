@@ -25,6 +25,7 @@ from pyxbroker.auth.authorization import (
     GET_CLUSTER,
     GET_FAILURE_DOMAIN,
     GET_PEER_CLUSTERS,
+    READ_MIGRATION,
     UPDATE_CLUSTER,
     UPDATE_FAILURE_DOMAIN,
     UPDATE_PEER_CLUSTERS,
@@ -111,6 +112,11 @@ async def get_clusters(request: Request) -> Response:
 async def get_cluster(request: Request) -> Response:
     """Pulsar's ClusterData."""
     return Response.json(await request.app.broker.clusters.record(request.parameters["cluster"]))
+
+
+async def get_migration(request: Request) -> Response:
+    """Pulsar's ClusterPolicies."""
+    return Response.json(await request.app.broker.clusters.migration(request.parameters["cluster"]))
 
 
 async def create(request: Request) -> Response:
@@ -279,6 +285,16 @@ ENDPOINTS = (
         "Where the brokers of a cluster are.",
         Answer("Pulsar's ClusterData.", DATA),
         resource=cluster_of,
+    ),
+    Endpoint(
+        "GET",
+        ONE + "/migrate",
+        get_migration,
+        READ_MIGRATION,
+        "Whether a cluster has migrated, and to which one: what a broker of Apache Pulsar that"
+        " shares the metadata has said.",
+        Answer("Pulsar's ClusterPolicies.", {"type": "object"}),
+        cluster_of,
     ),
     Endpoint(
         "PUT",

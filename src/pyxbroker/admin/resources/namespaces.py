@@ -6,6 +6,7 @@ from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import checked_grants
 from pyxbroker.admin.namespace_record import new, shown
+from pyxbroker.admin.policy_bodies import BOOLEAN
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -25,6 +26,7 @@ from pyxbroker.auth.authorization import (
     DELETE_NAMESPACE,
     GET_BUNDLE,
     LIST_NAMESPACES,
+    MIGRATE_NAMESPACE,
     READ_ALLOW_CLUSTERS,
     READ_POLICIES,
     READ_REPLICATION,
@@ -44,6 +46,7 @@ ONE = PATH + "/{namespace}"
 REPLICATION = "replication_clusters"
 ALLOWED = "allowed_clusters"
 PROPERTIES = "properties"
+MIGRATED = "migrated"
 CLUSTERS_MAX = 1_000
 POLICIES_BYTES_MAX = 384 << 10  # to read more takes the loop too long
 NAMES_BYTES_MAX = 64 << 10
@@ -145,6 +148,14 @@ async def set_field(request: Request, field: str, value: object) -> None:
         fields[field] = value
 
     await change_record(request, change)
+
+
+async def set_migrated(request: Request) -> Response:
+    """Says that a namespace has not migrated. Refuses that it has."""
+    if BOOLEAN.read(await read_json(request)):
+        raise HttpError(501, "Other clusters are not built yet: no namespace migrates.")
+    await set_field(request, MIGRATED, False)
+    return Response.empty()
 
 
 # --- properties -------------------------------------------------------------------------------
@@ -375,6 +386,20 @@ ENDPOINTS = (
         "How the topics of a namespace are divided among brokers.",
         Answer("Pulsar's BundlesData.", BUNDLES_DATA),
         namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/migration",
+        set_migrated,
+        MIGRATE_NAMESPACE,
+        "Says that a namespace has not migrated to another cluster; that it has is refused.",
+        resource=namespace_name_of,
+        content=Content(
+            "Whether it has.",
+            {"application/json": BOOLEAN.schema},
+            required=True,
+            bytes_max=NAMES_BYTES_MAX,
+        ),
     ),
     Endpoint(
         "GET",

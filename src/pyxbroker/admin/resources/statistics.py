@@ -54,15 +54,23 @@ async def get_partitioned_stats(request: Request) -> Response:
     together = Together()
     answer: Json = {}
     found: dict[str, Json] = {}
+    has_partitions = False
     async with _place(request, name, indexes, STATS):
         try:
             async for partition, one in _of_each(request, name, indexes, STATS):
+                has_partitions = True
                 await together.add(one)
                 if is_each_told:
                     found[partition] = one
                 else:
                     # Its producers are told at the end.
                     await statistics.forget(one | {"publishers": []})
+            if not has_partitions:
+                # Pulsar names the partitioned topic itself where it has no partition to name.
+                nothing = statistics.without_partitions(is_persistent=name.is_persistent)
+                await together.add(nothing)
+                if is_each_told:
+                    found[str(name)] = nothing
             answer = await together.end()
             answer["metadata"] = metadata
             answer["partitions"] = found

@@ -1,5 +1,8 @@
 """/admin/v2/{domain}/.../replication: the clusters of a topic, which are its own one alone: a topic
 may say so, and nothing else, for this broker does not replicate.
+
+.../shadowTopics: a broker of Apache Pulsar on the same metadata may have set some. To set them here
+is refused (not_built.py).
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ NOT_GLOBAL = (
 )
 READ = Right(Scope.TOPIC_POLICY, "READ REPLICATION", (TENANT_ADMIN,))
 WRITE = Right(Scope.TOPIC_POLICY, "WRITE REPLICATION", (TENANT_ADMIN,))
+SHADOWS = "shadowTopics"
+READ_SHADOWS = Right(Scope.TOPIC_POLICY, "READ SHADOW_TOPIC", (TENANT_ADMIN,))
+WRITE_SHADOWS = Right(Scope.TOPIC_POLICY, "WRITE SHADOW_TOPIC", (TENANT_ADMIN,))
 
 
 async def get_topic_replication(request: Request) -> Response:
@@ -73,6 +79,18 @@ async def remove_topic_replication(request: Request) -> Response:
     return await change_topic(request, lambda fields: set_at(fields, (FIELD,), None))
 
 
+async def get_shadow_topics(request: Request) -> Response:
+    """The shadow topics that a topic names."""
+    name = await checked_topic(request)
+    found = (await topic_fields(request, name)).get(SHADOWS)
+    return Response.json(found) if found else Response.empty()
+
+
+async def remove_shadow_topics(request: Request) -> Response:
+    """Removes the shadow topics that a topic names."""
+    return await change_topic(request, lambda fields: set_at(fields, (SHADOWS,), None))
+
+
 ENDPOINTS = (
     Endpoint(
         "GET",
@@ -100,6 +118,25 @@ ENDPOINTS = (
         remove_topic_replication,
         WRITE,
         "Removes a topic's policy that says to which clusters it is replicated.",
+        resource=topic_of,
+        query=(IS_GLOBAL,),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + SHADOWS,
+        get_shadow_topics,
+        READ_SHADOWS,
+        "Tells which shadow topics a topic has.",
+        Answer("Their names; 204 when they are not set.", STRINGS),
+        topic_of,
+        (IS_GLOBAL,),
+    ),
+    Endpoint(
+        "DELETE",
+        TOPIC + SHADOWS,
+        remove_shadow_topics,
+        WRITE_SHADOWS,
+        "Removes a topic's policy that says which shadow topics it has.",
         resource=topic_of,
         query=(IS_GLOBAL,),
     ),

@@ -36,6 +36,15 @@ NO_COMPACTION = {
     "lastCompactionFailedTimestamp": 0,
     "lastCompactionDurationTimeInMills": 0,
 }
+NO_OFFLOADING_AND_NO_TRANSACTIONS = {
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+}
 LIMITS = ("SubscriptionLimit", "TopicLimit", "BrokerLimit")
 THROTTLED = {
     f"dispatchThrottled{what}EventsBy{limit}": 0 for limit in LIMITS for what in ("Msg", "Bytes")
@@ -99,6 +108,43 @@ async def topic_statistics(
     except BaseException:
         await forget(answer)
         raise
+
+
+def without_partitions(*, is_persistent: bool) -> Json:
+    """Statistics of a partitioned topic none of whose partitions exists: every field that
+    partitions have together, each of them zero or empty.
+    """
+    answer: Json = {
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "bytesInCounter": 0,
+        "msgInCounter": 0,
+        "systemTopicBytesInCounter": 0,
+        "bytesOutCounter": 0,
+        "msgOutCounter": 0,
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": 0.0,
+        "msgChunkPublished": False,
+        "storageSize": 0,
+        "backlogSize": 0,
+        "backlogQuotaLimitSize": 0,
+        "backlogQuotaLimitTime": 0,
+        "oldestBacklogMessageAgeSeconds": 0,
+        "publishRateLimitedTimes": 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
+        **NO_OFFLOADING_AND_NO_TRANSACTIONS,
+        "publishers": [],
+        "waitingPublishers": 0,
+        "subscriptions": {},
+        "replication": {},
+        **dict.fromkeys(DELETED_AND_DELAYED, 0),
+        "compaction": dict(NO_COMPACTION),
+        "topicCreationTimeStamp": 0,
+        "lastPublishTimeStamp": 0,
+    }
+    return answer if is_persistent else answer | {"msgDropRate": 0.0}
 
 
 async def forget(answer: Json) -> None:
@@ -228,15 +274,7 @@ async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -
             earliest = min((each for each in times if each > 0), default=-1)
     found["publishRateLimitedTimes"] = topic.publish_rate_limited
     found["earliestMsgPublishTimeInBacklogs"] = earliest
-    return found | {
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
-    }
+    return found | NO_OFFLOADING_AND_NO_TRANSACTIONS
 
 
 async def _sums_of(subscriptions: dict[str, Json], names: Sequence[str], slices: Slices) -> Json:
