@@ -626,10 +626,15 @@ def _error_name(code: int) -> str:
 
 def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
     name = _error_name(code)
+    found: TopicMissing | Refused
     if name in _NOT_THERE:
-        return TopicMissing(f"there is no topic {topic}: {message}")
-    what = f"the broker refused {topic}" if topic else "the broker refused"
-    return Refused(f"{what} ({name}): {message}{_advice(name)}", name in _NOT_READY, name)
+        found = TopicMissing(f"there is no topic {topic}: {message}")
+    else:
+        what = f"the broker refused {topic}" if topic else "the broker refused"
+        sentence = f"{what} ({name}): {message.rstrip('.')}{_advice(name)}"
+        found = Refused(sentence, name in _NOT_READY, name)
+    found.words = message
+    return found
 
 
 def _advice(error: str) -> str:
