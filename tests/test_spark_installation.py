@@ -145,10 +145,10 @@ def test_java_that_is_missing_or_old_is_told(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "needs Java 17 or newer, and there is no java in PATH" in installation.java_trouble()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert f"{tmp_path}/home/bin/java cannot be started" in installation.java_trouble()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert f"{tmp_path}/jdk/bin/java cannot be started" in installation.java_trouble()
     for version, trouble in (("1.8.0_292", "is Java 8."), ("11.0.2", "is Java 11."), ("17", "")):
-        program("home/bin/java", f'openjdk version "{version}"', to=2)
+        program("jdk/bin/java", f'openjdk version "{version}"', to=2)
         told = installation.java_trouble()
         assert trouble in told and bool(told) is bool(trouble)
 
