@@ -631,8 +631,9 @@ def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
         found = TopicMissing(f"there is no topic {topic}: {message}")
     else:
         what = f"the broker refused {topic}" if topic else "the broker refused"
-        sentence = f"{what} ({name}): {message.rstrip('.')}{_advice(name)}"
-        found = Refused(sentence, name in _NOT_READY, name)
+        advice = _advice(name)
+        said = message.rstrip(".") if advice else message
+        found = Refused(f"{what} ({name}): {said}{advice}", name in _NOT_READY, name)
     found.words = message
     return found
 
