@@ -626,6 +626,7 @@ def _error_name(code: int) -> str:
 
 def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
     name = _error_name(code)
+    message = " ".join(message.split())  # Apache's has schemas of many lines
     found: TopicMissing | Refused
     if name in _NOT_THERE:
         found = TopicMissing(f"there is no topic {topic}: {message}")
