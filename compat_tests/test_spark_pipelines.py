@@ -212,6 +212,10 @@ def test_a_replay_keeps_the_order_and_tells_where_messages_are_from(
     done = jobs.run(*("archive", *source, "--topic", topic, "--to", str(archive), "--until-now"))
     assert said(done) == "archive: all that was there is done: 2,500 messages archived"
 
+    done = jobs.run("replay", *source, "--from", str(archive), "--topic", f"{topic}-nosuch")
+    assert done.status == 2
+    assert said(done).endswith(f"has no topic {topic}-nosuch; it has {topic}.")
+
     again = f"{topic}-again"
     replay = (*source, "--from", str(archive), "--slice", "20", "--since", "2020-01-01")
     checkpoint = ("--checkpoint", str(tmp_path / "replayed"))
@@ -321,6 +325,9 @@ def test_windows_are_told_once_when_they_are_complete(
         *("--window", "1 minute", "--watermark", "10 seconds", "--until-now"),
         *("--checkpoint", str(tmp_path / "checkpoint")),
     )
+    done = jobs.run("aggregate", *options, "--where", "nosuch > 0")
+    assert done.status == 2
+    assert "with name `nosuch` cannot be resolved" in said(done), done.err
     done = jobs.run("aggregate", *options)
     assert done.status == 0, done.err
     assert said(done).endswith("all that was there is done: 5 messages aggregated")
@@ -387,6 +394,46 @@ def rows_of(text: str) -> dict[str, dict[str, list[str]]]:
         cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
         found[section.partition("</h2>")[0]] = {first: rest for first, *rest in cells}
     return found
+
+
+JOB = """\
+import sys
+from pyspark.sql import SparkSession
+from pyxbroker.spark import register
+
+url, topic = sys.argv[1:3]
+builder = SparkSession.builder.master("local[2]")
+for name, value in (each.split("=", 1) for each in sys.argv[3:]):
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+register(spark)
+rows = spark.createDataFrame([("apple",), ("pear",)], "value string")
+options = {"service.url": url, "topic": topic}
+rows.write.format("pulsar").options(**options).mode("append").save()
+print(spark.read.format("pulsar").options(**options).load().count())
+"""
+
+
+def test_a_job_in_an_environment_that_is_not_active_finds_its_packages(
+    broker: Broker, topic: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The first python3 of PATH, which Spark would take for its workers, has none of them."""
+    bare = tmp_path / "bin" / "python3"
+    bare.parent.mkdir()
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    environment = environment | {"PATH": f"{bare.parent}:{environment['PATH']}"}
+    del environment["PYSPARK_PYTHON"]
+    program = tmp_path / "job.py"
+    program.write_text(JOB)
+    settings = [f"{name}={value}" for name, value in settings_of(tmp_path).items()]
+    line = [sys.executable, str(program), broker.url, topic, *settings]
+    done = Running.start(line, environment).wait()
+    assert (done.status, done.out.strip()) == (0, "2"), done.err
+    # One that was chosen is not replaced.
+    done = Running.start(line, environment | {"PYSPARK_PYTHON": str(bare)}).wait()
+    assert done.status == 1
+    assert f"workers run {bare}, which does not have pyxbroker" in done.err.splitlines()[-1]
 
 
 def test_an_archive_of_decoded_records_and_what_spark_does_not_have_are_told(

@@ -54,6 +54,34 @@ def test_a_topic_that_nobody_uses_is_deleted_with_all_it_has(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
+def test_the_error_for_a_topic_says_that_it_was_deleted_as_inactive(tmp_path: Path) -> None:
+    """Not that clients may not create it, which is another reason."""
+
+    async def why(broker: Broker, create: bool = False) -> str:
+        with pytest.raises(TopicNotFound) as error:
+            await broker.topics.get(TopicName.get(TOPIC), create)
+        return str(error.value)
+
+    async def scenario(broker: Broker) -> None:
+        plain = f"Topic {TOPIC} does not exist."
+        assert await why(broker) == plain
+        await broker.publish(b"one")
+        await broker.topics.delete_inactive()
+        gone = await why(broker)
+        assert gone.startswith(f"Topic {TOPIC} does not exist: the broker deleted it as inactive")
+        assert all(reason in gone for reason in ("no client", "no subscription", "no retention"))
+        # A topic that was created again and deleted by an operator has no such reason.
+        await broker.publish(b"two")
+        await broker.topics.delete(await broker.topic())
+        assert await why(broker) == plain
+        await set_policies(broker, autoTopicCreationOverride={"allowAutoTopicCreation": False})
+        refused = f"{plain[:-1]}, and it may not be created by a client (allowAutoTopicCreation)."
+        assert await why(broker, create=True) == refused
+        assert await why(broker) == plain
+
+    run(tmp_path, scenario)
+
+
 def test_producers_consumers_readers_and_subscriptions_keep_a_topic(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -22,9 +22,10 @@ from pyxbroker.spark.pipelines.audit import Difference, _renamed
 from pyxbroker.spark.pipelines.job import explain
 from pyxbroker.spark.pipelines.page import Page, size
 from pyxbroker.spark.pipelines.progress import LOG_INTERVAL_S, Progress
+from pyxbroker.spark.pipelines.reasons import plain_reason
 from pyxbroker.spark.pipelines.replay import Bucket, Checkpoint, Slice, cut
 from pyxbroker.spark.pipelines.streams import duration
-from pyxbroker.spark.pipelines.topic_stats import Look, compared
+from pyxbroker.spark.pipelines.topic_stats import Backlog, Look, TopicStats, compared, summed
 
 NOBODY = "pulsar://127.0.0.1:1"
 
@@ -168,6 +169,12 @@ def test_errors_of_python_workers_are_told_by_their_own_sentence() -> None:
     assert explain(ValueError("a bug")) is None
 
 
+def test_an_error_of_sparks_analysis_is_told_without_its_class_and_state() -> None:
+    told = "[UNRESOLVED_COLUMN.X] `nosuch` cannot be resolved. SQLSTATE: 42703; line 1\n'Filter"
+    assert plain_reason(Exception(told)) == "`nosuch` cannot be resolved"
+    assert plain_reason(Exception("")) == "Exception"
+
+
 # --- progress -------------------------------------------------------------------------------------
 
 
@@ -287,9 +294,16 @@ def test_pages_show_what_strangers_named_as_text() -> None:
         assert word not in text.replace("<html lang", "").replace("<head><meta", "")
     assert "<td>1,234</td><td>0.50</td><td></td>" in text
     plotted = re.findall(r"<svg.*?</svg>", text, re.S)
-    assert len(plotted) == 4
+    assert len(plotted) == 2, "without rows nothing is drawn"
     for each in plotted:
         ElementTree.fromstring(each)
+
+
+def test_a_table_without_rows_says_why() -> None:
+    page = Page("title", "about")
+    page.table(("topic",), [], "No message has a key.")
+    text = page.html()
+    assert "<p>No message has a key.</p>" in text and "<table>" not in text
 
 
 def test_bytes_are_told_as_people_read_them() -> None:
@@ -319,3 +333,19 @@ def test_what_grows_between_two_looks_is_a_rate() -> None:
     wrong = Look(20, {"t": {"subscriptions": json.loads("{}")}}, {"t": {}})
     with pytest.raises(PulsarSparkError, match="are no statistics of topics"):
         compared(look_of(10, 0, 0), wrong)
+
+
+def test_partitions_are_summed_as_their_topic() -> None:
+    def partition(topic: str, subscriptions: tuple[str, ...]) -> TopicStats:
+        backlogs = [Backlog(topic, each, 2, 10, 1.5, 0.5, 3) for each in subscriptions]
+        return TopicStats(topic, 4.0, 40.0, 2.0, 100, 1, 2, backlogs)
+
+    whole = "persistent://public/default/t"
+    alone = partition("persistent://public/default/u", ())
+    parts = [partition(f"{whole}-partition-{n}", ("a", "b")[n:]) for n in range(2)]
+    found, other = summed([*parts, alone])
+    assert other == alone
+    assert found == TopicStats(
+        *(whole, 8.0, 80.0, 4.0, 200, 2, 2),
+        [Backlog(whole, "a", 2, 10, 1.5, 0.5, 3), Backlog(whole, "b", 2, 20, 3.0, 1.0, 6)],
+    )

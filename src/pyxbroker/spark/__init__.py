@@ -18,11 +18,20 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `pulsar` known to a session, and lets filters through to it."""
+    """Make the format `pulsar` known to a session, and let filters through to it.
+
+    Where workers are on this machine and nothing says which Python they run, they run this one.
+    Raises WrongInstallation if this Python or the workers' lacks what the connector needs.
+    """
+    from pyxbroker.spark.installation import check_libraries, use_this_python
+
+    check_libraries()
     from pyspark.sql.datasource import DataSourceReader
 
     from pyxbroker.spark.source import PulsarDataSource
 
+    if hasattr(spark, "_sc"):  # a session of Spark Connect has no context
+        use_this_python(spark.sparkContext)
     if hasattr(DataSourceReader, "pushFilters"):  # from Spark 4.1 on
         # Where this is off, Spark refuses a source that takes filters. Others do not notice.
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -626,10 +626,17 @@ def _error_name(code: int) -> str:
 
 def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
     name = _error_name(code)
+    message = " ".join(message.split())  # Apache's has schemas of many lines
+    found: TopicMissing | Refused
     if name in _NOT_THERE:
-        return TopicMissing(f"there is no topic {topic}: {message}")
-    what = f"the broker refused {topic}" if topic else "the broker refused"
-    return Refused(f"{what} ({name}): {message}{_advice(name)}", name in _NOT_READY, name)
+        found = TopicMissing(f"there is no topic {topic}: {message}")
+    else:
+        what = f"the broker refused {topic}" if topic else "the broker refused"
+        advice = _advice(name)
+        said = message.rstrip(".") if advice else message
+        found = Refused(f"{what} ({name}): {said}{advice}", name in _NOT_READY, name)
+    found.words = message
+    return found
 
 
 def _advice(error: str) -> str:

@@ -12,18 +12,26 @@ import base64
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeVar
 
 from pyxbroker import _native
 from pyxbroker.base import compression
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster, closed_on_error
-from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, WrongOption
+from pyxbroker.spark.errors import (
+    NotReachable,
+    PulsarSparkError,
+    Refused,
+    TopicMissing,
+    WrongOption,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.receipts import send_timeout_s
 from pyxbroker.spark.records import NUMBERS
+from pyxbroker.spark.topics import name_of
 from pyxbroker.spark.values import AVRO, JSON
 
 T = TypeVar("T")
@@ -214,6 +222,24 @@ class _Connection(BrokerConnection):
         if answer.type == pb.BaseCommand.SEND_ERROR:
             raise PulsarSparkError(f"a message was not acknowledged: {answer.send_error.message}")
         raise NotReachable(f"the broker at {self.url} gave the topic away.")
+
+
+def refusal_of(options: Options, topic: str, schema: tuple[str, str] | None) -> str:
+    """Return why the broker refuses a producer, in the broker's words; empty: it does not.
+
+    The official client tells the name of an error only.
+    """
+    name = name_of(topic)
+    try:
+        with cluster_of(options) as cluster:
+            if not name.is_partitioned and cluster.any_broker().partitions(str(name)):
+                name = name.partition(0)
+            connection = cluster.connect(str(name), _Connection)
+            with closing(connection):
+                connection.open_producer(str(name), "", False, _schema_of(schema))
+    except PulsarSparkError as error:
+        return error.words if isinstance(error, Refused | TopicMissing) else ""
+    return ""
 
 
 def _schema_of(described: tuple[str, str] | None) -> Any:

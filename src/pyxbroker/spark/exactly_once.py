@@ -208,7 +208,7 @@ class ExactlyOnce:
                         raise
                 time.sleep(RETRY_S)
 
-        return tell_trouble(self._options, topic, make)
+        return tell_trouble(self._options, topic, make, self._described)
 
     # --- whether there is deduplication ---------------------------------------------------------
 

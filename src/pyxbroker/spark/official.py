@@ -64,14 +64,22 @@ def tell_schema(
         cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
 
 
-def tell_trouble(options: Options, topic: str, do: Callable[[], T]) -> T:
-    """What `do` returns; its PulsarException becomes a PulsarSparkError."""
+def tell_trouble(
+    options: Options,
+    topic: str,
+    do: Callable[[], T],
+    described: tuple[str, str] | None = None,
+) -> T:
+    """What `do` returns; its PulsarException becomes a PulsarSparkError.
+
+    described: the schema of the producer that `do` opens.
+    """
     import pulsar
 
     try:
         return do()
     except pulsar.PulsarException as error:
-        reason = reason_of(options, topic, error)
+        reason = reason_of(options, topic, error, described)
         raise PulsarSparkError(f"{topic} cannot be written: {reason}.") from error
 
 
@@ -91,12 +99,21 @@ def let_go(client: Any, is_done: bool) -> None:
     client.shutdown()
 
 
-def reason_of(options: Options, topic: str, error: object) -> str:
+def reason_of(
+    options: Options, topic: str, error: object, described: tuple[str, str] | None = None
+) -> str:
     """Why the client says no, an exception or a Result.
+
+    A broker that refused a producer is asked for its words, which the client only logs.
 
     Where it says that nobody answered in time, brokers are asked anew: it says so of a token that
     expired, and of a right that was taken away, too, as it tries on until the time is over.
     """
+    if word_of(error) in REFUSALS:
+        from pyxbroker.spark.entry_producer import refusal_of
+
+        words = refusal_of(options, topic, described).rstrip(".")
+        return f"{sentence_of(error)}: {words}" if words else sentence_of(error)
     if word_of(error) != SILENCE:
         return sentence_of(error)
     import pulsar
@@ -117,6 +134,8 @@ def reason_of(options: Options, topic: str, error: object) -> str:
 
 
 SILENCE = "timeout"
+REFUSALS = ("incompatibleschema", "topicnotfound")
+"""Of a producer, for reasons that differ from case to case."""
 
 
 def word_of(error: object) -> str:

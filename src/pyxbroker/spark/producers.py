@@ -95,7 +95,10 @@ class AtLeastOnce:
         topic = Topic(partitions, router_of(self._options, random.randrange(1 << 16)))
         settings = producer_settings(self._options, self._schema) | {"message_router": topic.route}
         topic.producer = tell_trouble(
-            self._options, name, lambda: self._client.create_producer(full, **settings)
+            self._options,
+            name,
+            lambda: self._client.create_producer(full, **settings),
+            self._described,
         )
         tell_schema(self._options, self._client, full, self._described)
         self._made[name] = topic

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pyxbroker.spark.errors import PulsarSparkError, WrongOption
+from pyxbroker.spark.errors import PulsarSparkError, WrongOption, without_traceback
 from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Messages
@@ -92,6 +92,7 @@ class PulsarWriter(DataSourceArrowWriter):
         check_broker(options)
         self._options = options
 
+    @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_at_least_once(self._options, self._messages, iterator)
 
@@ -123,6 +124,7 @@ class PulsarStreamWriter(StreamWriter):
         self._options = options
         self._schema = schema
 
+    @without_traceback()
     def write(self, iterator: Iterator[Any]) -> Written:
         if ArrowWriter is None:
             iterator = batches_of(iterator, self._schema)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pyxbroker.spark.columns import Columns
-from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.errors import PulsarSparkError, without_traceback
 from pyxbroker.spark.filters import Place
 from pyxbroker.spark.options import BATCH, SINK, STREAM, Options, check_names
 from pyxbroker.spark.plan import (
@@ -45,22 +45,27 @@ class PulsarDataSource(DataSource):
     def name(cls) -> str:
         return "pulsar"
 
+    @without_traceback()
     def schema(self) -> StructType:
         check_names(self.options)
         return Columns.asked(self._values, self._asked_columns()).schema()
 
+    @without_traceback()
     def reader(self, schema: StructType) -> PulsarReader:
         options = Options(BATCH, self.options)
         return PulsarReader(options, self._columns_of(schema, options))
 
+    @without_traceback()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = Options(STREAM, self.options)
         return PulsarStreamReader(options, self._columns_of(schema, options))
 
+    @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> PulsarWriter:
         _refuse_overwriting(overwrite)
         return PulsarWriter(Options(SINK, self.options), schema)
 
+    @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwriting(overwrite)
         made: DataSourceStreamWriter = PulsarStreamWriter(Options(SINK, self.options), schema)
@@ -108,12 +113,14 @@ class PulsarReader(DataSourceReader):
         self._columns = columns
         self._place = Place()
 
+    @without_traceback()
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Looks where messages can be, and gives all filters back: Spark says which pass."""
         for each in filters:
             self._place.add(each)
         return filters
 
+    @without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
         ends = ends_of(self._options)
         begins = without_lost(self._options, starts_of(self._options, ends), ends)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyxbroker.spark.admission import admitted
 from pyxbroker.spark.columns import Columns
-from pyxbroker.spark.errors import TopicMissing, WrongOption
+from pyxbroker.spark.errors import TopicMissing, WrongOption, without_traceback
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import (
     Ends,
@@ -90,6 +90,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if bounds and ReadAllAvailable is None:
             raise WrongOption(f"{bounds[0]} needs PySpark 4.2 or newer.")
 
+    @without_traceback()
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
@@ -97,10 +98,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = write_offset(begins, origins=origins_of(begins, ends))
         return self._planned
 
+    @without_traceback()
     def commit(self, end: dict[str, str]) -> None:
         """A batch is done: what it had need not be kept for this query any more."""
         self._hold(read_offset(end))
 
+    @without_traceback()
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
     ) -> dict[str, str]:
@@ -189,6 +192,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest[topic] = max(end, begin, key=_key)
         return latest
 
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         # What may be missing is looked at by what is asked next.
         self._until = {topic: each.last for topic, each in self._ends(None).items()}
@@ -203,6 +207,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(rows_max)
         return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
 
+    @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         self._planned = end
         begins, stops, appeared = read_offset(start), read_offset(end), read_begins(end)

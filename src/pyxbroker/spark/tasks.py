@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from pyxbroker.spark.columns import Columns
+from pyxbroker.spark.errors import without_traceback
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.range_reader import RangeReader
@@ -30,8 +31,9 @@ def read_partition(
     """The record batches of a task."""
     if not isinstance(partition, RangePartition):
         return  # Spark makes one of its own where there is nothing to read
-    reader = RangeReader(options, partition.range, columns)
-    try:
-        yield from columns.record_batches(partition.range.topic, reader, reader.definition)
-    finally:
-        reader.close()
+    with without_traceback():
+        reader = RangeReader(options, partition.range, columns)
+        try:
+            yield from columns.record_batches(partition.range.topic, reader, reader.definition)
+        finally:
+            reader.close()

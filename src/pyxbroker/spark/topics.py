@@ -84,7 +84,10 @@ def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
     names = [TopicName.get(each) for each in broker.topics(namespace)]
     found = [str(name) for name in names if not name.is_system and _matches(expression, name)]
     if not found:
-        raise TopicMissing(f"no topic of {namespace} matches {expression.pattern!r}.")
+        raise TopicMissing(
+            f"no topic of {namespace} matches {expression.pattern!r}. Brokers delete a topic that"
+            " no client uses, unless a subscription or retention keeps it."
+        )
     return found
 
 

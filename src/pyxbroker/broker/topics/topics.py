@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
+DELETED_MAX = 1_000  # deleted topics whose names are kept in memory for the error message
 UNUSED_MAX = 10_000  # non-persistent topics that nobody uses any more and that stay open
 CLOSING_MAX = 128  # topics at a time, when the broker stops: a turn closes no more
 UNLIMITED = nullcontext()
@@ -116,6 +117,7 @@ class Topics:
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         # Non-persistent topics that nobody may use any more, who was left last comes last.
         self._unused: OrderedDict[NonPersistentTopic, None] = OrderedDict()
+        self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
         self._limit_loading()
         self.partitioned = PartitionedTopics(config, store, self.cache, self)
@@ -224,10 +226,15 @@ class Topics:
         may_create = await self.partitioned.check_name(
             name, create and policies.auto_topic_creation.allowed
         )
-        return await self._load(name, create and may_create)
+        is_forbidden = create and not may_create
+        return await self._load(name, create and may_create, is_forbidden=is_forbidden)
 
     async def _load(
-        self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
+        self,
+        name: TopicName,
+        create: bool,
+        properties: Mapping[str, str] = NONE,
+        is_forbidden: bool = False,
     ) -> Topic:
         """Its policies were asked for: that may have opened topics itself, and who waits for it
         must not hold one of those places.
@@ -248,7 +255,7 @@ class Topics:
                 # The namespace was being deleted a moment ago, and stays after all.
                 raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
-                return self._load_non_persistent(name, create, policies)
+                return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
 
             async def missing() -> int:
@@ -257,7 +264,7 @@ class Topics:
             async with self.room(name, policies, missing):
                 managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
-            raise _not_found(name)
+            raise self._not_found(name, is_forbidden)
         made = create and managed_ledger.version == 0
         # Within one broker, a lock of the name keeps both from being made.
         if made and not name.is_partitioned and self._store.is_shared:
@@ -295,6 +302,9 @@ class Topics:
 
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
+        if self._deleted_as_inactive:
+            for name in self._and_whole(topic.name):
+                self._deleted_as_inactive.pop(name, None)
         self._policies.follow(topic.name.namespace, topic)
         if self._records is not None and topic.name.is_change_events:
             assert isinstance(topic, PersistentTopic)
@@ -350,9 +360,11 @@ class Topics:
             return UNLIMITED
         return self._counts.room(name, policies.topics_max, missing, partitions)
 
-    def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
+    def _load_non_persistent(
+        self, name: TopicName, create: bool, policies: Policies, is_forbidden: bool
+    ) -> Topic:
         if not create:
-            raise _not_found(name)
+            raise self._not_found(name, is_forbidden)
         topic = NonPersistentTopic(name, self._turn, policies, self.broker_limits)
         topic.on_left = self._note_left
         self._add(topic)
@@ -641,7 +653,7 @@ class Topics:
         if count == 0:
             await (await self.get(name, create=False)).delete_subscription(subscription, force)
             return
-        missing: PulsarError = _not_found(name.partition(0))
+        missing: PulsarError = self._not_found(name.partition(0))
         is_found = False
         slices = Slices()
         for index in await self.partitioned.existing(name, count):
@@ -725,7 +737,16 @@ class Topics:
         if policies.inactive_topics.delete and not topic.fenced and topic.is_inactive(policies):
             await self.delete(topic)
             log.info("deleted, since nobody uses it", topic=topic.name)
+            for name in self._and_whole(topic.name):
+                self._deleted_as_inactive[name] = None
+            while len(self._deleted_as_inactive) > DELETED_MAX:
+                del self._deleted_as_inactive[next(iter(self._deleted_as_inactive))]
             await self._forget_partitions(topic.name)
+
+    @staticmethod
+    def _and_whole(name: TopicName) -> set[TopicName]:
+        """Return the name, and for a partition also the name of its partitioned topic."""
+        return {name, TopicName.get(name.partitioned_topic_name)}
 
     async def _forget_partitions(self, name: TopicName) -> None:
         """Deletes the number of partitions when the last partition was deleted."""
@@ -739,6 +760,24 @@ class Topics:
             await self.partitioned.forget_unused(whole)
         except (PulsarError, MetadataError) as error:
             log.warning("the number of partitions was not deleted", topic=whole, error=error)
+
+    def _not_found(self, name: TopicName, is_forbidden: bool = False) -> TopicNotFound:
+        """Return the error for a topic that does not exist.
+
+        is_forbidden: the client asked for the topic to be created, and policies forbid that.
+        """
+        if name in self._deleted_as_inactive:
+            return TopicNotFound(
+                f"Topic {name} does not exist: the broker deleted it as inactive, because no client"
+                " used it, no subscription had messages left to receive, and no retention policy"
+                " kept it any longer. Set a retention policy, or create a subscription first."
+            )
+        if is_forbidden:
+            return TopicNotFound(
+                f"Topic {name} does not exist, and it may not be created by a client"
+                " (allowAutoTopicCreation)."
+            )
+        return TopicNotFound(f"Topic {name} does not exist.")
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
@@ -762,10 +801,3 @@ class Topics:
             [error] = await asyncio.gather(topic.close(), return_exceptions=True)
             if error is not None:
                 log.error("a topic was not closed cleanly", topic=topic.name, error=error)
-
-
-def _not_found(name: TopicName) -> TopicNotFound:
-    return TopicNotFound(
-        f"Topic {name} does not exist, and it may not be created by a client"
-        " (allowAutoTopicCreation)."
-    )

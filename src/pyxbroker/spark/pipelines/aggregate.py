@@ -25,6 +25,7 @@ from pyxbroker.spark.pipelines.arguments import (
     topic_name,
 )
 from pyxbroker.spark.pipelines.job import Job
+from pyxbroker.spark.pipelines.reasons import plain_reason
 from pyxbroker.spark.pipelines.streams import add_stream, duration, run_stream
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def _messages(rows: DataFrame, given: Namespace) -> DataFrame:
     try:
         return _windows(rows, given)
     except AnalysisException as error:
-        first = str(error).strip().splitlines()[0]
-        raise WrongOption(f"Spark cannot make sense of the expressions: {first}") from error
+        given_as = "--fields, --where, --time, --group-by or --select"
+        raise WrongOption(
+            f"Spark cannot use the SQL of {given_as}: {plain_reason(error)}"
+        ) from error
 
 
 def _windows(rows: DataFrame, given: Namespace) -> DataFrame:

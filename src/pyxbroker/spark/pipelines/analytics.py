@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.command_line import Parser
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import PulsarSparkError, WrongOption
 from pyxbroker.spark.options import BATCH, Options
 from pyxbroker.spark.pipelines import plots, topic_stats
@@ -46,6 +47,11 @@ Example:
 """
 
 ALL = "public/default/.*"
+NO_MESSAGES = (
+    "No messages are stored from --start on. Pulsar deletes those that every subscription has"
+    " acknowledged, and those of a topic without subscriptions, unless retention keeps them."
+)
+NO_SUBSCRIPTIONS = "None of these topics has a subscription, so there is no backlog."
 SHOWN_MAX = 50
 PLOTTED_MAX = 20
 
@@ -76,15 +82,19 @@ def command(arguments: Sequence[str]) -> None:
 
 def _look(job: Job, source: dict[str, str], topics: list[str]) -> Findings:
     options, tell = Options(BATCH, source), job.progress.show
+    # Who names a partition wants to see partitions.
+    is_summed = not any(TopicName.get(each).is_partitioned for each in job.given.topic)
     first = topic_stats.look(options, topics, tell)
     with job.session() as spark:
         with watch_tasks(job, spark, "reading messages"):
-            messages = look_at_messages(spark, source)
+            messages = look_at_messages(spark, source, is_summed)
         while (left := first.at_s + job.given.watch - time.monotonic()) > 0:
             tell(f"waiting {left:.0f} s, to see what grows")
             time.sleep(min(1.0, left))
         second = topic_stats.look(options, topics, tell)
     compared = topic_stats.compared(first, second)
+    if is_summed:
+        compared = topic_stats.summed(compared)
     return Findings(compared, messages, second.at_s - first.at_s)
 
 
@@ -184,6 +194,7 @@ def _backlogs(page: Page, topics: list[TopicStats]) -> None:
             )
             for each in backlogs[:SHOWN_MAX]
         ],
+        NO_SUBSCRIPTIONS,
     )
     _tell_left(page, len(backlogs))
 
@@ -191,6 +202,8 @@ def _backlogs(page: Page, topics: list[TopicStats]) -> None:
 def _over_time(page: Page, found: MessageStats) -> None:
     page.section("When messages were published", "Of those that are kept; times are in UTC.")
     page.plot(plots.columns(found.over_time, "messages"))
+    if not found.over_time:
+        page.note(NO_MESSAGES)
 
 
 def _keys(page: Page, found: MessageStats) -> None:
@@ -202,6 +215,8 @@ def _keys(page: Page, found: MessageStats) -> None:
     )
     rows = [(f"{each.key} · {_name(each.topic)}", each.messages) for each in found.top_keys]
     page.plot(plots.bars(rows[:PLOTTED_MAX], "messages"))
+    if found.messages and not rows:
+        page.note("No message has a key.")
     page.table(
         (
             "topic",
@@ -219,6 +234,7 @@ def _keys(page: Page, found: MessageStats) -> None:
             )
             for each in sorted(found.topics, key=lambda each: -each.top_share)[:SHOWN_MAX]
         ],
+        NO_MESSAGES,
     )
     _tell_left(page, len(found.topics))
 
@@ -235,6 +251,7 @@ def _sizes(page: Page, found: MessageStats) -> None:
             )
             for each in sorted(found.topics, key=lambda each: -each.bytes)[:SHOWN_MAX]
         ],
+        NO_MESSAGES,
     )
     _tell_left(page, len(found.topics))
 
@@ -247,6 +264,8 @@ def _latencies(page: Page, found: MessageStats) -> None:
         " told by themselves: a clock is wrong.",
     )
     page.plot(plots.columns([(_span(ms / 1000), n) for ms, n in found.latencies], "messages"))
+    if found.messages and not any(each.timed for each in found.topics):
+        page.note("No message has an event time.")
     page.table(
         ("topic", "with an event time", "median", "99%", "longest", "before the event"),
         [
@@ -256,6 +275,7 @@ def _latencies(page: Page, found: MessageStats) -> None:
             )
             for each in sorted(found.topics, key=lambda each: -(each.latency_p99 or 0))[:SHOWN_MAX]
         ],
+        NO_MESSAGES,
     )
     _tell_left(page, len(found.topics))
 
@@ -288,11 +308,18 @@ def _print(place: str, found: Findings) -> None:
     hottest = _hottest(found)[0]
     print(f"{len(found.topics)} topics, {number(found.messages.messages)} messages: {place}")
     print(f"most comes to: {_name(hottest.topic)}, {hottest.rate_in:,.1f} messages/s")
-    if skewed := max(found.messages.topics, key=lambda each: each.top_share, default=None):
+    skewed = max(found.messages.topics, key=lambda each: each.top_share, default=None)
+    if skewed is None:
+        print(NO_MESSAGES)
+    elif not skewed.top_messages:
+        print("most frequent key: no message has a key")
+    else:
         share = f"{skewed.top_share:.1%} of {_name(skewed.topic)}"
         print(f"most frequent key: {skewed.top_key}, {share}")
     backlogs = [each for topic in found.topics for each in topic.backlogs]
-    if growing := max(backlogs, key=lambda each: each.growth, default=None):
+    if not backlogs:
+        print("backlog that grows most: no topic has a subscription")
+    elif growing := max(backlogs, key=lambda each: each.growth, default=None):
         print(
             f"backlog that grows most: {growing.subscription} of {_name(growing.topic)},"
             f" {number(growing.entries)}, {growing.growth:+,.1f}/s"

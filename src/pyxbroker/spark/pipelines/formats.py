@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.spark.errors import WrongOption
+from pyxbroker.spark.pipelines.reasons import plain_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,8 +87,7 @@ def read_archive(spark: SparkSession, name: str, place: str) -> DataFrame:
     try:
         rows = spark.table(place) if name == ICEBERG else spark.read.format(name).load(place)
     except AnalysisException as error:
-        first = str(error).splitlines()[0]
-        raise WrongOption(f"there is no archive {place}: {first}") from error
+        raise WrongOption(f"there is no archive {place}: {plain_reason(error)}") from error
     missing = {"value", "__topic", "__ledgerId", "__entryId"} - set(rows.columns)
     if missing:
         raise WrongOption(f"{place} is no archive of `archive`: it has no {', '.join(missing)}")

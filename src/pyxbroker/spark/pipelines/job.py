@@ -7,6 +7,7 @@ sentence is not ours. Under spark-submit the session and its log are spark-submi
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -21,9 +22,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.command_line import fail
 from pyxbroker.spark import errors
-from pyxbroker.spark.errors import NotReachable, PulsarSparkError, TopicMissing, WrongOption
+from pyxbroker.spark.errors import (
+    NotReachable,
+    PulsarSparkError,
+    TopicMissing,
+    WrongInstallation,
+    WrongOption,
+)
+from pyxbroker.spark.installation import check_libraries, java_trouble
 from pyxbroker.spark.pipelines.arguments import LOCAL
 from pyxbroker.spark.pipelines.progress import Progress
+from pyxbroker.spark.pipelines.reasons import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +53,10 @@ LOCAL_SETTINGS = {
 }
 """Of a session on this machine, unless --conf says otherwise."""
 
-_USERS_ERRORS = (WrongOption, NotReachable, TopicMissing)
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's, which print each error of a query as JSON with Java's stack, beside raising it."""
+
+_USERS_ERRORS = (WrongOption, WrongInstallation, NotReachable, TopicMissing)
 _OURS = re.compile(r"pyxbroker\.spark\.errors\.(\w+): (.+)")
 
 
@@ -92,10 +104,7 @@ class Job:
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
         """A session with the connector and the jobs' own sources; stopped afterwards."""
-        try:
-            import pyspark  # noqa: F401
-        except ImportError:
-            fail("PySpark is not installed; pip install 'pyxbroker[spark]' brings it")
+        check_libraries()
         self.progress.show("starting Spark")
         with self._stderr_in_log():
             spark = self._make_session()
@@ -137,7 +146,14 @@ class Job:
             raise WrongOption("--master is spark-submit's own option: give it before the program")
         for key, value in (settings | dict(self.given.conf)).items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        from pyspark.errors import PySparkRuntimeError
+
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if trouble := java_trouble():
+                raise WrongInstallation(trouble) from error
+            raise
 
     @contextmanager
     def _stderr_in_log(self) -> Iterator[None]:
@@ -190,6 +206,8 @@ def _register(spark: SparkSession) -> None:
     from pyxbroker.spark.pipelines.raw import DecodedTopics, RawTopics
 
     register(spark)
+    for name in _LOGGERS:
+        logging.getLogger(name).disabled = True
     for source in (RawTopics, DecodedTopics):
         spark.dataSource.register(source)
 
@@ -208,5 +226,4 @@ def explain(error: Exception) -> Failure | None:
         name, sentence = found[-1]
         kind = getattr(errors, name, PulsarSparkError)
         return Failure(sentence, WRONG_USAGE if issubclass(kind, _USERS_ERRORS) else 1, True)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return Failure(f"Spark failed: {first[:400]}", 1, False)
+    return Failure(f"Spark failed: {first_line(error)[:400]}", 1, False)

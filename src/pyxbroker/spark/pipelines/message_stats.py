@@ -16,6 +16,7 @@ BUCKETS_MAX = 60
 SPANS_S = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000, 31_536_000)
 """What a column of the plot over time may be."""
 KEY_CHARACTERS_MAX = 60
+WHOLE_TOPIC = r"regexp_replace(__topic, '-partition-[0-9]+$', '')"
 EXACTNESS = 10_000
 """Of percentiles: the rank is right within one of so many."""
 
@@ -70,14 +71,14 @@ class MessageStats(NamedTuple):
         return sum(each.messages for each in self.topics)
 
 
-def look_at_messages(spark: SparkSession, source: dict[str, str]) -> MessageStats:
-    """Raises what Spark raises."""
+def look_at_messages(spark: SparkSession, source: dict[str, str], is_summed: bool) -> MessageStats:
+    """is_summed: the partitions of a topic count as one. Raises what Spark raises."""
     from pyspark import StorageLevel
 
     ledger, entry, _ = POSITION
     rows = spark.read.format("pulsar-raw").options(**source).load()
     rows = rows.selectExpr(
-        "__topic as topic",
+        f"{WHOLE_TOPIC if is_summed else '__topic'} as topic",
         "__key as key",
         f"struct({ledger}, {entry}) as entry",
         "value is null as is_tombstone",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 STYLE = """
@@ -43,8 +43,13 @@ class Page:
         """svg: of plots.py, which escapes what it shows."""
         self._parts.append(svg)
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table; numbers are shown as people read them."""
+    def table(
+        self, heads: Sequence[str], rows: Sequence[Sequence[object]], empty: str = ""
+    ) -> None:
+        """A table; numbers are shown as people read them. empty: why there are no rows."""
+        if not rows:
+            self.note(empty)
+            return
         self._parts.append(f'<div class="wide"><table><tr>{_cells("th", heads)}</tr>')
         self._parts += [f"<tr>{_cells('td', row)}</tr>" for row in rows]
         self._parts.append("</table></div>")

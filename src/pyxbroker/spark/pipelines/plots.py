@@ -16,8 +16,10 @@ LABEL_CHARACTERS_MAX = 38
 
 
 def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A line for each row: its label, a bar, the value."""
-    most = max((value for _, value in rows), default=0) or 1
+    """A line for each row: its label, a bar, the value; without rows nothing is drawn."""
+    if not rows:
+        return ""
+    most = max(value for _, value in rows) or 1
     room = WIDTH - LABEL_WIDTH - 110
     drawn = []
     for at, (label, value) in enumerate(rows):
@@ -33,9 +35,13 @@ def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
 
 
 def columns(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A column for each row, in their order; some have their label below."""
-    most = max((value for _, value in rows), default=0) or 1
-    step = WIDTH / max(1, len(rows))
+    """A column for each row, in their order; some have their label below. Without rows nothing is
+    drawn.
+    """
+    if not rows:
+        return ""
+    most = max(value for _, value in rows) or 1
+    step = WIDTH / len(rows)
     every = max(1, math.ceil(len(rows) / TICKS / 2))
     drawn = []
     for at, (label, value) in enumerate(rows):

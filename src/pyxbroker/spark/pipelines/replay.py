@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.command_line import Parser
 from pyxbroker.base.directories import write_whole_file
-from pyxbroker.spark.errors import WrongOption
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.spark.errors import TopicMissing, WrongOption
 from pyxbroker.spark.pipelines.arguments import (
     POSITION,
     add_cluster,
@@ -49,6 +50,7 @@ Example:
 """
 
 ENTRIES_PER_BUCKET = 100
+SHOWN_MAX = 10  # topics that an error names
 ORIGIN = {
     "replay.topic": "__topic",
     "replay.messageId": "concat_ws(':', __ledgerId, __entryId, nullif(__batchIndex, -1))",
@@ -93,7 +95,9 @@ def command(arguments: Sequence[str]) -> None:
 def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Checkpoint) -> None:
     given = job.given
     job.progress.show("looking at the archive")
-    archived = _wanted(read_archive(spark, given.format, getattr(given, "from")), given)
+    archive = read_archive(spark, given.format, getattr(given, "from"))
+    _check_topics(archive, given)
+    archived = _wanted(archive, given)
     rows = _left(archived, checkpoint.done)
     slices = list(cut(_buckets(rows), given.slice))
     total = sum(each.messages for each in slices)
@@ -109,11 +113,28 @@ def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Che
         sent += each.messages
         checkpoint.set_done(each.topic, each.end)
     how = f"{number(sent)} messages sent"
+    if not total and not checkpoint.done:
+        how = f"{how}: the archive has none for these options"
     if sent < total:
         how = f"stopped: {how}, {number(total - sent)} are left"
         if checkpoint.is_kept:
             how = f"{how}; the same command goes on from here"
     job.progress.say(how)
+
+
+def _check_topics(archive: DataFrame, given: Namespace) -> None:
+    """Raise TopicMissing for a topic of the options that the archive does not have."""
+    if not given.topic:
+        return
+    found = {row[0] for row in archive.select("__topic").distinct().collect()}
+    whole = {TopicName.get(each).partitioned_topic_name for each in found}
+    if missing := [each for each in given.topic if each not in found | whole]:
+        names = sorted(whole)
+        has = ", ".join(names[:SHOWN_MAX]) + (", ..." if len(names) > SHOWN_MAX else "")
+        raise TopicMissing(
+            f"the archive {getattr(given, 'from')} has no topic {missing[0]}; it has"
+            f" {has or 'no messages'}"
+        )
 
 
 def _wanted(rows: DataFrame, given: Namespace) -> DataFrame:

@@ -7,7 +7,7 @@ each subscription's backlog.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -72,6 +72,45 @@ def compared(first: Look, second: Look) -> list[TopicStats]:
         return [_topic(each, first, second, seconds) for each in second.stats]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PulsarSparkError(f"what REST tells are no statistics of topics: {error!r}") from error
+
+
+def summed(partitions: Iterable[TopicStats]) -> list[TopicStats]:
+    """Return one TopicStats for each partitioned topic, the sum of those of its partitions.
+
+    A client that uses a partitioned topic has a producer or consumer at each partition, so of
+    these the largest number counts.
+    """
+    groups: dict[str, list[TopicStats]] = {}
+    for each in partitions:
+        groups.setdefault(TopicName.get(each.topic).partitioned_topic_name, []).append(each)
+    return [_sum(topic, parts) for topic, parts in groups.items()]
+
+
+def _sum(topic: str, parts: list[TopicStats]) -> TopicStats:
+    backlogs: dict[str, list[Backlog]] = {}
+    for each in (backlog for part in parts for backlog in part.backlogs):
+        backlogs.setdefault(each.subscription, []).append(each)
+    return TopicStats(
+        topic=topic,
+        rate_in=sum(each.rate_in for each in parts),
+        bytes_in=sum(each.bytes_in for each in parts),
+        rate_out=sum(each.rate_out for each in parts),
+        storage=sum(each.storage for each in parts),
+        ledgers=sum(each.ledgers for each in parts),
+        producers=max(each.producers for each in parts),
+        backlogs=[
+            Backlog(
+                topic=topic,
+                subscription=name,
+                consumers=max(each.consumers for each in of_it),
+                entries=sum(each.entries for each in of_it),
+                growth=sum(each.growth for each in of_it),
+                rate_out=sum(each.rate_out for each in of_it),
+                holes=sum(each.holes for each in of_it),
+            )
+            for name, of_it in sorted(backlogs.items())
+        ],
+    )
 
 
 def _ask(options: Options, topic: str, what: str) -> Any:
