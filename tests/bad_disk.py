@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from one_broker import Broker
-from pyxbroker.bookie.embedded import NO_ENTRY, EmbeddedBookie, ReadCallback
+from pyxbroker.bookie.embedded import EmbeddedBookie, ReadCallback
+from pyxbroker.ledger.bookie import NO_ENTRY
 
 EIO = -5
 

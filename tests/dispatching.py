@@ -28,10 +28,10 @@ from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position
-from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
+from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
 from pyxbroker.policies.values import Policies
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader
 from shares import without_end
 from stored import LEDGER, add, storage
 

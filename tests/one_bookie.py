@@ -18,7 +18,8 @@ from pyxbroker.bookie.garbage_collection import stored_ledgers
 from pyxbroker.connection import Connections
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
-from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -117,6 +118,12 @@ class Node:
         managed_ledger = await open_managed_ledger(name, self.store, self.client, limits)
         assert managed_ledger is not None
         return managed_ledger
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Return the highest entry id that the bookie stores; -1 without any."""
+        with suppress(FileNotFoundError):
+            return self.storage.last_entry(ledger_id)
+        return -1
 
     async def flush(self) -> None:
         """Moves what the write cache has to the entry logs."""

@@ -77,6 +77,8 @@ class Broker:
         node.on_trouble = self.storage_state.check
         self.storage_state.trouble = lambda: node.bookie.trouble
         self.storage_state.failure = lambda: "the journal failed" if node.bookie.failure else None
+        self.storage_state.set_holding = node.bookie.set_holding
+        self.storage_state.take_back = node.bookie.take_back
         return self
 
     async def __aexit__(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pyxbroker import _native
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.quorum import StorageWriter
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader, StorageWriter
 
 LEDGER = 7
 

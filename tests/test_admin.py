@@ -26,7 +26,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.listening import listen
 from pyxbroker.broker.commands.handlers import Handlers
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import BadVersion

@@ -17,7 +17,7 @@ from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import internal_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.ledger.handle import JournalFailed
+from pyxbroker.ledger.errors import JournalFailed
 from pyxbroker.metadata.store import Unavailable
 from test_admin_topics import DONE, NAME, NO_NAMESPACE, P, Rest, run
 from test_expiry import NOW_S, message, subscription_of

@@ -20,8 +20,9 @@ from pyxbroker.base.collector import Collector
 from pyxbroker.base.errors import AuthenticationError, TopicNotFound
 from pyxbroker.base.pacing import Pace, paced
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.bookie.embedded import NO_ENTRY
-from pyxbroker.ledger.handle import NoSuchEntry, ReadHandle
+from pyxbroker.ledger.bookie import NO_ENTRY
+from pyxbroker.ledger.errors import NoSuchEntry
+from pyxbroker.ledger.reader import ReadHandle, Segment
 from pyxbroker.proto import PulsarApi as pb
 
 LATER: list[Callable[[], None]] = []
@@ -279,7 +280,7 @@ def test_a_read_that_is_answered_leaves_no_ring() -> None:
             asyncio.get_running_loop().call_soon(arguments[-1], NO_ENTRY)
 
     async def run() -> None:
-        handle = ReadHandle(1, [Bookie(), Bookie()])  # type: ignore[list-item]
+        handle = ReadHandle(1, [Segment(0, [Bookie(), Bookie()])], 2)  # type: ignore[list-item]
         gc.collect()
         gc.disable()
         try:

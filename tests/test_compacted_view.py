@@ -17,7 +17,7 @@ from pyxbroker.broker.topics import compacted as module
 from pyxbroker.broker.topics.compacted import CompactedLedger, CompactedSource
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
+from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.proto import PulsarApi as pb
 from test_compaction import last_id, published, read, reader, reopened

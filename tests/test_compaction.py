@@ -30,7 +30,7 @@ from pyxbroker.broker.topics.compaction import Status
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
-from pyxbroker.ledger.handle import EntryDamaged
+from pyxbroker.ledger.errors import EntryDamaged
 from pyxbroker.mledger.compacted_ledger import NAMES_PROPERTY
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import DONE, Rest

@@ -17,7 +17,7 @@ from one_bookie import LIMITS, Node, append, ledgers_of, until
 from oracles.ackset import longs_of
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.handle import EntryDamaged, LedgerError
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError
 from pyxbroker.mledger import cursor_ledger, positions, records
 from pyxbroker.mledger.cursor import NO_LEDGER, Cursor
 from pyxbroker.mledger.cursor_ledger import CursorLedger, recover_position

@@ -16,10 +16,10 @@ from command_line import standalone
 from one_bookie import NAME, Node, Runs, until
 from pyxbroker.entry import CRC32C, Digest, EntryRun
 from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
-from pyxbroker.ledger.handle import EntryDamaged, WrongPassword, is_lost
+from pyxbroker.ledger.errors import EntryDamaged, WrongPassword, is_lost
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata import paths
-from pyxbroker.quorum import StorageWriter
+from pyxbroker.storage import StorageWriter
 
 every_type = pytest.mark.parametrize("digest_type", DigestType)
 
@@ -110,22 +110,13 @@ def test_an_entry_that_another_wrote_is_damaged(
 ) -> None:
     """Its record in the storage is as it should be."""
 
-    class Forger:
-        digest = Digest(digest_type, b"guessed")
-
-        def on_adds_acked(self, index: int, first: int, last: int) -> None: ...
-        def on_adds_failed(self, index: int, first: int, code: int) -> None: ...
-        def on_add_taken_back(self, index: int, run: EntryRun) -> bool:
-            return False
-
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:
             client = client_of(node, digest_type)
             ledger_id = await written(node, client, b"first", b"second")
-            forged = bytearray(Forger.digest.header_size + 6)
+            forged = bytearray(Digest(digest_type).header_size)
             forged[:16] = ledger_id.to_bytes(8, "big") + (2).to_bytes(8, "big")
-            forged[-6:] = b"forged"
-            node.bookie.add_packaged(Forger(), 0, 2, bytes(forged))
+            node.storage.add(forged, b"forged")
             await client.recover(ledger_id)
             reader = await client.open_read(ledger_id)
             assert len(await reader.read_future(0, 2)) == (2 if notices else 3)

@@ -18,8 +18,7 @@ from one_storage import Bookie, bookie, header, payload
 from oracles import wire
 from pyxbroker import _native
 from pyxbroker.entry import CRC32C, AckRun, EntryBatch, EntryRun, Position
-from pyxbroker.quorum import StorageWriter
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader, StorageWriter
 from served import Served, section, send
 from stored import LEDGER
 
@@ -245,22 +244,12 @@ def test_reads_through_the_read_thread_come_back_by_their_tag(tmp_path: Path) ->
         del batch
 
 
-def test_an_entry_without_its_ids_cannot_be_added(tmp_path: Path) -> None:
-    with stored.storage(tmp_path) as opened:
-        writer = StorageWriter(opened)
-        whole = packaged(0, -1, 4, b"data")
-        with pytest.raises(ValueError, match="starts with its ledger id"):
-            writer.add_packaged(whole[:15], 0)
-        assert writer.add_packaged(whole, 0) > 0
-        batch = stored.read(opened, 0, 0)
-        assert batch.packaged(0) == whole
-        del batch
-
-
 def test_the_last_sequence_number_becomes_durable(tmp_path: Path) -> None:
     with stored.storage(tmp_path) as opened:
         writer = StorageWriter(opened)
-        sequence = writer.add_packaged(packaged(0, -1, 4, b"data"), 0)
+        run = EntryRun.of(b"data")
+        run.ledger_id, run.first_entry_id = LEDGER, 0
+        _, sequence, _ = writer.add_run(run, -1, 0, 0, 0)
         writer.commit()
         until = time.monotonic() + 10
         while writer.durable_sequence() < sequence and time.monotonic() < until:

@@ -14,10 +14,10 @@ import pytest
 from bad_disk import EIO, Disk
 from one_bookie import Node, append, cursor_at, entries, read_all
 from one_broker import Broker, data_of
-from pyxbroker.bookie.embedded import DAMAGED
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.bookie import DAMAGED
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
@@ -158,9 +158,9 @@ def test_damage_costs_what_only_it_had_and_is_told_once(
         (cursor_ledger,) = [
             each
             for each in range(positions[0][0] + 1, positions[0][0] + 20)
-            if node.bookie.last_entry(each) >= 8
+            if node.last_entry(each) >= 8
         ]
-        last = node.bookie.last_entry(cursor_ledger)
+        last = node.last_entry(cursor_ledger)
         disk.lost = {(cursor_ledger, last), (cursor_ledger, last - 1), (cursor_ledger, last - 2)}
         managed_ledger = await node.open()
         assert managed_ledger.cursors["c"].acks.mark_delete == positions[7]

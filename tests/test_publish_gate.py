@@ -161,7 +161,7 @@ def test_what_is_stored_of_refused_sends_is_their_beginning(tmp_path: Path) -> N
         assert 0 < kept < len(sequence_ids)
         assert managed_ledger.current is not None
         assert managed_ledger.current.pending.next == kept
-        assert broker.node.bookie.last_entry(managed_ledger.current.ledger_id) == kept - 1
+        assert broker.node.last_entry(managed_ledger.current.ledger_id) == kept - 1
         # Some were answered before; all that is there is the beginning of what was sent.
         told = (await client.quiet()).count("send_receipt")
         assert 0 < told <= kept

@@ -25,7 +25,8 @@ from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.consumer import Consumer
-from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.errors import NoSuchLedger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, Unavailable
 from pyxbroker.proto import PulsarApi as pb

@@ -34,13 +34,13 @@ ARROWS: dict[str, set[str]] = {
     "cluster": {*GROUND, "metadata"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
-    "bookie": {*GROUND, "road", "metadata"},
-    "ledger": {*GROUND, "road", "bookie", "metadata"},
+    "ledger": {*GROUND, "road", "metadata"},
+    "bookie": {*GROUND, "road", "ledger", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
     "schemas": {*GROUND, "road", "ledger", "metadata"},
     "broker": {
         *GROUND,
-        *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
+        *("road", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
         "schemas",
     },
     "admin": {

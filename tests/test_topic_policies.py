@@ -20,7 +20,7 @@ from pyxbroker.broker.topics import topic_policies
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.policies import change_events
 from pyxbroker.policies.change_events import (

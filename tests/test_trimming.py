@@ -22,7 +22,7 @@ from one_bookie import (
     settled,
 )
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import NoSuchEntry
+from pyxbroker.ledger.errors import NoSuchEntry
 from pyxbroker.metadata.store import Unavailable
 
 LONG = SHORT._replace(entries_per_ledger_max=50_000, rollover_min_s=600.0)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, run, until
+from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, run, turns, until
 from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import PersistenceError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.entry import EntryRun
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.cursor_ledger import CursorLedger
@@ -79,6 +79,7 @@ def test_entries_and_positions_stay_right(tmp_path: Path) -> None:
                 runs.append(error)
 
         managed_ledger.append(EntryRun.of(b"never", Owner()))
+        await turns()
         [error] = runs
         assert isinstance(error, ManagedLedgerWriteFailed)
         assert "the journal of bookie" in str(error)

@@ -8,12 +8,12 @@ import pytest
 
 from bench.micro import material
 from bench.micro.material import Line
-from bench.micro.test_reads import fill
+from bench.micro.test_storage import fill
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
 from pyxbroker.delivery import ConsumerState, Holders, peek_entry
 from pyxbroker.entry import AckRun
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader
 
 ENTRIES = 100
 

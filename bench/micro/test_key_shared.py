@@ -15,8 +15,7 @@ from pyxbroker.delivery import ConsumerState, deal, deal_waiting
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.keys import KeyShared, murmur3_of
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.quorum import StorageWriter
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader, StorageWriter
 
 ENTRIES = 100
 CONSUMERS = 16

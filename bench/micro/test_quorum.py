@@ -9,7 +9,8 @@ import pytest
 from bench.micro import material
 from pyxbroker import _native
 from pyxbroker.entry import EntryRun
-from pyxbroker.quorum import PendingAdds, StorageWriter
+from pyxbroker.quorum import PendingAdds
+from pyxbroker.storage import StorageWriter
 
 RUN = 64
 

@@ -76,8 +76,21 @@ class EntryBatch:
     """Entries read from one ledger, consecutive ids; their bytes are pinned while it lives."""
 
     @staticmethod
-    def of_run(run: EntryRun) -> EntryBatch:
-        """The entries of a run that was kept, all of them with the id 0:0."""
+    def of_run(run: EntryRun, has_ids: bool = False) -> EntryBatch:
+        """The entries of a run that was kept, with the ids of its ledger, or all with 0:0."""
+    @staticmethod
+    def join(parts: list[tuple[EntryBatch, int, int]]) -> EntryBatch:
+        """Entries of several batches of one ledger as one: (batch, first index, count) each, at
+        least one. ValueError, IndexError.
+        """
+    @property
+    def has_packaging(self) -> bool:
+        """The bytes of the entries begin with the packaging of a bookie."""
+    @property
+    def byte_count(self) -> int:
+        """Bytes of all entries, packaging included."""
+    def size(self, i: int) -> int:
+        """Bytes of entry i of the batch, packaging included. IndexError."""
     @property
     def count(self) -> int:
         """Entries in the batch."""

@@ -225,22 +225,74 @@ cdef class EntryBatch:
         free(self.refs)
 
     @staticmethod
-    def of_run(EntryRun run not None):
-        """The entries of a run that is kept in memory, as a batch; all of them have the id 0:0.
+    def of_run(EntryRun run not None, bint has_ids=False):
+        """The entries of a run that is kept in memory, as a batch. With has_ids they have the ids
+        that the run got when it was appended, else all of them have the id 0:0.
 
         The run must not be released.
         """
-        cdef EntryBatch batch = EntryBatch(0, <int>max(run.count, 1), run)
+        cdef EntryBatch batch = EntryBatch(run.ledger_id if has_ids else 0,
+                                           <int>max(run.count, 1), run)
         cdef uint32_t i
         batch.data_offset = 0
         for i in range(run.count):
-            batch.refs[i].entry_id = 0
+            batch.refs[i].entry_id = run.first_entry_id + i if has_ids else 0
             batch.refs[i].data = run.items[i].data
             batch.refs[i].length = run.items[i].length
             batch.refs[i].from_disk = 0
             batch.refs[i].pin = NULL
         batch.count = <int>run.count
         return batch
+
+    @staticmethod
+    def join(list parts not None):
+        """Entries of several batches of one ledger as one batch, from (batch, first index, count).
+
+        The result keeps the batches alive. ValueError for batches of two ledgers or of two kinds of
+        packaging, IndexError for entries that a batch does not have.
+        """
+        cdef EntryBatch joined, source
+        cdef int first, count
+        cdef int total = 0
+        for part in parts:
+            total += part[2]
+        source = parts[0][0]
+        joined = EntryBatch(source.ledger_id, max(total, 1), [part[0] for part in parts])
+        joined.data_offset = source.data_offset
+        for part in parts:
+            source, first, count = part
+            if (source.ledger_id != joined.ledger_id
+                    or source.data_offset != joined.data_offset):
+                raise ValueError("batches that are joined are of one ledger and one packaging")
+            if first < 0 or count < 0 or first + count > source.count:
+                raise IndexError("entries %d to %d of %d" % (first, first + count, source.count))
+            memcpy(joined.refs + joined.count, source.refs + first,
+                   <size_t>count * sizeof(entry_ref))
+            joined.count += count
+        # The sources hold the pins.
+        for first in range(joined.count):
+            joined.refs[first].pin = NULL
+        return joined
+
+    @property
+    def has_packaging(self):
+        """The bytes of the entries begin with the packaging of a bookie."""
+        return self.data_offset > 0
+
+    @property
+    def byte_count(self):
+        """Bytes of all entries, packaging included."""
+        cdef int i
+        cdef uint64_t total = 0
+        for i in range(self.count):
+            total += self.refs[i].length
+        return total
+
+    def size(self, int i):
+        """Bytes of entry i of the batch, packaging included."""
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return self.refs[i].length
 
     def unpack(self, Digest digest not None):
         """Learns where the data begins, and keeps what is before the first entry that its digest

@@ -1,7 +1,5 @@
-# The way of adds to bookies: packaging, the embedded bookie's intake, and who has acknowledged.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-
-from pyxbroker.native cimport storage
+# Acknowledgements of a ledger's adds by its bookies.
+from libc.stdint cimport int64_t, uint32_t
 
 # Adds of one ledger that are not confirmed yet: counts the bookies' answers, confirms in order.
 # No socket, clock or future inside.
@@ -13,9 +11,6 @@ cdef class PendingAdds:
     cdef int64_t capacity           # of the ring, a power of two
     cdef readonly int64_t first     # oldest entry not confirmed; first - 1 is the last confirmed
     cdef readonly int64_t next      # id of the next entry to be added
+    cdef readonly bint is_held      # nothing is confirmed until resume()
     cdef int _grow(self, int64_t wanted) except -1
-
-# Puts runs into the storage of the bookie in this process.
-cdef class StorageWriter:
-    cdef object owner               # pyxbroker._native.Storage
-    cdef storage *handle
+    cdef int64_t _confirm(self) noexcept

@@ -1,7 +1,4 @@
-"""What Python sees of quorum.pyx: pending adds of a ledger, and the embedded bookie's intake."""
-
-from pyxbroker._native import Storage
-from pyxbroker.entry import Digest, EntryRun
+"""Pending adds of a ledger (quorum.pyx)."""
 
 class PendingAdds:
     """Counts acks of one ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
@@ -28,35 +25,18 @@ class PendingAdds:
         """Takes count further entries; returns the id of the first. ValueError for none."""
     def write_set(self, entry_id: int) -> list[int]:
         """Ensemble indexes that an entry is written to, in order."""
+    def unacked(self, entry_id: int) -> list[int]:
+        """Ensemble indexes of the write set of a pending entry without its ack. ValueError."""
     def on_ack(self, index: int, first: int, last: int) -> int:
         """The bookie at an ensemble index has entries first..last; the last confirmed id."""
+    @property
+    def is_held(self) -> bool:
+        """Nothing is confirmed until resume()."""
+    def hold(self) -> None:
+        """Count acknowledgements, but confirm nothing until resume()."""
+    def resume(self) -> int:
+        """Confirm what was acknowledged meanwhile; return the last confirmed id."""
     def truncate(self, first: int) -> None:
         """Takes back the entries from first on, which no bookie was given. ValueError."""
     def forget(self, index: int) -> None:
         """The bookie at an ensemble index was replaced: what it acknowledged is void."""
-
-class StorageWriter:
-    """The intake of the embedded bookie: packages entries and adds them, a run at a time."""
-
-    def __init__(self, owner: Storage) -> None: ...
-    def add_run(
-        self,
-        run: EntryRun,
-        last_add_confirmed: int,
-        length: int,
-        start: int,
-        flags: int,
-        digest: Digest = ...,
-    ) -> tuple[int, int, int]:
-        """Adds entries of a run from index start on; length: bytes of the ledger before the run.
-
-        Returns (entries of the run that are in the storage, sequence of the last, 0 or an error).
-        """
-    def add_packaged(self, packaged: bytes, flags: int) -> int:
-        """Adds an entry that is packaged; its sequence or a negative storage error. ValueError."""
-    def commit(self) -> None:
-        """Lets the journal write what was added since the last call."""
-    def durable_sequence(self) -> int:
-        """Everything up to this sequence number is on disk."""
-    def failure(self) -> int:
-        """0, or the error that ended the journal."""

@@ -1,21 +1,6 @@
 """Adds on their way to a quorum of bookies; see quorum.pxd."""
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-
-from pyxbroker.entry cimport Digest, EntryRun, RunItem
-from pyxbroker.integers cimport store_be64
-from pyxbroker.native cimport (
-    DIGEST_HEADER_BYTES_MAX,
-    NATIVE_API_CAPSULE,
-    STORAGE_ADD_HAS_CRC,
-    native_api,
-)
-
-from pyxbroker import _native
-from pyxbroker.entry import CRC32C
-
-cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
 cdef enum:
     RING_MIN = 64
@@ -87,6 +72,14 @@ cdef class PendingAdds:
         """Ensemble indexes that entry_id is written to, in order."""
         return [(entry_id + i) % self.ensemble_size for i in range(self.write_quorum)]
 
+    def unacked(self, int64_t entry_id):
+        """Ensemble indexes of entry_id's write set that have not acknowledged it."""
+        cdef uint32_t acks
+        if not self.first <= entry_id < self.next:
+            raise ValueError("entry %d is not pending" % entry_id)
+        acks = self.acks[entry_id & (self.capacity - 1)]
+        return [index for index in self.write_set(entry_id) if not acks >> <int>index & 1]
+
     def on_ack(self, int index, int64_t first, int64_t last):
         """The bookie at an ensemble index has entries first..last; returns the last confirmed id.
 
@@ -103,12 +96,24 @@ cdef class PendingAdds:
                 distance += self.ensemble_size
             if distance < self.write_quorum:
                 self.acks[entry_id & (self.capacity - 1)] |= <uint32_t>1 << index
+        return self.first - 1 if self.is_held else self._confirm()
+
+    cdef int64_t _confirm(self) noexcept:
         while (self.first < self.next
                 and __builtin_popcount(self.acks[self.first & (self.capacity - 1)])
                 >= self.ack_quorum):
             self.acks[self.first & (self.capacity - 1)] = 0
             self.first += 1
         return self.first - 1
+
+    def hold(self):
+        """Count acknowledgements, but confirm nothing until resume()."""
+        self.is_held = True
+
+    def resume(self):
+        """Confirm what was acknowledged meanwhile; return the last confirmed id."""
+        self.is_held = False
+        return self._confirm()
 
     def truncate(self, int64_t first):
         """Takes back the entries from first on: no bookie was given any of them."""
@@ -127,57 +132,3 @@ cdef class PendingAdds:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
         for entry_id in range(self.first, self.next):
             self.acks[entry_id & (self.capacity - 1)] &= ~(<uint32_t>1 << index)
-
-
-cdef class StorageWriter:
-    """The intake of the embedded bookie: packages entries and adds them, a run at a time."""
-
-    def __cinit__(self, owner):
-        self.owner = owner
-        self.handle = <storage *>PyCapsule_GetPointer(owner._handle, "pyxbroker._native.storage")
-
-    def add_run(self, EntryRun run not None, int64_t last_add_confirmed, int64_t length,
-                uint32_t start, uint32_t flags, Digest digest not None=CRC32C):
-        """Packages and adds entries of a run from index start on.
-
-        length is the ledger's length in bytes before the run's first entry. Returns (added,
-        sequence, error): the number of entries that the run has in the storage now, the sequence
-        number of the last, and 0 or the storage error that stopped the rest.
-        """
-        cdef uint8_t header[DIGEST_HEADER_BYTES_MAX]
-        cdef uint32_t i
-        cdef int64_t sequence = 0
-        cdef int64_t added
-        cdef RunItem *item
-        store_be64(header, <uint64_t>run.ledger_id)
-        store_be64(header + 16, <uint64_t>last_add_confirmed)
-        for i in range(run.count):
-            item = &run.items[i]
-            length += item.length
-            if i < start:
-                continue
-            store_be64(header + 8, <uint64_t>(run.first_entry_id + i))
-            store_be64(header + 24, <uint64_t>length)
-            _api.digest_write(&digest.spec, header, item.data, item.length, item.crc)
-            added = _api.add(self.handle, header, digest.spec.header_bytes, item.data,
-                             item.length, item.crc, flags | STORAGE_ADD_HAS_CRC)
-            if added < 0:
-                return i, sequence, added
-            sequence = added
-        return run.count, sequence, 0
-
-    def add_packaged(self, bytes packaged not None, uint32_t flags):
-        """Adds one entry that is packaged already; returns its sequence number or an error."""
-        cdef const uint8_t *start = packaged
-        if len(packaged) < 16:
-            raise ValueError("an entry starts with its ledger id and entry id")
-        return _api.add(self.handle, start, 16, start + 16, <uint32_t>len(packaged) - 16, 0, flags)
-
-    def commit(self):
-        _api.commit(self.handle)
-
-    def durable_sequence(self):
-        return _api.durable_sequence(self.handle)
-
-    def failure(self):
-        return _api.failure(self.handle)

@@ -3,61 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
-from pyxbroker.entry import Digest, EntryBatch, EntryRun
-from pyxbroker.quorum import StorageWriter
-from pyxbroker.reads import StorageReader
+from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, FAILED, FULL, Adder, ReadCallback, Stripe
+from pyxbroker.storage import StorageReader, StorageWriter
 from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.bookie")
 
-# storage.h, enum storage_error
-NO_LEDGER = -2
-FAILED = -5
-NO_ENTRY = -61
-DAMAGED = -74
-FULL = -105
-FENCED = -116
-
-ADD_RECOVERY = 1
-ADD_HIGH_PRIORITY = 0x100
-"""What the broker itself has to remember (BookKeeper's high priority writes): it does not wait
-behind what clients publish, and is stored also when there is no space for that."""
-
 _SEVERITIES = (log.info, log.warning, log.error)
 
-
-class Adder(Protocol):
-    """Who adds entries: told, by its own ensemble index, which are durable or why not."""
-
-    @property
-    def digest(self) -> Digest: ...
-
-    def on_adds_acked(self, index: int, first: int, last: int) -> None: ...
-
-    def on_adds_failed(self, index: int, first: int, code: int) -> None: ...
-
-    def on_add_taken_back(self, index: int, run: EntryRun) -> bool: ...
-
-
-ReadCallback = Callable[[EntryBatch | int], None]
-
-# adder, its index, run, last add confirmed, length, entries of the run that are stored, flags
+# adder, its slot, run, last add confirmed, length, entries of the run that are stored, flags
 _StalledAdd = tuple[Adder, int, EntryRun, int, int, int, int]
 
 
 class EmbeddedBookie:
-    """Adds and reads of the local storage; completions come by its eventfd, a run at a time.
+    """Adds and reads of the local storage; completions arrive by its eventfd, a run at a time.
 
+    Implements ledger/bookie.py. It is the only bookie of its ensembles, so its adds have no stripe.
     on_full(bool) is called when the write cache refuses entries and when it takes them again;
     on_trouble() when the storage begins to fail, fails in another way, or works again.
     """
+
+    is_embedded = True
 
     def __init__(
         self,
@@ -80,7 +54,7 @@ class EmbeddedBookie:
         self._on_trouble = on_trouble
         self._writer = StorageWriter(storage)
         self._reader = StorageReader(storage)
-        # (sequence, adder, index, first, last): runs in the order in which they become durable.
+        # (sequence, adder, slot, first, last): runs in the order in which they become durable.
         self._adds: deque[tuple[int, Adder, int, int, int]] = deque()
         # Adds that the write cache had no room for, and those of high priority apart.
         self._stalled: deque[_StalledAdd] = deque()
@@ -97,28 +71,27 @@ class EmbeddedBookie:
     def add_run(
         self,
         adder: Adder,
-        index: int,
+        slot: int,
         run: EntryRun,
         last_add_confirmed: int,
         length: int,
         flags: int = 0,
+        stripe: Stripe | None = None,
     ) -> bool:
-        """Adds a run; False when it has to wait for room (its data is copied then).
-
-        length: bytes of the ledger before the run. The answer comes through adder.
-        """
+        """Add a run; return False when it has to wait for room (its data is copied then)."""
+        assert stripe is None, "the embedded bookie is the only one of its ensembles"
         if self.failure:
-            adder.on_adds_failed(index, run.first_entry_id, self.failure)
+            self._later(adder.on_adds_failed, slot, run.first_entry_id, self.failure)
             return True
         if self._urgent if flags & ADD_HIGH_PRIORITY else self._stalled or self.holding:
-            self._stall(adder, index, run, last_add_confirmed, length, 0, flags)
+            self._stall(adder, slot, run, last_add_confirmed, length, 0, flags)
             return False
-        return self._add(adder, index, run, last_add_confirmed, length, 0, flags)
+        return self._add(adder, slot, run, last_add_confirmed, length, 0, flags)
 
     def _add(
         self,
         adder: Adder,
-        index: int,
+        slot: int,
         run: EntryRun,
         last_add_confirmed: int,
         length: int,
@@ -130,19 +103,19 @@ class EmbeddedBookie:
         )
         first = run.first_entry_id
         if added > done:
-            self._adds.append((sequence, adder, index, first + done, first + added - 1))
+            self._adds.append((sequence, adder, slot, first + done, first + added - 1))
             self._schedule_commit()
         if error == FULL:
-            self._stall(adder, index, run, last_add_confirmed, length, added, flags)
+            self._stall(adder, slot, run, last_add_confirmed, length, added, flags)
             return False
         if error:
-            adder.on_adds_failed(index, first + added, error)
+            self._later(adder.on_adds_failed, slot, first + added, error)
         return True
 
     def _stall(
         self,
         adder: Adder,
-        index: int,
+        slot: int,
         run: EntryRun,
         last_add_confirmed: int,
         length: int,
@@ -150,7 +123,7 @@ class EmbeddedBookie:
         flags: int,
     ) -> None:
         run.keep()
-        add = (adder, index, run, last_add_confirmed, length, done, flags)
+        add = (adder, slot, run, last_add_confirmed, length, done, flags)
         if flags & ADD_HIGH_PRIORITY:
             self._urgent.append(add)
             return
@@ -175,11 +148,11 @@ class EmbeddedBookie:
     def _retry(self, waiting: deque[_StalledAdd]) -> bool:
         """Adds them from the front on; False when some had to stay."""
         while waiting:
-            adder, index, run, last_add_confirmed, length, done, flags = waiting[0]
+            adder, slot, run, last_add_confirmed, length, done, flags = waiting[0]
             if self.holding and not done and not flags & ADD_HIGH_PRIORITY:
                 return False
             waiting.popleft()
-            if not self._add(adder, index, run, last_add_confirmed, length, done, flags):
+            if not self._add(adder, slot, run, last_add_confirmed, length, done, flags):
                 return False
             run.release()
         return True
@@ -202,22 +175,13 @@ class EmbeddedBookie:
         kept: deque[_StalledAdd] = deque()
         while self._stalled:
             add = self._stalled.pop()
-            adder, index, run, _, _, done, _ = add
+            adder, slot, run, _, _, done, _ = add
             is_wanted = only is None or adder is only
-            if done or not is_wanted or not adder.on_add_taken_back(index, run):
+            if done or not is_wanted or not adder.on_add_taken_back(slot, run):
                 kept.appendleft(add)
         self._stalled = kept
         if not kept:
             self._on_full(False)
-
-    def add_packaged(self, adder: Adder, index: int, entry_id: int, packaged: bytes) -> None:
-        """Adds one entry as another bookie stored it, also when the ledger is fenced."""
-        sequence = self.failure or self._writer.add_packaged(packaged, ADD_RECOVERY)
-        if sequence < 0:
-            adder.on_adds_failed(index, entry_id, sequence)
-            return
-        self._adds.append((sequence, adder, index, entry_id, entry_id))
-        self._schedule_commit()
 
     def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Fences a ledger; callback(0) when that is durable, callback(error) when it failed."""
@@ -229,10 +193,14 @@ class EmbeddedBookie:
             # The write cache has no room: tried again when it has, as adds are.
             self._waiting_fences.append((ledger_id, callback))
         elif sequence < 0:
-            callback(sequence)
+            self._later(callback, sequence)
         else:
             self._syncs.append((sequence, callback))
             self._schedule_commit()
+
+    def _later(self, callback: Callable[..., None], *results: object) -> None:
+        """Answer from a later iteration of the event loop."""
+        self._turn.loop.call_soon(self._turn.run, self._answer, callback, *results)
 
     def _schedule_commit(self) -> None:
         if not self._commit_due:
@@ -268,19 +236,17 @@ class EmbeddedBookie:
         if not self._closed:
             tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
         if tag < 0:
-            self._turn.loop.call_soon(self._turn.run, callback, tag)
+            self._later(callback, tag)
         else:
             self._reads[tag] = callback
 
-    def last_entry(self, ledger_id: int) -> int:
-        """Highest entry id stored here; -1 when there is none, or the ledger was never seen."""
-        if self._closed:
-            return -1
-        try:
-            found: int = self.storage.last_entry(ledger_id)
-        except FileNotFoundError:
-            return -1
-        return found
+    def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+        """Answer the highest entry id that is stored; -1 without any, or after the close."""
+        found = -1
+        if not self._closed:
+            with contextlib.suppress(FileNotFoundError):
+                found = self.storage.last_entry(ledger_id)
+        self._later(callback, found)
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Frees a ledger's space; nothing happens when no entry of it was ever stored."""
@@ -301,8 +267,8 @@ class EmbeddedBookie:
         durable = self._writer.durable_sequence()
         adds = self._adds
         while adds and adds[0][0] <= durable:
-            _, adder, index, first, last = adds.popleft()
-            self._answer(adder.on_adds_acked, index, first, last)
+            _, adder, slot, first, last = adds.popleft()
+            self._answer(adder.on_adds_acked, slot, first, last)
         while self._syncs and self._syncs[0][0] <= durable:
             self._answer(self._syncs.popleft()[1], 0)
         code = self._writer.failure()
@@ -326,7 +292,7 @@ class EmbeddedBookie:
 
     @staticmethod
     def _answer(callback: Callable[..., None], *results: object) -> None:
-        """One ledger's or reader's mistake must not keep the answers from the others."""
+        """Call back; a defect of one ledger or reader must not cost the others their answers."""
         try:
             callback(*results)
         except Exception as error:
@@ -339,10 +305,10 @@ class EmbeddedBookie:
         stalled, self._stalled = self._stalled, deque()
         urgent, self._urgent = self._urgent, deque()
         syncs, self._syncs = self._syncs, deque()
-        for _, adder, index, first, _last in adds:
-            self._answer(adder.on_adds_failed, index, first, code)
-        for adder, index, run, _lac, _length, done, _flags in (*urgent, *stalled):
-            self._answer(adder.on_adds_failed, index, run.first_entry_id + done, code)
+        for _, adder, slot, first, _last in adds:
+            self._answer(adder.on_adds_failed, slot, first, code)
+        for adder, slot, run, _lac, _length, done, _flags in (*urgent, *stalled):
+            self._answer(adder.on_adds_failed, slot, run.first_entry_id + done, code)
         for _, callback in syncs:
             self._answer(callback, code)
         if stalled:

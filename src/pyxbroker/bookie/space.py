@@ -171,10 +171,11 @@ def file_systems_of(needs: Iterable[tuple[Path, int]], reserve_bytes: int) -> li
 
 
 class StorageState:
-    """Knows whether things can be stored; one for each process, on the loop's thread.
+    """The state of the disks and of the storage on them (a StorageView); one for each process, on
+    the loop's thread.
 
-    trouble() is what the storage says of itself (0, or a negative errno), failure() why it will
-    never store anything again (None: it does).
+    trouble() is what the storage reports of itself (0, or a negative errno), failure() the reason
+    why it will never store anything again, or None.
     """
 
     def __init__(self, file_systems: list[FileSystem], used_part_max: float = 1.0) -> None:
@@ -187,6 +188,10 @@ class StorageState:
         """The refusal is for good, until a restart."""
         self.trouble: Callable[[], int] = lambda: 0
         self.failure: Callable[[], str | None] = lambda: None
+        self.set_holding: Callable[[bool], None] = lambda on: None
+        """EmbeddedBookie.set_holding, once there is a bookie."""
+        self.take_back: Callable[[], None] = lambda: None
+        """EmbeddedBookie.take_back, once there is a bookie."""
         self._used_part_max = used_part_max
         self._callbacks: list[Callable[[], None]] = []
 

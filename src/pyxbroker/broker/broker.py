@@ -26,10 +26,10 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.publish_gate import PublishGate
+from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata import paths
@@ -123,7 +123,7 @@ class ProducerNames:
 class Broker:
     """Serves topics to the clients of some connections.
 
-    `storage_state` says whether anything can be stored. Nothing here closes what was given.
+    Nothing here closes the parts that it was given.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ class Broker:
         metadata: MetadataStore,
         ledgers: LedgerClient,
         connections: Connections,
-        storage_state: StorageState,
+        storage: StorageView,
         addresses: Addresses,
         listeners: Listeners | None = None,
     ) -> None:
         self.config = config
         self.metadata = metadata
         self.connections = connections
-        self.storage_state = storage_state
+        self.storage = storage
         self.listeners = listeners or Listeners(addresses)
         self.addresses = addresses
         self.server_version = f"Pulsar Server {__version__}"
@@ -169,9 +169,8 @@ class Broker:
         # Connections that were closed for others, by the setting that allows no more.
         self.gave_way: Counter[str] = Counter()
         self.publish_gate = PublishGate(
-            storage_state,
+            storage,
             connections,
-            ledgers,
             lambda: self.topics,
             config.storageUnavailableTimeoutMs / 1000,
         )
@@ -371,7 +370,7 @@ class Broker:
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""
-        return self.storage_state.refusal or self._metadata_refusal()
+        return self.storage.refusal or self._metadata_refusal()
 
     def _metadata_refusal(self) -> str | None:
         refused = self.metadata.refused

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
-from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connections
-from pyxbroker.ledger.client import LedgerClient
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
@@ -40,18 +39,16 @@ class PublishGate:
 
     def __init__(
         self,
-        state: StorageState,
+        storage: StorageView,
         connections: Connections,
-        ledgers: LedgerClient,
         topics: Callable[[], Iterable[Topic]],
         timeout_s: float,
     ) -> None:
         self.is_closed = False
         self.refused_sends = 0
         self.refused_producers = 0
-        self._state = state
+        self._storage = storage
         self._connections = connections
-        self._ledgers = ledgers
         self._topics = topics
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
@@ -61,13 +58,13 @@ class PublishGate:
         self._has_walked = False  # since it closed
         self._sends = 0  # that were refused, since those who wait are sent away
         connections.on_overflow = self._close
-        state.on_change(self._on_change)
+        storage.on_change(self._on_change)
 
     def check(self) -> None:
         """Raises ProducerBlockedQuotaExceededException while it is closed."""
         if self.is_closed:
             self.refused_producers += 1
-            raise ProducerBlockedQuotaExceededException(self._state.refusal)
+            raise ProducerBlockedQuotaExceededException(self._storage.refusal)
 
     def set_full(self, full: bool) -> None:
         """The storage has no room for a run (or has again), or does not take it now."""
@@ -81,12 +78,12 @@ class PublishGate:
         self._connections.turn.run(self._change)
 
     def _change(self) -> None:
-        if self._state.refusal is None:
+        if self._storage.refusal is None:
             self._open()
             return
         self._connections.set_holding(True)
-        self._ledgers.set_holding(True)
-        if self._state.has_failed:
+        self._storage.set_holding(True)
+        if self._storage.has_failed:
             self._close()
         elif self._timer is None and not self.is_closed:
             loop = self._connections.loop
@@ -97,11 +94,11 @@ class PublishGate:
         self.is_closed = False
         self._has_walked = False
         self._rest = None
-        self._ledgers.set_holding(False)
+        self._storage.set_holding(False)
         self._connections.set_holding(False)
 
     def _close(self) -> None:
-        if self._state.refusal is None or self.is_closed:
+        if self._storage.refusal is None or self.is_closed:
             return
         self._stop_timer()
         self.is_closed = True
@@ -139,10 +136,10 @@ class PublishGate:
         # In this turn nobody waits: what is taken back now needs no answer.
         self._rest = None
         self._has_walked = True
-        self._ledgers.take_back()
+        self._storage.take_back()
         self.refused_sends += self._sends
         if self._sends:
-            log.warning("sends were refused", sends=self._sends, reason=self._state.refusal)
+            log.warning("sends were refused", sends=self._sends, reason=self._storage.refusal)
 
     def _close_topic(self, topic: Topic) -> None:
         from pyxbroker.broker.topics.persistent import PersistentTopic

@@ -19,7 +19,7 @@ from pyxbroker.base.errors import (
     with_reference,
 )
 from pyxbroker.base.log import Log
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.metadata.turns import WaitedTooLong
 from pyxbroker.mledger.cursor import CursorClosed, CursorDeleted, CursorError

@@ -8,30 +8,27 @@ there.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
-from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.entry import CRC32C, Digest
-from pyxbroker.ledger.handle import (
+from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
+from pyxbroker.ledger.errors import (
     EntryDamaged,
     JournalFailed,
     LedgerError,
-    LedgerHandle,
-    LedgerListener,
     NoSuchEntry,
+    NoSuchLedger,
     NotEnoughBookies,
-    ReadHandle,
     WrongPassword,
     journal_failed,
 )
+from pyxbroker.ledger.handle import EnsembleHandle, LedgerHandle, LedgerListener
 from pyxbroker.ledger.metadata import (
     DigestType,
     LedgerMetadata,
@@ -40,6 +37,9 @@ from pyxbroker.ledger.metadata import (
     MalformedLedgerMetadata,
     VersionedLedgerMetadata,
 )
+from pyxbroker.ledger.reader import ReadHandle, segments_of
+from pyxbroker.ledger.recovery import fence, find_end, stored_entries
+from pyxbroker.ledger.writer import FindBookies, LedgerWriter
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
     BadVersion,
@@ -54,14 +54,7 @@ from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.ledger")
 
-# The entry header's length field: 8 bytes at offset 24 of the packaging.
-_LENGTH_AT = slice(24, 32)
-
 ID_TAKEN = "the ledger id was taken already; trying the next"
-
-
-class NoSuchLedger(NoSuchEntry):
-    """The ledger has no metadata (any more)."""
 
 
 class LedgerQuorums(NamedTuple):
@@ -92,7 +85,7 @@ class LedgerClient:
     def __init__(
         self,
         store: MetadataStore,
-        bookies: dict[str, EmbeddedBookie],
+        bookies: Mapping[str, Bookie],
         turn: Turn,
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
@@ -127,18 +120,8 @@ class LedgerClient:
 
     @property
     def is_holding(self) -> bool:
-        """Nothing that clients publish is stored for now (EmbeddedBookie.set_holding)."""
+        """Return True while nothing that clients publish can be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
-
-    def set_holding(self, on: bool) -> None:
-        """Whether what clients publish waits, since nothing can be stored."""
-        for bookie in self._bookies.values():
-            bookie.set_holding(on)
-
-    def take_back(self) -> None:
-        """Takes back what waits for room in any ledger and was given to no bookie."""
-        for bookie in self._bookies.values():
-            bookie.take_back()
 
     def prefetch(self) -> None:
         """Fetches a ledger id ahead, so that the first topic need not wait for it."""
@@ -266,21 +249,44 @@ class LedgerClient:
         """The writer of a ledger that has just been created."""
         if self._first_made is None:
             self._first_made = ledger_id
-        bookies = [self._bookies[bookie_id] for bookie_id in metadata.ensembles[0]]
-        handle = LedgerHandle(
-            ledger_id,
-            bookies,
-            metadata.write_quorum_size,
-            metadata.ack_quorum_size,
-            listener,
-            add_flags,
-            self._digest(metadata),
-        )
+        handle = self._open_handle(ledger_id, metadata, version, listener, add_flags)
         handle.in_metadata = (metadata, version)
         return handle
 
+    def _open_handle(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        listener: LedgerListener,
+        add_flags: int,
+    ) -> LedgerHandle:
+        digest = self._digest(metadata)
+        first = self._bookies[metadata.ensembles[0][0]]
+        if first.is_embedded:
+            return LedgerHandle(ledger_id, first, listener, add_flags, digest)
+        return EnsembleHandle(
+            LedgerWriter(ledger_id, metadata, version),
+            self._bookies,
+            self._find_bookies,
+            self._metadata,
+            listener,
+            add_flags,
+            digest,
+        )
+
+    def _find_bookies(self, wanted: FindBookies) -> dict[int, str]:
+        """Return replacements for members of an ensemble, as far as there are other bookies."""
+        spare = (
+            name
+            for name, bookie in sorted(self._bookies.items())
+            if name not in wanted.ensemble and name not in wanted.failed and not bookie.failure
+        )
+        # There may be fewer bookies than indexes.
+        return dict(zip(sorted(wanted.indexes), spare))  # noqa: B905
+
     async def close(self, handle: LedgerHandle) -> None:
-        """Writes a drained ledger's end into its metadata. LedgerError when it has another
+        """Write a drained ledger's end into its metadata. LedgerError when it has another
         owner; after Unavailable it may be tried again.
         """
         assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
@@ -354,9 +360,9 @@ class LedgerClient:
         if metadata.state is not LedgerState.IN_RECOVERY:
             metadata = metadata.in_recovery()
             version = (await self._metadata.update(ledger_id, metadata, version)).version
-        bookies = self._ensemble(metadata, ledger_id)
-        await asyncio.gather(*(_fence(bookie, ledger_id) for bookie in bookies))
-        last_entry_id, length = await _find_end(self._reader(ledger_id, metadata), bookies)
+        reader = self._reader(ledger_id, metadata)
+        await fence(reader)
+        last_entry_id, length = await find_end(reader)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
 
@@ -374,12 +380,11 @@ class LedgerClient:
         metadata = (await self._read(ledger_id)).metadata
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
-        bookies = self._ensemble(metadata, ledger_id)
-        return await _find_end(self._reader(ledger_id, metadata), bookies)
+        return await find_end(self._reader(ledger_id, metadata))
 
-    def stored_entries(self, ledger_id: int) -> int:
-        """How many entries bookies have of a ledger, whether or not metadata knows it."""
-        return 1 + max(bookie.last_entry(ledger_id) for bookie in self._bookies.values())
+    async def stored_entries(self, ledger_id: int) -> int:
+        """Count the entries that bookies have of a ledger, whether or not metadata knows it."""
+        return await stored_entries(self._bookies.values(), ledger_id)
 
     async def delete(self, ledger_id: int) -> None:
         """Deletes a ledger's metadata; its bookies free the space when they notice.
@@ -426,7 +431,8 @@ class LedgerClient:
         return found
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata) -> ReadHandle:
-        return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id), self._digest(metadata))
+        segments = segments_of(metadata.ensembles, self._bookies, ledger_id)
+        return ReadHandle(ledger_id, segments, metadata.write_quorum_size, self._digest(metadata))
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """A ledger keeps the digest that it was made with, whatever the setting says by now."""
@@ -435,13 +441,6 @@ class LedgerClient:
             self._digests[digest_type] = Digest(digest_type, self._protection.password)
         return self._digests[digest_type]
 
-    def _ensemble(self, metadata: LedgerMetadata, ledger_id: int) -> list[EmbeddedBookie]:
-        _, members = metadata.last_ensemble()
-        missing = [bookie_id for bookie_id in members if bookie_id not in self._bookies]
-        if missing:
-            raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {missing}")
-        return [self._bookies[bookie_id] for bookie_id in members]
-
 
 def _of_managed_ledger(name: str, cursor: str | None = None) -> dict[str, bytes]:
     """What a ledger's metadata says of whose it is."""
@@ -449,52 +448,3 @@ def _of_managed_ledger(name: str, cursor: str | None = None) -> dict[str, bytes]
     if cursor is not None:
         custom["pulsar/cursor"] = cursor.encode()
     return custom
-
-
-async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_fenced(code: int) -> None:
-        if not code:
-            future.set_result(None)
-        elif bookie.failure:
-            future.set_exception(journal_failed(bookie.bookie_id, bookie.failure))
-        else:
-            why = f"ledger {ledger_id} cannot be fenced: {os.strerror(-code)}"
-            future.set_exception(LedgerError(why, code))
-
-    bookie.fence(ledger_id, on_fenced)
-    await future
-
-
-async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[int, int]:
-    """(last entry id, length in bytes) of a ledger that nobody writes.
-
-    A bookie in this process is the only one of its ensemble, so a missing entry before the last one
-    tells nothing of those behind it: it was damaged, and they were acknowledged, so the ledger goes
-    on behind a gap. Where the last write before a power cut was torn there is none: of that the
-    bookie keeps nothing behind the first entry that is missing. Raises LedgerError when an entry
-    cannot be read now, since that tells nothing at all.
-    """
-    last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
-    length = 0
-    lost: LedgerError | None = None
-    entry_id = last
-    while entry_id >= 0:
-        try:
-            batch = await reader.read_future(entry_id, entry_id)
-        except (EntryDamaged, NoSuchEntry) as error:
-            lost = error
-            entry_id -= 1
-            continue
-        length = int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
-        break
-    if lost is not None:
-        log.error(
-            "entries at the end of a ledger are lost",
-            ledger=reader.ledger_id,
-            entries=last - entry_id,
-            first=entry_id + 1,
-            error=lost,
-        )
-    return last, length

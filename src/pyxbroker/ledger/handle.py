@@ -1,205 +1,58 @@
-"""An open ledger: the writer's side, and the reader's side of any ledger."""
+"""The writer's handle of an open ledger: on the embedded bookie alone, or on an ensemble."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
-from pyxbroker.bookie.embedded import DAMAGED, FAILED, FENCED, NO_ENTRY, NO_LEDGER
-from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
-from pyxbroker.metadata.store import resolve
+from pyxbroker.base.log import get_logger
+from pyxbroker.entry import CRC32C, Digest, EntryRun
+from pyxbroker.ledger.bookie import FAILED, TIMED_OUT, Bookie
+from pyxbroker.ledger.errors import LedgerError, error_of, journal_failed
+from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
+from pyxbroker.ledger.reader import ReadHandle, Segment, segments_of
+from pyxbroker.ledger.writer import (
+    Action,
+    Confirm,
+    Fail,
+    FindBookies,
+    LedgerWriter,
+    ReadMetadata,
+    Send,
+    WriteMetadata,
+)
+from pyxbroker.metadata.store import BadVersion, NotFound, Unavailable
 from pyxbroker.quorum import PendingAdds
 
-if TYPE_CHECKING:
-    from pyxbroker.ledger.metadata import LedgerMetadata
+log = get_logger("pyxbroker.ledger")
+
+ADD_TIMEOUT_S = 5.0
+"""A bookie that keeps the oldest unconfirmed entry waiting for so long has failed for this ledger
+(addEntryTimeoutSec)."""
+RETRY_S = 1.0
+"""Pause before a ledger looks again for bookies, or asks again for its metadata."""
 
 
-class LedgerError(Exception):
-    """A ledger operation failed; code is the storage's error (bookie/embedded.py)."""
+class LedgerListener(Protocol):
+    """The owner of a ledger that is being written."""
 
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
+    def on_run_confirmed(self, run: EntryRun) -> None: ...
 
+    def on_run_taken_back(self, run: EntryRun) -> None: ...
 
-class LedgerFenced(LedgerError):
-    """Another writer has taken the ledger over: this one must stop."""
-
-
-class JournalFailed(LedgerError):
-    """A bookie stores nothing any more; what it has acknowledged can be read."""
-
-
-class EntryDamaged(LedgerError):
-    """An entry is stored and fails its checksum on every bookie that has it."""
-
-
-class NoSuchEntry(LedgerError):
-    """No bookie has the entry."""
-
-
-class WrongPassword(LedgerError):
-    """A ledger was made with another password than this broker has."""
-
-
-class NotEnoughBookies(LedgerError):
-    """There are fewer of them than a new ledger is to be on."""
-
-
-def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
-    """The error for a bookie's code about one entry."""
-    where = f"{ledger_id}:{entry_id}"
-    if code == FENCED:
-        return LedgerFenced(f"ledger {ledger_id} was taken over by another writer", code)
-    if code == DAMAGED:
-        return EntryDamaged(f"entry {where} is damaged on disk", code)
-    if code in (NO_ENTRY, NO_LEDGER):
-        return NoSuchEntry(f"entry {where} is not on its bookie", code)
-    return LedgerError(f"the bookie failed for entry {where}: {os.strerror(-code)}", code)
-
-
-def journal_failed(bookie_id: str, code: int) -> JournalFailed:
-    """The error for a bookie whose journal failed with a code."""
-    return JournalFailed(
-        f"the journal of bookie {bookie_id} failed ({os.strerror(-code)}): nothing can be stored"
-        " until the broker is started again, and what is stored can be read",
-        code,
-    )
-
-
-def is_lost(error: LedgerError) -> bool:
-    """Whether an entry is gone for good; any other error says nothing about it, and may pass."""
-    return isinstance(error, (EntryDamaged, NoSuchEntry))
-
-
-class Bookie(Protocol):
-    """What a ledger asks of a bookie, in this process or elsewhere; see EmbeddedBookie."""
-
-    bookie_id: str
-    failure: int
-    """0, or the storage's error because of which it stores nothing any more."""
-
-    def add_run(
-        self,
-        adder: LedgerHandle,
-        index: int,
-        run: EntryRun,
-        last_add_confirmed: int,
-        length: int,
-        flags: int = 0,
-    ) -> bool: ...
-
-    def take_back(self, only: LedgerHandle | None = None) -> None: ...
-
-    def read_cached(
-        self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
-    ) -> EntryBatch | None: ...
-
-    def read(
-        self,
-        ledger_id: int,
-        first: int,
-        last: int,
-        count_max: int,
-        bytes_max: int,
-        callback: Callable[[EntryBatch | int], None],
-    ) -> None: ...
-
-
-ReadCallback = Callable[[EntryBatch | LedgerError], None]
-
-
-class ReadHandle:
-    """Reads the entries of one ledger from the bookies of its ensemble."""
-
-    __slots__ = ("bookies", "digest", "ledger_id")
-
-    def __init__(self, ledger_id: int, bookies: Sequence[Bookie], digest: Digest = CRC32C) -> None:
-        self.ledger_id = ledger_id
-        self.bookies = bookies
-        self.digest = digest
-
-    def read_cached(
-        self, first: int, last: int, count_max: int, bytes_max: int
-    ) -> EntryBatch | None:
-        """Entries from first on, when a bookie in this process has them in memory."""
-        bookie = self.bookies[first % len(self.bookies)]
-        batch = bookie.read_cached(self.ledger_id, first, last, count_max, bytes_max)
-        return batch if batch is not None and self._has_some(batch) else None
-
-    def _has_some(self, batch: EntryBatch) -> bool:
-        """Whether its first entry is as it was written, as far as the ledger's digest tells."""
-        return self.digest is CRC32C or batch.unpack(self.digest) > 0
-
-    def read(
-        self, first: int, last: int, count_max: int, bytes_max: int, callback: ReadCallback
-    ) -> None:
-        """Reads entries from first on, at most to last; callback gets a batch or a LedgerError.
-
-        Bookies are asked in the order of the entry's write set, the next one when one fails.
-        """
-        _Read(self, first, last, count_max, bytes_max, callback).ask()
-
-    def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
-        """The same for coroutines: entries from first on, as many as come in one read."""
-        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-        on_read = partial(resolve, future)
-        self.read(first, last, min(last - first + 1, 1024), 8 << 20, on_read)
-        return future
-
-
-class _Read:
-    """One read, until a bookie has answered it. The bookie alone keeps it: it is in no ring."""
-
-    __slots__ = ("bytes_max", "callback", "count_max", "first", "handle", "last", "order")
-
-    def __init__(
-        self,
-        handle: ReadHandle,
-        first: int,
-        last: int,
-        count_max: int,
-        bytes_max: int,
-        callback: ReadCallback,
-    ) -> None:
-        self.handle = handle
-        self.first = first
-        self.last = last
-        self.count_max = count_max
-        self.bytes_max = bytes_max
-        self.callback = callback
-        count = len(handle.bookies)
-        self.order = deque(handle.bookies[(first + i) % count] for i in range(count))
-
-    def ask(self) -> None:
-        """Asks the next bookie."""
-        self.order.popleft().read(
-            *(self.handle.ledger_id, self.first, self.last, self.count_max, self.bytes_max),
-            self.on_read,
-        )
-
-    def on_read(self, result: EntryBatch | int) -> None:
-        if not isinstance(result, int):
-            if self.handle._has_some(result):
-                self.callback(result)
-                return
-            result = DAMAGED
-        if self.order:
-            self.ask()
-        else:
-            self.callback(error_of(result, self.handle.ledger_id, self.first))
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None: ...
 
 
 class LedgerHandle(ReadHandle):
-    """The one writer of an open ledger: appends runs, confirms them in order.
+    """The writer of an open ledger: appends runs, confirms them in order.
 
     listener.on_run_confirmed(run) is called for each run when its entries are on the ack quorum,
     in order; listener.on_ledger_failed(handle, error) once, when no further entry can be confirmed.
-    add_flags are those of EmbeddedBookie.add_run for all of its adds.
+    add_flags are those of Bookie.add_run for all adds.
+
+    This class is the direct path to an ensemble of one bookie, the embedded one.
     """
 
     __slots__ = (
@@ -210,16 +63,14 @@ class LedgerHandle(ReadHandle):
     def __init__(
         self,
         ledger_id: int,
-        bookies: Sequence[Bookie],
-        write_quorum: int,
-        ack_quorum: int,
+        bookie: Bookie,
         listener: LedgerListener,
         add_flags: int = 0,
         digest: Digest = CRC32C,
     ) -> None:
-        super().__init__(ledger_id, bookies, digest)
+        super().__init__(ledger_id, (Segment(0, (bookie,)),), 1, digest)
         self.add_flags = add_flags
-        self.pending = PendingAdds(len(bookies), write_quorum, ack_quorum)
+        self.pending = PendingAdds(1, 1, 1)
         self.length = 0
         self.failure: LedgerError | None = None
         self.listener = listener
@@ -231,24 +82,24 @@ class LedgerHandle(ReadHandle):
     def last_add_confirmed(self) -> int:
         return self.pending.last_add_confirmed
 
+    @property
+    def bookie(self) -> Bookie:
+        return self.segments[0].bookies[0]
+
     def append(self, run: EntryRun) -> None:
-        """Gives the run its entry ids and sends it to the bookies."""
+        """Give the run its entry ids and send it to the bookie."""
         run.ledger_id = self.ledger_id
         run.first_entry_id = self.pending.add(run.count)
         length = self.length
         self.length += run.bytes
         self._runs.append(run)
         confirmed = self.pending.last_add_confirmed
-        taken = True
-        for index, bookie in enumerate(self.bookies):
-            if not bookie.add_run(self, index, run, confirmed, length, self.add_flags):
-                taken = False
-        if taken:
+        if self.segments[0].bookies[0].add_run(self, 0, run, confirmed, length, self.add_flags):
             run.release()
 
-    def on_adds_acked(self, index: int, first: int, last: int) -> None:
-        """A bookie has entries first..last (see PendingAdds)."""
-        confirmed = self.pending.on_ack(index, first, last)
+    def on_adds_acked(self, slot: int, first: int, last: int) -> None:
+        """A bookie has entries first..last (Adder)."""
+        confirmed = self.pending.on_ack(0, first, last)
         if self.failure is not None:
             return
         runs = self._runs
@@ -257,32 +108,36 @@ class LedgerHandle(ReadHandle):
         self._check_drained()
 
     def _check_drained(self) -> None:
-        if not self._runs and self._drained is not None and not self._drained.done():
+        if self._drained is not None and not self._drained.done() and self._is_idle():
             self._drained.set_result(None)
 
-    def on_adds_failed(self, index: int, first: int, code: int) -> None:
-        """A bookie will not have entries from first on."""
+    def _is_idle(self) -> bool:
+        return not self._runs
+
+    def on_adds_failed(self, slot: int, first: int, code: int) -> None:
+        """A bookie will not store the entries from first on (Adder)."""
         if self.failure is not None:
             return
-        bookie = self.bookies[index]
+        bookie = self.bookie
         if bookie.failure or code == FAILED:
-            self.failure = journal_failed(bookie.bookie_id, bookie.failure or code)
+            self._fail(journal_failed(bookie.bookie_id, bookie.failure or code))
         else:
-            self.failure = error_of(code, self.ledger_id, first)
-        self.listener.on_ledger_failed(self, self.failure)
+            self._fail(error_of(code, self.ledger_id, first))
+
+    def _fail(self, error: LedgerError) -> None:
+        self.failure = error
+        self.listener.on_ledger_failed(self, error)
         if self._drained is not None and not self._drained.done():
-            self._drained.set_exception(self.failure)
+            self._drained.set_exception(error)
 
     def take_back(self) -> None:
-        """Takes back the runs that no bookie was given yet, since there is no room for them."""
-        for bookie in self.bookies:
-            bookie.take_back(self)
+        """Take back the runs of which no bookie has stored anything, since there is no room."""
+        self.bookie.take_back(self)
 
-    def on_add_taken_back(self, index: int, run: EntryRun) -> bool:
-        """A bookie has nothing of a run that waits for room; False when it has to wait on."""
-        if len(self.bookies) > 1 or not self._runs or self._runs[-1] is not run:
-            # Another bookie may have it, or one that comes after it.
-            return False
+    def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
+        """The bookie has nothing of a run that waits for room; False when it has to wait on."""
+        if not self._runs or self._runs[-1] is not run:
+            return False  # one that comes after it was stored
         self._runs.pop()
         self.pending.truncate(run.first_entry_id)
         self.length -= run.bytes
@@ -292,25 +147,184 @@ class LedgerHandle(ReadHandle):
         return True
 
     def take_unconfirmed(self) -> list[EntryRun]:
-        """The runs that were never confirmed, after a failure."""
+        """Remove and return the runs that were never confirmed, after a failure."""
         runs = list(self._runs)
         self._runs.clear()
         return runs
 
     async def drain(self) -> None:
-        """Waits until every appended entry is confirmed. Raises the ledger's failure."""
+        """Wait until every appended entry is confirmed. Raises the ledger's failure."""
         if self.failure is not None:
             raise self.failure
-        if self._runs:
+        if not self._is_idle():
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
 
-class LedgerListener(Protocol):
-    """Who owns a ledger that is being written."""
+class EnsembleHandle(LedgerHandle):
+    """The writer of a ledger on several bookies: performs the actions of a LedgerWriter.
 
-    def on_run_confirmed(self, run: EntryRun) -> None: ...
+    `find` returns a bookie id for each index that a failed bookie had, as far as there are any.
+    """
 
-    def on_run_taken_back(self, run: EntryRun) -> None: ...
+    __slots__ = ("_bookies", "_find", "_metadata", "_tasks", "_timer", "_waits_for", "writer")
 
-    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None: ...
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        bookies: Mapping[str, Bookie],
+        find: Callable[[FindBookies], Mapping[int, str]],
+        metadata: LedgerMetadataStore,
+        listener: LedgerListener,
+        add_flags: int = 0,
+        digest: Digest = CRC32C,
+    ) -> None:
+        first = bookies[writer.ensemble[0]]
+        super().__init__(writer.ledger_id, first, listener, add_flags, digest)
+        self.writer = writer
+        self.pending = writer.pending
+        self.write_quorum = writer.metadata.write_quorum_size
+        self._bookies = bookies
+        self._find = find
+        self._metadata = metadata
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_for = -1  # the oldest unconfirmed entry when the timer was set
+        self._note_metadata()
+
+    def append(self, run: EntryRun) -> None:
+        """Give the run its entry ids and send it to the bookies of its write sets."""
+        run.keep()
+        actions = self.writer.append(run)
+        self.length = self.writer.length
+        if self._timer is None:
+            self._set_timer(ADD_TIMEOUT_S, self._check_progress)
+        self._perform(actions)
+
+    def on_adds_acked(self, slot: int, first: int, last: int) -> None:
+        self._perform(self.writer.on_acked(slot, first, last))
+
+    def on_adds_failed(self, slot: int, first: int, code: int) -> None:
+        self._perform(self.writer.on_failed(slot, first, code))
+
+    def take_back(self) -> None:
+        """Nothing: a run that one bookie has no room for may be on another one already."""
+
+    def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
+        return False
+
+    def take_unconfirmed(self) -> list[EntryRun]:
+        return self.writer.take_unconfirmed()
+
+    def _is_idle(self) -> bool:
+        return self.writer.is_idle
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(slot, bookie_id, run, confirmed, length, stripe):
+                    bookie = self._bookies[bookie_id]
+                    bookie.add_run(self, slot, run, confirmed, length, self.add_flags, stripe)
+                case Confirm(run):
+                    self.listener.on_run_confirmed(run)
+                case FindBookies():
+                    self._spawn(self._find_bookies(action))
+                case WriteMetadata(metadata, version):
+                    self._spawn(self._write_metadata(metadata, version))
+                case ReadMetadata():
+                    self._spawn(self._read_metadata())
+                case Fail(error):
+                    self._stop_timer()
+                    self._fail(error)
+        self._check_drained()
+
+    # --- ensemble changes ---------------------------------------------------------------------
+
+    async def _find_bookies(self, wanted: FindBookies) -> None:
+        found = self._find(wanted)
+        log.warning(
+            "bookies of a ledger failed",
+            ledger=self.ledger_id,
+            failed=", ".join(wanted.ensemble[index] for index in sorted(wanted.indexes)),
+            replacements=", ".join(found.values()) or "none",
+        )
+        self._perform(self.writer.on_bookies_found(found))
+        if self.writer.absent and not found and self.failure is None:
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._perform(self.writer.retry())
+
+    async def _write_metadata(self, metadata: LedgerMetadata, version: int) -> None:
+        while self.failure is None:
+            try:
+                result = await self._metadata.update(self.ledger_id, metadata, version)
+            except (BadVersion, NotFound):
+                self._perform(self.writer.on_metadata_lost())
+                return
+            except Unavailable as error:
+                log.warning("bookies are not replaced yet", ledger=self.ledger_id, error=error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            actions = self.writer.on_metadata_written(result.version)
+            self._note_metadata()
+            self._perform(actions)
+            return
+
+    async def _read_metadata(self) -> None:
+        while self.failure is None:
+            try:
+                found = await self._metadata.read(self.ledger_id)
+            except NotFound:
+                self._perform(self.writer.on_metadata_read(None))
+                return
+            except Unavailable as error:
+                log.warning("metadata cannot be read yet", ledger=self.ledger_id, error=error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            actions = self.writer.on_metadata_read(found)
+            self._note_metadata()
+            self._perform(actions)
+            return
+
+    def _note_metadata(self) -> None:
+        writer = self.writer
+        self.in_metadata = (writer.metadata, writer.version)
+        self.segments = segments_of(writer.metadata.ensembles, self._bookies, self.ledger_id)
+
+    # --- bookies that do not answer -----------------------------------------------------------
+
+    def _check_progress(self) -> None:
+        """Report the bookies that have kept the oldest unconfirmed entry waiting."""
+        self._timer = None
+        oldest = self.pending.first
+        if self.failure is not None or self.pending.pending == 0:
+            return
+        if oldest == self._waits_for and self.writer.change is None:
+            for slot in self.writer.silent_slots(oldest):
+                self._perform(self.writer.on_failed(slot, oldest, TIMED_OUT))
+        self._set_timer(ADD_TIMEOUT_S, self._check_progress)
+
+    def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._waits_for = self.pending.first
+        self._timer = asyncio.get_running_loop().call_later(delay_s, call)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            reference = log.failure("a ledger's bookies could not be replaced", error)
+            self._perform(
+                self.writer.give_up(
+                    LedgerError(f"ledger {self.ledger_id} failed (reference {reference})")
+                )
+            )

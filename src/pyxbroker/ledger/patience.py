@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.ledger.handle import (
+from pyxbroker.ledger.errors import (
     JournalFailed,
     LedgerError,
     LedgerFenced,

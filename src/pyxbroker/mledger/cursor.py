@@ -22,7 +22,7 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.entry import AckRun, Position
-from pyxbroker.ledger.handle import JournalFailed, LedgerError
+from pyxbroker.ledger.errors import JournalFailed, LedgerError
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (

@@ -26,15 +26,11 @@ from typing import Any
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
-from pyxbroker.ledger.handle import (
-    EntryDamaged,
-    LedgerError,
-    LedgerHandle,
-    NoSuchEntry,
-    ReadHandle,
-)
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry, NoSuchLedger
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.limits import ManagedLedgerLimits

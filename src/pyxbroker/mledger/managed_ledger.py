@@ -23,15 +23,10 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import (
-    JournalFailed,
-    LedgerError,
-    LedgerHandle,
-    NoSuchEntry,
-    NotEnoughBookies,
-    ReadHandle,
-)
+from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -59,6 +54,7 @@ from pyxbroker.mledger.state import State
 if TYPE_CHECKING:
     from pyxbroker.base.pacing import Line
     from pyxbroker.mledger.cursor import Cursor
+    from pyxbroker.mledger.entry_cache import LedgerCache
 
 log = get_logger("pyxbroker.mledger")
 
@@ -92,6 +88,7 @@ class ManagedLedger:
     _trim_failure: Exception | None = None  # why the last trim deleted nothing
     holder: Cursor | None = None  # one of those that needed the oldest ledger, when last looked at
     _cursor_line: Line | None = None
+    cache: LedgerCache | None = None  # where the bookies are other processes
 
     def __init__(
         self,
@@ -395,6 +392,8 @@ class ManagedLedger:
         self.last_added_s = time.time()
         self.size += run.bytes
         (self.add_stats or self._begin_add_stats()).on_added(run)
+        if self.cache is not None:
+            self.cache.add_run(run)
         try:
             run.owner.on_run_added(run)
             if self.on_confirmed is not None:
@@ -740,15 +739,18 @@ class ManagedLedger:
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch | None:
         """Entries of one ledger from a normalized position on, when they are in memory."""
-        reader = self._readers.get(position.ledger_id)
-        if reader is None:
-            return None
         end = self.last_entry(position.ledger_id)
         if end is None:
             return None
         if last is not None and last < end:
             end = last
-        batch = reader.read_cached(position.entry_id, end, count_max, bytes_max)
+        if self.cache is not None:
+            batch = self.cache.read(*position, end, count_max, bytes_max)
+        else:
+            reader = self._readers.get(position.ledger_id)
+            if reader is None:
+                return None
+            batch = reader.read_cached(position.entry_id, end, count_max, bytes_max)
         if batch is not None:
             self.entries_read += batch.count
         return batch
@@ -766,16 +768,55 @@ class ManagedLedger:
         """
         reader = self._readers.get(position.ledger_id)
         end = self.last_entry(position.ledger_id)
-        if reader is not None and end is not None:
-            reader.read(
-                position.entry_id,
-                end if last is None else min(last, end),
-                count_max,
-                bytes_max,
-                partial(self._on_read, callback),
-            )
-        else:
+        if reader is None or end is None:
             self.spawn(self._open_and_read(position, count_max, bytes_max, callback, last))
+            return
+        on_read = partial(self._on_read, callback)
+        if self.cache is not None:
+            waiting = self.cache.reading.get(position)
+            if waiting is not None:
+                asked = (position, count_max, bytes_max, callback, last)
+                waiting.append(partial(self._read_again, *asked))
+                return
+            self.cache.reading[position] = []
+            on_read = partial(self._on_shared_read, self.cache, position, on_read)
+        end = end if last is None else min(last, end)
+        reader.read(position.entry_id, end, count_max, bytes_max, on_read)
+
+    def _on_shared_read(
+        self,
+        cache: LedgerCache,
+        position: Position,
+        on_read: ReadCallback,
+        result: EntryBatch | LedgerError,
+    ) -> None:
+        """Cache what a bookie has returned, and serve the other callers that asked for it."""
+        waiting = cache.reading.pop(position)
+        error = result if isinstance(result, LedgerError) else None
+        if not isinstance(result, LedgerError):
+            cache.add(result)
+        on_read(result)
+        for each in waiting:
+            each(error)
+
+    def _read_again(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+        last: int | None,
+        error: LedgerError | None,
+    ) -> None:
+        """Serve a caller that has waited for another caller's read of the same position."""
+        if error is not None:
+            callback(error)
+            return
+        batch = self.read_cached(position, count_max, bytes_max, last)
+        if batch is not None:
+            callback(batch)
+        else:
+            self.read(position, count_max, bytes_max, callback, last)
 
     def _on_read(self, callback: ReadCallback, result: EntryBatch | LedgerError) -> None:
         if not isinstance(result, LedgerError):

@@ -13,8 +13,8 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
-from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
-from pyxbroker.ledger.handle import JournalFailed, LedgerError, NotEnoughBookies
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchLedger, NotEnoughBookies
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
@@ -22,6 +22,7 @@ from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import compacted_ledger, positions
 from pyxbroker.mledger.cursor import NO_LEDGER, place_cursor, recover_cursor
+from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -42,16 +43,20 @@ async def open_managed_ledger(
     limits: ManagedLedgerLimits,
     create: bool = True,
     properties: Mapping[str, str] = NONE,
+    cache: EntryCache | None = None,
 ) -> ManagedLedger | None:
     """Opens a managed ledger, or makes it; None when it does not exist and create is False.
 
-    properties are those of a new one. What cannot be read now is asked for again, for PATIENCE_S in
-    all; then it is not opened, rather than with something older, and may be opened later. Raises
-    LedgerError and MetadataError. When the journal has failed it is opened for reading only, and so
-    it is while there are fewer bookies than its next ledger is to have.
+    properties are those of a new one; cache is for bookies in other processes. What cannot be read
+    now is asked for again, for PATIENCE_S in all; then it is not opened, rather than with something
+    older, and may be opened later. Raises LedgerError and MetadataError. When the journal has
+    failed it is opened for reading only, and so it is while there are fewer bookies than its next
+    ledger is to have.
     """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
     managed_ledger.properties = dict(properties)
+    if cache is not None:
+        managed_ledger.cache = cache.ledger_cache()
     patience = Patience(f"opening {name}")
     failure = ledgers.journal_failure
     refusal: LedgerError | None = failure
@@ -78,7 +83,7 @@ async def open_managed_ledger(
         if failure is not None:
             raise
         # It failed meanwhile.
-        return await open_managed_ledger(name, store, ledgers, limits, create, properties)
+        return await open_managed_ledger(name, store, ledgers, limits, create, properties, cache)
     return managed_ledger
 
 
@@ -146,7 +151,7 @@ async def _recover_last_ledger(
     try:
         last_entry, length = await patience.ask(partial(find_end, last_id))
     except NoSuchLedger as error:
-        entries = client.stored_entries(last_id)
+        entries = await client.stored_entries(last_id)
         if entries:
             log.error(
                 "the last ledger is not in metadata, and what it holds is not served",

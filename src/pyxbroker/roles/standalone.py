@@ -137,6 +137,8 @@ class Standalone:
         self.metadata.on_failure(self._on_metadata_failed)
         self.storage_state.trouble = lambda: self._bookie.trouble
         self.storage_state.failure = self.journal_failure
+        self.storage_state.set_holding = self._bookie.set_holding
+        self.storage_state.take_back = self._bookie.take_back
         self.storage_state.check()
         await self.broker.dynamic_settings.open()
         self.broker.start()

@@ -18,7 +18,8 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import in_slices
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.broker.dispatch.limits import Limits
 from pyxbroker.delivery import Holders, place_of
 from pyxbroker.entry import AckRun, EntryBatch, Position
-from pyxbroker.ledger.handle import LedgerError, is_lost
+from pyxbroker.ledger.errors import LedgerError, is_lost
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.choosers import Chooser

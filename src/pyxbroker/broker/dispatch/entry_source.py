@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pyxbroker.entry import EntryBatch, Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 
 
 class EntrySource(Protocol):

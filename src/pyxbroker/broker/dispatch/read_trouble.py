@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import Position
-from pyxbroker.ledger.client import NoSuchLedger
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError, NoSuchLedger
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher

@@ -18,13 +18,9 @@ from pyxbroker.broker.topics.packed_batches import last_index_of
 from pyxbroker.compaction import unwrap, wrapped_position
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun, EntryBatch, Position
-from pyxbroker.ledger.handle import (
-    EntryDamaged,
-    LedgerError,
-    NoSuchEntry,
-    ReadHandle,
-)
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 

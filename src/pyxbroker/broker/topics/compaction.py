@@ -36,7 +36,8 @@ from pyxbroker.compaction import (
     unwrap,
 )
 from pyxbroker.entry import EntryBatch, EntryRun, Position
-from pyxbroker.ledger.handle import EntryDamaged, LedgerError, LedgerHandle, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger import compacted_ledger

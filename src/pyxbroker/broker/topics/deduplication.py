@@ -22,7 +22,7 @@ from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.broker.broker_limits import DeduplicationLimits
 from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor, CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError

@@ -16,7 +16,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker_limits import EntryMetadataKinds
 from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC
 from pyxbroker.entry import EntryRun
-from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger

@@ -14,7 +14,7 @@ from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC, CHECKSUM_MAG
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryBatch
 from pyxbroker.entry import Position as Position  # who asks for an entry needs it
-from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 
 if TYPE_CHECKING:

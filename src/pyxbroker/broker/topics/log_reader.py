@@ -7,7 +7,7 @@ from functools import partial
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, Position
-from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 

@@ -10,7 +10,7 @@ from pyxbroker.broker.topics.entry_metadata import index_of
 from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.policies.values import DispatchRate, Policies
 from pyxbroker.turn import Turn

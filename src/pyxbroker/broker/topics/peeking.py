@@ -9,7 +9,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.delivery import Peeked, peek_entry
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscr
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerQuorums
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.mledger import backlog, compacted_ledger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError

@@ -28,7 +28,7 @@ from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.policies.change_events import (
     EVENT_BYTES_MAX,
     TopicRecord,

@@ -46,7 +46,7 @@ from pyxbroker.broker.topics.topic_policies import TopicPolicies
 from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.patience import may_pass
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache

@@ -12,7 +12,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.errors import ManagedLedgerError
 

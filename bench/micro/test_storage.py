@@ -9,8 +9,7 @@ import pytest
 from bench.micro import material
 from pyxbroker import _native
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.quorum import StorageWriter
-from pyxbroker.reads import StorageReader
+from pyxbroker.storage import StorageReader, StorageWriter
 
 
 def fill(storage: _native.Storage, entries: int, section: bytes) -> None:

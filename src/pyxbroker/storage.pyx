@@ -1,16 +1,75 @@
-"""Reads of the embedded bookie: batches of entries that lie in its cache or in entry logs."""
+"""The storage of the embedded bookie as Cython calls it: adds of runs, reads of batches."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from pyxbroker.entry cimport EntryBatch
-from pyxbroker.native cimport NATIVE_API_CAPSULE, native_api, read_completion, storage
+from pyxbroker.entry cimport Digest, EntryBatch, EntryRun, RunItem
+from pyxbroker.integers cimport store_be64
+from pyxbroker.native cimport (
+    DIGEST_HEADER_BYTES_MAX,
+    NATIVE_API_CAPSULE,
+    STORAGE_ADD_HAS_CRC,
+    native_api,
+    read_completion,
+    storage,
+)
 
 from pyxbroker import _native
+from pyxbroker.entry import CRC32C
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
 cdef enum:
     COMPLETIONS_PER_CALL = 64
+
+
+cdef class StorageWriter:
+    """Adds of the embedded bookie: packages the entries of a run and adds them to the storage."""
+
+    cdef object owner               # pyxbroker._native.Storage
+    cdef storage *handle
+
+    def __cinit__(self, owner):
+        self.owner = owner
+        self.handle = <storage *>PyCapsule_GetPointer(owner._handle, "pyxbroker._native.storage")
+
+    def add_run(self, EntryRun run not None, int64_t last_add_confirmed, int64_t length,
+                uint32_t start, uint32_t flags, Digest digest not None=CRC32C):
+        """Packages and adds entries of a run from index start on.
+
+        length is the ledger's length in bytes before the run's first entry. Returns (added,
+        sequence, error): the number of entries that the run has in the storage now, the sequence
+        number of the last, and 0 or the storage error that stopped the rest.
+        """
+        cdef uint8_t header[DIGEST_HEADER_BYTES_MAX]
+        cdef uint32_t i
+        cdef int64_t sequence = 0
+        cdef int64_t added
+        cdef RunItem *item
+        store_be64(header, <uint64_t>run.ledger_id)
+        store_be64(header + 16, <uint64_t>last_add_confirmed)
+        for i in range(run.count):
+            item = &run.items[i]
+            length += item.length
+            if i < start:
+                continue
+            store_be64(header + 8, <uint64_t>(run.first_entry_id + i))
+            store_be64(header + 24, <uint64_t>length)
+            _api.digest_write(&digest.spec, header, item.data, item.length, item.crc)
+            added = _api.add(self.handle, header, digest.spec.header_bytes, item.data,
+                             item.length, item.crc, flags | STORAGE_ADD_HAS_CRC)
+            if added < 0:
+                return i, sequence, added
+            sequence = added
+        return run.count, sequence, 0
+
+    def commit(self):
+        _api.commit(self.handle)
+
+    def durable_sequence(self):
+        return _api.durable_sequence(self.handle)
+
+    def failure(self):
+        return _api.failure(self.handle)
 
 
 cdef class StorageReader:

@@ -1,0 +1,28 @@
+"""What the broker asks of its storage: may clients publish, why not, and when that changes.
+
+`standalone` answers from its disks (bookie/space.py); a broker without a disk answers from the
+bookies that it can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class StorageView(Protocol):
+    """The state of the storage, on the event loop's thread."""
+
+    refusal: str | None
+    """Human-readable reason why storage refuses writes, or None while it accepts them."""
+    has_failed: bool
+    """The refusal lasts until the process is restarted."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call callback() after each change of `refusal` from or to None, and of `has_failed`."""
+
+    def set_holding(self, on: bool) -> None:
+        """Begin or end holding back what clients publish, while it cannot be stored."""
+
+    def take_back(self) -> None:
+        """Return the runs that are held back to their ledgers, which then drop them."""

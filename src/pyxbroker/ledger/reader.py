@@ -1,0 +1,207 @@
+"""Reads of one ledger, from the bookies of each segment's ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pyxbroker.entry import CRC32C, Digest, EntryBatch
+from pyxbroker.ledger.bookie import DAMAGED, LOST_CODES, TIMED_OUT, Bookie, Stripe
+from pyxbroker.ledger.errors import LedgerError, error_of
+from pyxbroker.metadata.store import resolve
+
+READ_BYTES_MAX = 8 << 20
+READ_ENTRIES_MAX = 1024
+
+SPECULATIVE_READ_S = 2.0
+"""The next bookie is asked after this time without an answer
+(bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+
+ReadCallback = Callable[[EntryBatch | LedgerError], None]
+
+
+class Segment(NamedTuple):
+    """The entries from `first` on, up to the next segment, and the bookies that store them."""
+
+    first: int
+    bookies: Sequence[Bookie]
+
+
+class ReadHandle:
+    """Reads entries of one ledger. An entry e of a segment is on the `write_quorum` bookies from
+    ensemble index `e mod ensemble size` on.
+    """
+
+    __slots__ = ("digest", "ledger_id", "segments", "write_quorum")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        segments: Sequence[Segment],
+        write_quorum: int,
+        digest: Digest = CRC32C,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.segments = segments
+        self.write_quorum = write_quorum
+        self.digest = digest
+
+    def read_cached(
+        self, first: int, last: int, count_max: int, bytes_max: int
+    ) -> EntryBatch | None:
+        """Return entries from first on if a bookie in this process has them in memory."""
+        segment, last = self._segment(first, last)
+        bookie = segment.bookies[first % len(segment.bookies)]
+        batch = bookie.read_cached(self.ledger_id, first, last, count_max, bytes_max)
+        return batch if batch is not None and self.is_intact(batch) else None
+
+    def _segment(self, first: int, last: int) -> tuple[Segment, int]:
+        """Return the segment of an entry, and the last entry of a read that stays within it."""
+        segments = self.segments
+        segment = segments[-1]
+        if first >= segment.first:
+            return segment, last
+        at = bisect_right(segments, first, key=lambda each: each.first)
+        return segments[at - 1], min(last, segments[at].first - 1)
+
+    def is_intact(self, batch: EntryBatch) -> bool:
+        """Return True if the first entry of a batch has the digest that it was written with."""
+        return self.digest is CRC32C or batch.unpack(self.digest) > 0
+
+    def read(
+        self, first: int, last: int, count_max: int, bytes_max: int, callback: ReadCallback
+    ) -> None:
+        """Read entries from first on, at most to last; callback gets a batch or a LedgerError.
+
+        The bookies of the entry's write set are asked one after the other, the next one when one
+        fails or is slow. A batch may be shorter than what was asked for.
+        """
+        segment, last = self._segment(first, last)
+        _Read(self, segment.bookies, first, last, count_max, bytes_max, callback).ask()
+
+    def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
+        """Read for a coroutine: entries from first on, as many as one read brings."""
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+        count = min(last - first + 1, READ_ENTRIES_MAX)
+        self.read(first, last, count, READ_BYTES_MAX, partial(resolve, future))
+        return future
+
+
+def segments_of(
+    ensembles: Mapping[int, Sequence[str]], bookies: Mapping[str, Bookie], ledger_id: int
+) -> list[Segment]:
+    """Return the segments of a ledger's metadata. Raises LedgerError for unknown bookies."""
+    unknown = sorted({name for each in ensembles.values() for name in each} - bookies.keys())
+    if unknown:
+        raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {', '.join(unknown)}")
+    return [
+        Segment(first, [bookies[name] for name in names])
+        for first, names in sorted(ensembles.items())
+    ]
+
+
+class _Read:
+    """One read until its first good answer. Only the bookies that were asked reference it, and a
+    timer where there is a further bookie to ask.
+    """
+
+    __slots__ = (
+        *("asked", "bookies", "bytes_max", "callback", "codes", "count_max", "first", "handle"),
+        *("last", "order", "timer"),
+    )
+
+    def __init__(
+        self,
+        handle: ReadHandle,
+        bookies: Sequence[Bookie],
+        first: int,
+        last: int,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+    ) -> None:
+        self.handle = handle
+        self.bookies = bookies
+        self.first = first
+        self.last = last
+        self.count_max = count_max
+        self.bytes_max = bytes_max
+        self.callback: ReadCallback | None = callback
+        self.codes: dict[int, int] = {}  # ensemble index -> code of the failure
+        self.asked = 0
+        self.timer: asyncio.TimerHandle | None = None
+        size, quorum = len(bookies), handle.write_quorum
+        # Of a striped ledger, the last bookie of the write set has the most entries in a row.
+        indexes = [(first + i) % size for i in range(quorum)]
+        self.order = indexes if size == quorum else indexes[::-1]
+
+    def ask(self) -> None:
+        """Ask the next bookie of the write set."""
+        index = self.order[self.asked]
+        self.asked += 1
+        size, quorum, last = len(self.bookies), self.handle.write_quorum, self.last
+        if size > quorum:
+            stripe = Stripe(index, size, quorum)
+            end = self.first
+            while end < last and stripe.has(end + 1):
+                end += 1
+            last = end
+        if quorum > 1:
+            loop = asyncio.get_running_loop()
+            self.timer = loop.call_later(SPECULATIVE_READ_S, self.on_slow)
+        self.bookies[index].read(
+            *(self.handle.ledger_id, self.first, last, self.count_max, self.bytes_max),
+            self.on_read if quorum == 1 else partial(self.on_answer, index),
+        )
+
+    def on_read(self, result: EntryBatch | int) -> None:
+        """The only bookie has answered."""
+        self.on_answer(self.order[0], result)
+
+    def on_answer(self, index: int, result: EntryBatch | int) -> None:
+        """A bookie has answered; only its first answer counts."""
+        if self.callback is None or index in self.codes:
+            return
+        if not isinstance(result, int):
+            if self.handle.is_intact(result):
+                self.finish(result)
+                return
+            result = DAMAGED
+        self.codes[index] = result
+        if len(self.codes) < self.asked:
+            return  # another one that was asked has not answered yet
+        if self.asked < len(self.order):
+            self.stop_timer()
+            self.ask()
+        else:
+            self.finish(error_of(self.code(), self.handle.ledger_id, self.first))
+
+    def on_slow(self) -> None:
+        """A bookie has not answered in time: another is asked as well, and the first one wins."""
+        self.timer = None
+        if self.asked < len(self.order):
+            self.ask()
+        else:
+            self.finish(error_of(TIMED_OUT, self.handle.ledger_id, self.first))
+
+    def code(self) -> int:
+        """Return the code of the failed read: the entry is lost only if every bookie says so."""
+        codes = self.codes.values()
+        unsure = [code for code in codes if code not in LOST_CODES]
+        if unsure:
+            return unsure[0]
+        return DAMAGED if DAMAGED in codes else next(iter(codes))
+
+    def finish(self, result: EntryBatch | LedgerError) -> None:
+        callback, self.callback = self.callback, None
+        self.stop_timer()
+        assert callback is not None
+        callback(result)
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,339 @@
+"""The writer of an open ledger on an ensemble of bookies, as a state machine.
+
+No socket, clock, future or logger inside: each input returns the actions that the caller performs
+(handle.py does, tests/simulate_writer.py does with model bookies).
+
+    input                                   what it may return
+    append(run)                             Send to each bookie of the run's write sets
+    on_acked(slot, first, last)             Confirm, in the order of appending
+    on_failed(slot, first, code)            FindBookies, or Fail when the ledger is fenced
+    on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when there is none
+    on_metadata_written(version)            Send to the new bookies what is unconfirmed, Confirm
+    on_metadata_lost()                      ReadMetadata: another client changed the node
+    on_metadata_read(found)                 WriteMetadata once more, or Fail: there is another owner
+    retry()                                 FindBookies, while a member has no replacement
+
+An entry is confirmed when `ack_quorum` bookies of its write set have it, and every entry before it
+is confirmed. During an ensemble change nothing is confirmed: the new segment begins with the first
+unconfirmed entry, and an entry that only the old members acknowledged must not end up in it.
+(BookKeeper's LedgerHandle and PendingAddOp follow the same rules.)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from pyxbroker.entry import EntryRun
+from pyxbroker.ledger.bookie import FENCED, Stripe
+from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies
+from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
+from pyxbroker.quorum import PendingAdds
+
+
+class Send(NamedTuple):
+    """Add a run to a bookie; arguments as in Bookie.add_run."""
+
+    slot: int
+    bookie_id: str
+    run: EntryRun
+    last_add_confirmed: int
+    length: int
+    stripe: Stripe | None
+
+
+class Confirm(NamedTuple):
+    """Every entry of the run is on its ack quorum."""
+
+    run: EntryRun
+
+
+class FindBookies(NamedTuple):
+    """Choose a replacement for each of these ensemble indexes, neither a member nor one that has
+    failed lately; the answer is on_bookies_found.
+    """
+
+    indexes: frozenset[int]
+    ensemble: tuple[str, ...]
+    failed: frozenset[str]
+
+
+class WriteMetadata(NamedTuple):
+    """Replace the ledger's metadata if it still has this version."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class ReadMetadata(NamedTuple):
+    """Read the ledger's metadata; the answer is on_metadata_read."""
+
+
+class Fail(NamedTuple):
+    """The ledger confirms nothing more."""
+
+    error: LedgerError
+
+
+Action: TypeAlias = Send | Confirm | FindBookies | WriteMetadata | ReadMetadata | Fail
+
+
+class Change(enum.Enum):
+    """The step of an ensemble change whose answer the writer waits for."""
+
+    FINDING = "finding bookies"
+    WRITING = "writing metadata"
+    READING = "reading metadata"
+
+
+class _Pending(NamedTuple):
+    """A run that is not confirmed, and the ledger's bytes before it."""
+
+    run: EntryRun
+    length: int
+
+
+class LedgerWriter:
+    """State of one open ledger's writer.
+
+    With `delays_change` a failed bookie is replaced only when an entry can no longer reach its ack
+    quorum without it (BookKeeper's delayEnsembleChange); until then each run is sent to it again.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        delays_change: bool = False,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.version = version
+        self.length = 0
+        self.failure: LedgerError | None = None
+        self.change: Change | None = None
+        self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
+        self.ensemble = list(metadata.last_ensemble()[1])
+        self.pending = PendingAdds(
+            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+        )
+        self._delays_change = delays_change
+        self._runs: deque[_Pending] = deque()
+        self._slots = list(range(metadata.ensemble_size))
+        self._index_of = {slot: slot for slot in self._slots}
+        self._next_slot = len(self._slots)
+        self._found: Mapping[int, str] = {}
+        self._failed: set[str] = set()  # bookies, until retry()
+        self._proposed = metadata
+        # With a delayed change: the entries that each ensemble index refused, as one range.
+        self._refused: dict[int, tuple[int, int]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is unconfirmed, and no ensemble change is under way."""
+        return not self._runs and self.change is None
+
+    def append(self, run: EntryRun) -> list[Action]:
+        """Give the run its entry ids and return where to send it."""
+        run.ledger_id = self.ledger_id
+        run.first_entry_id = self.pending.add(run.count)
+        added = _Pending(run, self.length)
+        self.length += run.bytes
+        self._runs.append(added)
+        return [*self._sends(range(len(self.ensemble)), [added])]
+
+    def on_acked(self, slot: int, first: int, last: int) -> list[Action]:
+        """The bookie of a slot has entries first..last."""
+        index = self._index_of.get(slot)
+        if index is None or self.failure is not None:
+            return []  # the answer of a bookie that was replaced
+        return self._confirm(self.pending.on_ack(index, first, last))
+
+    def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
+        """The bookie of a slot has not stored the entries from first on."""
+        index = self._index_of.get(slot)
+        if index is None or self.failure is not None:
+            return []
+        if code == FENCED:
+            return self._fail(LedgerFenced(f"ledger {self.ledger_id} has another writer", code))
+        self._failed.add(self.ensemble[index])
+        if not self._delays_change:
+            self.absent.add(index)
+        else:
+            since, _ = self._refused.get(index, (first, 0))
+            self._refused[index] = (min(since, first), self.pending.next - 1)
+            if not self._lacks_quorum():
+                return []
+            self.absent.update(self._refused)
+        return self._begin_change()
+
+    def on_bookies_found(self, found: Mapping[int, str]) -> list[Action]:
+        """Placement has chosen bookies for some of the indexes that it was asked for."""
+        if self.failure is not None:
+            return []
+        assert self.change is Change.FINDING
+        self._found = {index: each for index, each in found.items() if index in self.absent}
+        if self._found:
+            return self._propose()
+        self.change = None
+        spare = self.metadata.write_quorum_size - self.metadata.ack_quorum_size
+        if any(len(self.absent.intersection(each)) > spare for each in self._write_sets()):
+            return self._fail(
+                NotEnoughBookies(
+                    f"ledger {self.ledger_id} cannot reach its ack quorum of"
+                    f" {self.metadata.ack_quorum_size}: {len(self.absent)} of its"
+                    f" {len(self.ensemble)} bookies failed, and no other bookie is writable"
+                )
+            )
+        return self._resume()
+
+    def on_metadata_written(self, version: int) -> list[Action]:
+        """The proposed metadata is stored."""
+        if self.failure is not None:
+            return []
+        assert self.change is Change.WRITING
+        return self._adopt(version)
+
+    def on_metadata_lost(self) -> list[Action]:
+        """Another client has changed the metadata since `version`."""
+        if self.failure is not None:
+            return []
+        assert self.change is Change.WRITING
+        self.change = Change.READING
+        return [ReadMetadata()]
+
+    def on_metadata_read(self, found: VersionedLedgerMetadata | None) -> list[Action]:
+        """The metadata as it is stored now; None: the ledger was deleted."""
+        if self.failure is not None:
+            return []
+        assert self.change is Change.READING
+        if found is None:
+            return self._fail(LedgerError(f"ledger {self.ledger_id} was deleted while it was open"))
+        if found.metadata.state is not LedgerState.OPEN:
+            return self._fail(LedgerFenced(f"ledger {self.ledger_id} has another writer", FENCED))
+        stored = found.metadata.last_ensemble()
+        if stored == self._proposed.last_ensemble():
+            # The write of the proposal went through although its answer was lost.
+            self._proposed = found.metadata
+            return self._adopt(found.version)
+        if stored != self.metadata.last_ensemble():
+            return self._fail(
+                LedgerError(f"another client replaced bookies of ledger {self.ledger_id}")
+            )
+        # Earlier segments have changed, as re-replication does; the change still applies.
+        self.metadata, self.version = found
+        return self._propose()
+
+    def retry(self) -> list[Action]:
+        """Look once more for bookies in place of those that failed without a replacement; bookies
+        that failed may be well again. Called at intervals.
+        """
+        if not self.absent or self.failure is not None:
+            return []
+        self._failed.clear()
+        return self._begin_change()
+
+    def give_up(self, error: LedgerError) -> list[Action]:
+        """Fail the ledger for a reason that its bookies and its metadata do not know."""
+        return [] if self.failure is not None else self._fail(error)
+
+    def silent_slots(self, entry_id: int) -> list[int]:
+        """Return the slots that have not acknowledged an unconfirmed entry of their write set."""
+        return [
+            self._slots[index]
+            for index in self.pending.unacked(entry_id)
+            if index not in self.absent
+        ]
+
+    def take_unconfirmed(self) -> list[EntryRun]:
+        """Remove and return the runs that were never confirmed, after a failure."""
+        runs = [each.run for each in self._runs]
+        self._runs.clear()
+        return runs
+
+    # --- ensemble changes ---------------------------------------------------------------------
+
+    def _begin_change(self) -> list[Action]:
+        if self.change is not None:
+            return []  # what failed meanwhile is replaced by the next change
+        self.change = Change.FINDING
+        self.pending.hold()
+        ensemble = tuple(self.ensemble)
+        return [FindBookies(frozenset(self.absent), ensemble, frozenset(self._failed))]
+
+    def _propose(self) -> list[Action]:
+        self.change = Change.WRITING
+        ensemble = tuple(self._found.get(i, each) for i, each in enumerate(self.ensemble))
+        self._proposed = self.metadata.with_ensemble(self.pending.first, ensemble)
+        return [WriteMetadata(self._proposed, self.version)]
+
+    def _adopt(self, version: int) -> list[Action]:
+        self.metadata, self.version = self._proposed, version
+        self.change = None
+        for index, bookie_id in self._found.items():
+            self.ensemble[index] = bookie_id
+            self.pending.forget(index)
+            del self._index_of[self._slots[index]]
+            self._slots[index] = self._next_slot
+            self._index_of[self._next_slot] = index
+            self._next_slot += 1
+            self.absent.discard(index)
+            self._refused.pop(index, None)
+        sends = self._sends(self._found, self._runs)
+        return [*sends, *(self._begin_change() if self.absent else self._resume())]
+
+    def _lacks_quorum(self) -> bool:
+        """Return True if an unconfirmed entry was refused by too many bookies of its write set."""
+        spare = self.metadata.write_quorum_size - self.metadata.ack_quorum_size
+        for entry_id in range(self.pending.first, self.pending.next):
+            refused = 0
+            for index in self.pending.write_set(entry_id):
+                first, last = self._refused.get(index, (0, -1))
+                refused += first <= entry_id <= last
+            if refused > spare:
+                return True
+        return False
+
+    def _write_sets(self) -> list[list[int]]:
+        """Return every write set of the ensemble: those of as many consecutive entries."""
+        return [self.pending.write_set(entry_id) for entry_id in range(len(self.ensemble))]
+
+    # --- actions ------------------------------------------------------------------------------
+
+    def _sends(
+        self, indexes: Mapping[int, str] | range, runs: list[_Pending] | deque[_Pending]
+    ) -> list[Action]:
+        """Return what to send to the members at some indexes of the ensemble."""
+        size, quorum = len(self.ensemble), self.metadata.write_quorum_size
+        confirmed = self.pending.last_add_confirmed
+        sends: list[Action] = []
+        for run, length in runs:
+            for index in indexes:
+                if index in self.absent:
+                    continue
+                stripe = None if size == quorum else Stripe(index, size, quorum)
+                if stripe is not None and not any(
+                    stripe.has(run.first_entry_id + i) for i in range(min(run.count, size))
+                ):
+                    continue
+                sends.append(
+                    Send(self._slots[index], self.ensemble[index], run, confirmed, length, stripe)
+                )
+        return sends
+
+    def _resume(self) -> list[Action]:
+        return self._confirm(self.pending.resume())
+
+    def _confirm(self, confirmed: int) -> list[Action]:
+        confirms: list[Action] = []
+        while self._runs and self._runs[0].run.last_entry_id <= confirmed:
+            confirms.append(Confirm(self._runs.popleft().run))
+        return confirms
+
+    def _fail(self, error: LedgerError) -> list[Action]:
+        self.failure = error
+        self.change = None
+        return [Fail(error)]

@@ -1,0 +1,176 @@
+"""Managed ledgers on several bookies, whose answers come late, twice, out of order or never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from model_bookies import ModelBookie, closed
+from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
+from pyxbroker.ledger import handle as ledger_handle
+from pyxbroker.ledger import reader as ledger_reader
+from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
+from pyxbroker.ledger.handle import EnsembleHandle
+from pyxbroker.mledger.entry_cache import EntryCache
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.opening import open_managed_ledger
+
+QUORUMS = LedgerQuorums(3, 3, 2)
+
+
+class Cluster:
+    """Five model bookies, and a ledger client whose ledgers are on three of them."""
+
+    def __init__(self, node: Node, directory: Path, seed: int) -> None:
+        self.node = node
+        self.bookies = [
+            ModelBookie(directory / f"b{i}", node.turn, f"b{i}", 10 * seed + i) for i in range(5)
+        ]
+        by_id = {each.bookie_id: each for each in self.bookies}
+        self.client = LedgerClient(node.store, by_id, node.turn, QUORUMS)
+        self.cache = EntryCache(1 << 20, age_max_s=60)
+
+    async def open(self) -> ManagedLedger:
+        managed_ledger = await open_managed_ledger(
+            NAME, self.node.store, self.client, LIMITS, cache=self.cache
+        )
+        assert managed_ledger is not None
+        return managed_ledger
+
+    @property
+    def reads(self) -> int:
+        return sum(each.reads for each in self.bookies)
+
+
+def run(tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
+    async def main() -> None:
+        async with Node(tmp_path / "node") as node:
+            cluster = Cluster(node, tmp_path, seed)
+            try:
+                await scenario(cluster)
+            finally:
+                cluster.cache.close()
+                await cluster.client.stop()
+                await closed(cluster.bookies)
+
+    asyncio.run(main())
+
+
+async def append_all(cluster: Cluster, managed_ledger: ManagedLedger, data: list[bytes]) -> Runs:
+    runs = Runs()
+    for each in data:
+        cluster.node.turn.run(managed_ledger.append, runs.run(each))
+    await until(lambda: runs.answered == len(data))
+    return runs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_entries_are_confirmed_in_order_and_read_back(tmp_path: Path, seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        assert isinstance(managed_ledger.current, EnsembleHandle)
+        data = entries(0, 200)
+        runs = await append_all(cluster, managed_ledger, data)
+        assert runs.added == data
+        assert await read_all(managed_ledger) == data
+        assert cluster.reads == 0, "the cache has what was added"
+        await managed_ledger.close()
+        cluster.cache.close()
+        again = await cluster.open()
+        assert await read_all(again) == data
+        await again.close()
+
+    run(tmp_path, scenario, seed)
+
+
+def test_a_bookie_that_goes_down_is_replaced(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 20))
+        cluster.bookies[1].is_down = True
+        runs = await append_all(cluster, managed_ledger, entries(20, 60))
+        assert runs.added == entries(20, 60)
+        handle = managed_ledger.current
+        assert isinstance(handle, EnsembleHandle)
+        await until(lambda: handle.writer.change is None and len(handle.segments) == 2)
+        assert handle.writer.ensemble == ["b0", "b3", "b2"]
+        cluster.bookies[0].is_down = True
+        cluster.cache.close()
+        managed_ledger.cache = None
+        assert await read_all(managed_ledger) == entries(0, 60), "each segment by its own bookies"
+        cluster.bookies[0].is_down = False
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_bookie_that_never_answers_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_handle, "ADD_TIMEOUT_S", 0.05)
+
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        for silent in cluster.bookies[:2]:
+            silent.drops = 1.0
+        runs = await append_all(cluster, managed_ledger, entries(0, 30))
+        assert runs.added == entries(0, 30)
+        handle = managed_ledger.current
+        assert isinstance(handle, EnsembleHandle)
+        assert not {"b0", "b1"} & set(handle.writer.ensemble)
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
+
+
+def test_readers_ask_another_bookie_when_one_is_silent_down_or_without_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_reader, "SPECULATIVE_READ_S", 0.05)
+
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 3))
+        handle = managed_ledger.current
+        assert handle is not None
+        first, second, third = cluster.bookies[:3]
+        first.drops = 1.0
+        assert (await handle.read_future(0, 0)).data(0) == b"entry 0"
+        second.is_down = True
+        assert (await handle.read_future(0, 0)).data(0) == b"entry 0"
+        third.inner.delete_ledger(handle.ledger_id)
+        with pytest.raises(LedgerError) as unsure:
+            await handle.read_future(0, 0)
+        assert not isinstance(unsure.value, NoSuchEntry), "a silent bookie may have it"
+        first.drops = 0.0
+        second.is_down = False
+        for each in (first, second):
+            each.inner.delete_ledger(handle.ledger_id)
+        with pytest.raises(NoSuchEntry):
+            await handle.read_future(0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_subscriptions_that_read_the_same_share_one_read(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 10))
+        cluster.cache.close()
+        position = managed_ledger.normalize(managed_ledger.first_position())
+        assert position is not None
+        batches = await asyncio.gather(
+            *(managed_ledger.read_some(position, 10, 1 << 20) for _ in range(8))
+        )
+        assert [[batch.data(i) for i in range(len(batch))] for batch in batches] == [
+            entries(0, 10)
+        ] * 8
+        assert cluster.reads == 1
+        assert managed_ledger.entries_read == 80
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
