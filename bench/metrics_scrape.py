@@ -35,9 +35,9 @@ from harness.raw import RawConnection
 from pyxbroker.add_stats import NO_ADDS
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.statistics.stats import read_stats
 from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
-from pyxbroker.broker.topics.stats import read_stats
 from pyxbroker.policies.table import of_broker
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.metrics import Collector

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import cramjam
 
 from one_broker import Broker, section
-from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
-from pyxbroker.broker.topics.compaction import Status
+from pyxbroker.broker.compaction.compacted import FIRST, CompactedSource
+from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.metadata.store import resolve
 from pyxbroker.proto import PulsarApi as pb

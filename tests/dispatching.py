@@ -25,7 +25,7 @@ from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry

@@ -13,7 +13,7 @@ from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.entry import AckRun
 from stored import LEDGER
 

@@ -15,7 +15,7 @@ import pytest
 from late_store import HeldAnswers
 from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import internal_stats
+from pyxbroker.broker.statistics import internal_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.ledger.errors import JournalFailed
 from pyxbroker.metadata.store import Unavailable

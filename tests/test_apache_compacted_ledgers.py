@@ -16,7 +16,7 @@ from one_bookie import BOOKIE_ID, append
 from one_broker import TOPIC, Broker, run
 from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.compaction import _Writer
+from pyxbroker.broker.compaction.compaction import _Writer
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.metadata import decode

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import internal_stats, stats
+from pyxbroker.broker.statistics import internal_stats, stats
 from pyxbroker.stats import load as load_module
 from pyxbroker.stats.load import Load, Usage
 from pyxbroker.stats.process import ProcessStats

@@ -15,8 +15,8 @@ from one_broker import Broker, Client, Message, run, section
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.broker.dispatch import chunks
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
-from pyxbroker.broker.topics import statistics
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.statistics import statistics
+from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.proto import PulsarApi as pb
 
 Chunk = tuple[str, int, int]  # uuid, chunk id, number of chunks
@@ -53,7 +53,7 @@ def test_all_chunks_of_a_message_go_to_one_consumer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared,
                                   pb.CommandSubscribe.Key_Shared])  # fmt: skip
 def test_chunks_have_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
-    monkeypatch.setattr("pyxbroker.broker.topics.consumer.RATE_WINDOW_S", 0.01)
+    monkeypatch.setattr("pyxbroker.broker.subscriptions.consumer.RATE_WINDOW_S", 0.01)
     clock = [1_000.0]
     monkeypatch.setattr(statistics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 

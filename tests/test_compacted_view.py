@@ -13,8 +13,8 @@ import pytest
 from compacting import compact, single, values, view
 from one_bookie import append
 from one_broker import Broker, run, section
-from pyxbroker.broker.topics import compacted as module
-from pyxbroker.broker.topics.compacted import CompactedLedger, CompactedSource
+from pyxbroker.broker.compaction import compacted as module
+from pyxbroker.broker.compaction.compacted import CompactedLedger, CompactedSource
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry

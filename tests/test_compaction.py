@@ -25,9 +25,9 @@ from one_bookie import append, turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import compaction as module
-from pyxbroker.broker.topics.compaction import Status
-from pyxbroker.broker.topics.stats import topic_stats
+from pyxbroker.broker.compaction import compaction as module
+from pyxbroker.broker.compaction.compaction import Status
+from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
 from pyxbroker.ledger.errors import EntryDamaged

@@ -9,7 +9,7 @@ import pytest
 
 from one_broker import Broker, run
 from pyxbroker.base.rates import Rates
-from pyxbroker.broker.topics import consumer
+from pyxbroker.broker.subscriptions import consumer
 
 WINDOW_S = 0.1
 

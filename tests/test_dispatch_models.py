@@ -24,7 +24,7 @@ from oracles.key_shared import key_hash
 from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.delivery import Rotation
 from stored import LEDGER
 

@@ -16,9 +16,10 @@ from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, run
 from oracles import wire
 from pyxbroker.bookie.garbage_collection import GarbageCollector
-from pyxbroker.broker.topics import expiry, upkeep
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION
+from pyxbroker.broker.topics import upkeep
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb

@@ -19,7 +19,7 @@ from pyxbroker.admin.response import Response
 from pyxbroker.base.half_open import HalfOpen
 from pyxbroker.base.pacing import Line, Pace
 from pyxbroker.broker.commands import handlers, topic_list
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.proto import PulsarApi as pb
 from web_client import Served as Web

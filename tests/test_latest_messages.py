@@ -14,7 +14,7 @@ import pytest
 
 from compacting import Sent, batch, batched, left_of, messages_of, packed_batch, single
 from one_broker import section
-from pyxbroker.broker.topics.packed_batches import last_index_of, unpack, with_messages
+from pyxbroker.broker.compaction.packed_batches import last_index_of, unpack, with_messages
 from pyxbroker.compaction import (
     KEY_PARTS,
     LatestMessages,

@@ -19,8 +19,8 @@ from pyxbroker.admin.long_answers import LongAnswers
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.resources import metrics, statistics
 from pyxbroker.admin.response import Response
-from pyxbroker.broker.topics import internal_stats
-from pyxbroker.broker.topics import statistics as topic_statistics
+from pyxbroker.broker.statistics import internal_stats
+from pyxbroker.broker.statistics import statistics as topic_statistics
 from pyxbroker.metadata.memory import MemoryStore
 from test_admin_topics import NAME, P, Rest
 from test_admin_topics import run as run_rest

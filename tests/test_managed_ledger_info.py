@@ -11,8 +11,8 @@ from loop_turns import counted_turns
 from metadata_backends import coroutine_test
 from pyxbroker.base.slices import CALLED_MAX
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import managed_ledger_info
-from pyxbroker.broker.topics.managed_ledger_info import read_info
+from pyxbroker.broker.statistics import managed_ledger_info
+from pyxbroker.broker.statistics.managed_ledger_info import read_info
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.mledger import records

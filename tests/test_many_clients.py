@@ -17,12 +17,12 @@ from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import dispatcher
 from pyxbroker.broker.dispatch.limits import Limits
-from pyxbroker.broker.topics import dimensions, statistics, stats
-from pyxbroker.broker.topics import subscription as topics_subscription
+from pyxbroker.broker.statistics import dimensions, statistics, stats
+from pyxbroker.broker.subscriptions import subscription as topics_subscription
+from pyxbroker.broker.subscriptions.consumer import Consumer
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics import topic as topics_topic
-from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.publish_rate import PublishRate
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.policies.values import DispatchRate, Rate
 from shares import over_at_once

@@ -26,7 +26,7 @@ from pyxbroker.broker.dispatch.choosers import RoundRobin, SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.delivery import Blocked, worth_together
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb

@@ -20,10 +20,11 @@ from pyxbroker.base import slices
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.topics import expiry, persistent, quotas, topics
+from pyxbroker.broker.statistics.statistics import Asked, topic_statistics
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.subscriptions.subscription import Subscription
+from pyxbroker.broker.topics import persistent, quotas, topics
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.statistics import Asked, topic_statistics
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
 from pyxbroker.mledger import managed_ledger as mledger
@@ -249,7 +250,7 @@ def test_who_cannot_be_sent_away_keeps_nobody_else(
 def test_publishers_are_told_of_in_the_order_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyxbroker.broker.topics.statistics.SORTED_AT_ONCE", 3)
+    monkeypatch.setattr("pyxbroker.broker.statistics.statistics.SORTED_AT_ONCE", 3)
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()

@@ -30,8 +30,7 @@ from pyxbroker.admin.server import WebServer
 from pyxbroker.base import log
 from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
-from pyxbroker.broker.topics.shards import Shards
-from pyxbroker.broker.topics.stats import (
+from pyxbroker.broker.statistics.stats import (
     SUBSCRIPTIONS_PER_STEP,
     CompactionStats,
     ConsumerStats,
@@ -41,6 +40,7 @@ from pyxbroker.broker.topics.stats import (
     TopicStats,
     read_stats,
 )
+from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config

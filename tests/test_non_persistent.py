@@ -15,9 +15,9 @@ from one_bookie import until
 from one_broker import Broker, Client, data_of, run, section
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.broker.topics import non_persistent, topics
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
-from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb

@@ -15,8 +15,8 @@ from bad_disk import EIO, Disk, run_on
 from one_bookie import append, settled, until
 from one_broker import Broker, Client, data_of, section
 from pyxbroker.broker.dispatch import read_trouble
-from pyxbroker.broker.topics.stats import topic_stats
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.statistics.stats import topic_stats
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.ledger.bookie import DAMAGED, NO_ENTRY
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb

@@ -24,7 +24,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.json_weight import SIGNS_MAX
 from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import NoSuchLedger
 from pyxbroker.metadata import paths

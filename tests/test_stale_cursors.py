@@ -17,7 +17,7 @@ from one_bookie import run as run_node
 from one_broker import TOPIC, Client
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.system_cursors import COMPACTION
-from pyxbroker.broker.topics import subscription as subscriptions
+from pyxbroker.broker.subscriptions import subscription as subscriptions
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths

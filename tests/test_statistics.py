@@ -15,10 +15,11 @@ from one_bookie import append
 from one_broker import Broker, run
 from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import expiry, statistics, stats
-from pyxbroker.broker.topics.internal_stats import internal_stats
-from pyxbroker.broker.topics.partitioned_statistics import Together
-from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.broker.statistics import statistics, stats
+from pyxbroker.broker.statistics.internal_stats import internal_stats
+from pyxbroker.broker.statistics.partitioned_statistics import Together
+from pyxbroker.broker.statistics.statistics import Asked, topic_statistics
+from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.ledger.metadata import LedgerMetadataStore
 from test_admin_topics import Rest
 

@@ -13,7 +13,7 @@ import pytest
 from one_bookie import turns, until
 from one_broker import TOPIC, Broker, Client, data_of, run
 from pyxbroker.broker.commands import seek
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.proto import PulsarApi as pb

@@ -180,7 +180,10 @@ def test_a_start_waits_for_nothing_that_only_clients_need() -> None:
     modules = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout.split()
-    rooms = ("broker.commands", "broker.topics", "broker.dispatch", "mledger", "policies", "proto")
+    rooms = (
+        *("broker.commands", "broker.topics", "broker.subscriptions", "broker.compaction"),
+        *("broker.statistics", "broker.dispatch", "mledger", "policies", "proto"),
+    )
     late = [each for each in modules if each.startswith(tuple(f"pyxbroker.{x}" for x in rooms))]
     assert late == []
     assert not {"google.protobuf", "uuid", "re2", "h11"} & set(modules)

@@ -13,12 +13,12 @@ INSIDE = {"managed_ledger", "cursor"}
 # Each file that may touch a topic's log or a subscription's cursor, and why.
 DOORS = {
     "broker/topics/persistent.py": "the door to the log",
-    "broker/topics/subscription.py": "the door to the cursor",
+    "broker/subscriptions/subscription.py": "the door to the cursor",
     "broker/topics/non_persistent.py": "a topic without a log",
-    "broker/topics/looking.py": "reads the log for who asks by REST; changes nothing",
+    "broker/subscriptions/message_search.py": "reads the log for who asks by REST; changes nothing",
     "broker/topics/entry_view.py": "reads single entries of the log; changes nothing",
-    "broker/topics/internal_stats.py": "tells what the log and cursors are made of",
-    "broker/topics/statistics.py": "tells when something was added",
+    "broker/statistics/internal_stats.py": "tells what the log and cursors are made of",
+    "broker/statistics/statistics.py": "tells when something was added",
 }
 ROOMS = ("admin", "broker", "policies", "roles", "stats")
 

@@ -73,7 +73,7 @@ cdef class Rotation:
     cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1
     cdef int _ask_again(self, ConsumerState consumer) except -1
 
-# The hot half of a consumer; broker/topics/consumer.py adds the policy.
+# The hot half of a consumer; broker/subscriptions/consumer.py adds the policy.
 cdef class ConsumerState:
     cdef readonly Connection connection
     cdef readonly uint64_t consumer_id

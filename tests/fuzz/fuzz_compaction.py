@@ -9,7 +9,7 @@ from contextlib import suppress
 import driver
 
 with driver.guided("pyxbroker"):
-    from pyxbroker.broker.topics import packed_batches
+    from pyxbroker.broker.compaction import packed_batches
 
 from google.protobuf.message import DecodeError
 

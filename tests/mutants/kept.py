@@ -47,7 +47,7 @@ KEPT: list[Kept] = [
     ),
     Kept(
         EQUIVALENT,
-        "src/pyxbroker/broker/topics/statistics.py",
+        "src/pyxbroker/broker/statistics/statistics.py",
         "_times",
         """        created_ms = 0 if node is None else node.created_ms
         published_ms = int(topic.managed_ledger.last_added_s * 1000)""",

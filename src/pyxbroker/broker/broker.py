@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
+    from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.broker.tenants import Tenants
-    from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.broker")
@@ -383,7 +383,7 @@ class Broker:
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics; None is a place to stop within one that takes long."""
         # With the first scrape: a start does not wait for it.
-        from pyxbroker.broker.topics.stats import Detail, read_stats
+        from pyxbroker.broker.statistics.stats import Detail, read_stats
 
         config = self.config
         each = config.exposeTopicLevelMetricsInPrometheus

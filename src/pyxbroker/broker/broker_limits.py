@@ -10,8 +10,8 @@ from pyxbroker.policies.values import DispatchRate, Rate
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.compaction.compaction import CompactionLimits
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
-    from pyxbroker.broker.topics.compaction import CompactionLimits
     from pyxbroker.broker.topics.publish_rate import PublishLimiter
     from pyxbroker.turn import Turn
 
@@ -56,7 +56,7 @@ class BrokerLimits:
     def compaction(self) -> CompactionLimits:
         """What all compactions share."""
         # Most brokers compact nothing.
-        from pyxbroker.broker.topics.compaction import CompactionLimits
+        from pyxbroker.broker.compaction.compaction import CompactionLimits
 
         return CompactionLimits(self.retains_keyless, self.spill_directory)
 

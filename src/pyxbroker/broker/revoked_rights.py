@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
     from pyxbroker.broker.granted import GrantRecords
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.topics.topics import Topics
 

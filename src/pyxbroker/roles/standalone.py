@@ -37,7 +37,7 @@ from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.client_memory import ClientMemory
-    from pyxbroker.broker.topics.stats import TopicStats
+    from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.stats.metrics import Turns
 
 log = get_logger("pyxbroker.standalone")

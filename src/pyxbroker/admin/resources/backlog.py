@@ -43,10 +43,10 @@ from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import expiry
-from pyxbroker.broker.topics.compaction import Status as CompactionStatus
+from pyxbroker.broker.compaction.compaction import Status as CompactionStatus
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger(__name__)

@@ -23,11 +23,11 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
-from pyxbroker.broker.topics.dimensions import dimension_statistics
-from pyxbroker.broker.topics.internal_stats import is_creating_ledger
+from pyxbroker.broker.statistics.dimensions import dimension_statistics
+from pyxbroker.broker.statistics.internal_stats import is_creating_ledger
+from pyxbroker.broker.statistics.statistics import forget
+from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.statistics import forget
-from pyxbroker.broker.topics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.stats.load import Usage

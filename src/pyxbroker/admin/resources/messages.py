@@ -20,7 +20,7 @@ from pyxbroker.admin.resources.topic_work import (
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CONSUME_TOPIC, GET_BACKLOG_SIZE, PEEK_MESSAGES
 from pyxbroker.base.errors import SubscriptionNotFound
-from pyxbroker.broker.topics import looking
+from pyxbroker.broker.subscriptions import message_search as looking
 from pyxbroker.broker.topics.entry_view import Position, read_view
 from pyxbroker.broker.topics.persistent import PersistentTopic
 

@@ -45,9 +45,9 @@ from pyxbroker.base.errors import NotAllowed, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.seek import at_time, moving
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.entry_view import Position, read_batch_size
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"

@@ -33,7 +33,7 @@ from pyxbroker.base.json_weight import SIGNS_MAX, parse_light
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import write_message
-from pyxbroker.broker.topics.own_messages import Publication
+from pyxbroker.broker.topics.system_messages import Publication
 from pyxbroker.schemas.registry import Rules
 from pyxbroker.schemas.texts import ENCODERS, encode_json
 from pyxbroker.schemas.values import SCHEMA_BYTES_MAX, Schema, SchemaType, version_bytes

@@ -19,11 +19,11 @@ from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import internal_stats, statistics
-from pyxbroker.broker.topics.internal_stats import offline_stats, parts_of_offline_stats
-from pyxbroker.broker.topics.partitioned_statistics import Together
+from pyxbroker.broker.statistics import internal_stats, statistics
+from pyxbroker.broker.statistics.internal_stats import offline_stats, parts_of_offline_stats
+from pyxbroker.broker.statistics.partitioned_statistics import Together
+from pyxbroker.broker.statistics.statistics import Asked
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.statistics import Asked
 from pyxbroker.broker.topics.topic import Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"

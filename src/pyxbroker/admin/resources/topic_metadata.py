@@ -41,7 +41,7 @@ from pyxbroker.base.bundles import LAST_BOUNDARY
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.managed_ledger_info import read_info
+from pyxbroker.broker.statistics.managed_ledger_info import read_info
 from pyxbroker.broker.topics.persistent import OWN_PROPERTIES, PersistentTopic
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"

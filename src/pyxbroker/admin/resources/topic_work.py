@@ -19,8 +19,8 @@ from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
 Work = Callable[[Topic], Awaitable[None]]

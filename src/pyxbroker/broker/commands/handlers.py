@@ -69,7 +69,7 @@ from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.settings.config import Config
 

@@ -13,7 +13,7 @@ from pyxbroker.proto import PulsarApi as pb
 if TYPE_CHECKING:
     from pyxbroker.broker.commands.topics_pattern import Pause
     from pyxbroker.broker.listeners import Addresses
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
 
 _SIZES = struct.Struct(">II")
 

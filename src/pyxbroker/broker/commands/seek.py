@@ -12,9 +12,9 @@ from pyxbroker.base.errors import MetadataStoreError, UnknownError
 from pyxbroker.base.pacing import Line, bit_by_bit
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Session, wait_for
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb

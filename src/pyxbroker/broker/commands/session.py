@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.commands.login import Login
     from pyxbroker.broker.commands.seek import KeptReader
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.subscription import Subscription
 
 
 class Session:

@@ -22,9 +22,9 @@ from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaComman
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
+from pyxbroker.broker.subscriptions.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.hash_ranges import HashRanges

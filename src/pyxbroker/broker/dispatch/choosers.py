@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.connection import Connection
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet, PositionSet
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
 
 MESSAGES_MAX = 1_000  # whose last chunk has not come; of a subscription
 POSITIONS_MAX = 1_000  # chunks of one message

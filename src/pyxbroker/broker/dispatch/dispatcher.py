@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.redelivery import FromMark
     from pyxbroker.broker.dispatch.replay import Replay
     from pyxbroker.broker.dispatch.throttle import Throttle
-    from pyxbroker.broker.topics.consumer import Consumer
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.consumer import Consumer
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher within one turn

@@ -19,7 +19,7 @@ from pyxbroker.broker.dispatch.selectors import FailoverRing
 if TYPE_CHECKING:
     from pyxbroker.base.pacing import Line
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
 
 ACTIVE_CONSUMER_CHANGE_VERSION = 12  # of the protocol
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.dispatch.limits import Limits
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch, Position
     from pyxbroker.policies.values import Policies

@@ -11,7 +11,7 @@ from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.broker.dispatch.redelivery import FromMark, OneByOne
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.subscription import Subscription
 
 
 def exclusive(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.connection import Connection
     from pyxbroker.delivery import ConsumerState
 

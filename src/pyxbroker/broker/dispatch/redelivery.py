@@ -14,7 +14,7 @@ from pyxbroker.delivery import TakenBack, free_some
 if TYPE_CHECKING:
     from pyxbroker.base.pacing import Line
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.delivery import FreedDict
     from pyxbroker.entry import AckRun, Position
 

@@ -11,7 +11,7 @@ from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import Position

@@ -17,7 +17,7 @@ from pyxbroker.delivery import SentCount
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.policies.values import DispatchRate
     from pyxbroker.turn import Turn
 

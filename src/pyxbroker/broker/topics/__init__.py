@@ -1,1 +1,1 @@
-"""Topics, and who is attached to them: producers, subscriptions, consumers."""
+"""Topics: loading, publishing, policies, and the producers that are attached to them."""

@@ -16,7 +16,7 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.entry import Position
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.peeking import Peeking
+    from pyxbroker.broker.subscriptions.peeking import Peeking
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 Found = tuple[Position, int]

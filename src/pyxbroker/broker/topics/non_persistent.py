@@ -19,8 +19,8 @@ from pyxbroker.base.errors import NotAllowed, SubscriptionNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position

@@ -50,7 +50,7 @@ from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.topics")

@@ -26,10 +26,11 @@ from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_s
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.topics import expiry, quotas
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION, Subscription
+from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
-from pyxbroker.broker.topics.own_messages import Waiting
-from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
+from pyxbroker.broker.topics.system_messages import Waiting
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerQuorums
@@ -48,12 +49,12 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
-    from pyxbroker.broker.topics.compacted import CompactedLedger
-    from pyxbroker.broker.topics.compaction import Compaction
+    from pyxbroker.broker.compaction.compacted import CompactedLedger
+    from pyxbroker.broker.compaction.compaction import Compaction
+    from pyxbroker.broker.subscriptions.peeking import Peeking
     from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.deduplication import Deduplication, Switch
     from pyxbroker.broker.topics.last_message import LastMessage
-    from pyxbroker.broker.topics.peeking import Peeking
     from pyxbroker.broker.topics.producer import Producer
 
 log = get_logger("pyxbroker.topic")
@@ -199,7 +200,7 @@ class PersistentTopic(Topic):
         if COMPACTION in self.managed_ledger.cursors or (
             compacted_ledger.NAMES_PROPERTY in self.managed_ledger.properties
         ):
-            from pyxbroker.broker.topics import compaction
+            from pyxbroker.broker.compaction import compaction
 
             await compaction.open_topic(self, self.managed_ledger)
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
@@ -243,14 +244,14 @@ class PersistentTopic(Topic):
     def compacting(self) -> Compaction:
         """Its compactions."""
         if self.compaction is None:
-            from pyxbroker.broker.topics.compaction import Compaction
+            from pyxbroker.broker.compaction.compaction import Compaction
 
             self.compaction = Compaction(self, self.managed_ledger, self.broker_limits.compaction)
         return self.compaction
 
     def _hold_for_compaction(self) -> None:
         if self._holding is None and not self.fenced:
-            from pyxbroker.broker.topics.compaction import hold
+            from pyxbroker.broker.compaction.compaction import hold
 
             self._holding = self.loop.create_task(hold(self))
             self._holding.add_done_callback(self._on_held)
@@ -353,7 +354,7 @@ class PersistentTopic(Topic):
         subscription.arriving -= 1
 
     async def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
-        from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
+        from pyxbroker.broker.compaction.compacted import FIRST, CompactedSource
 
         source = CompactedSource(self, self.managed_ledger)
         if request.since_ms is not None:
@@ -650,7 +651,7 @@ class PersistentTopic(Topic):
         return before or managed_ledger.first_position()
 
     def _peeking(self, what: str) -> Peeking:
-        from pyxbroker.broker.topics.peeking import Peeking
+        from pyxbroker.broker.subscriptions.peeking import Peeking
 
         return Peeking(self.managed_ledger, self.name, what)
 

@@ -15,7 +15,7 @@ from pyxbroker.base.errors import (
     PulsarError,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.topics.expiry import expire, held_back, skip_to, slowest_of
+from pyxbroker.broker.subscriptions.expiry import expire, held_back, skip_to, slowest_of
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     PRODUCER_EXCEPTION,

@@ -21,10 +21,11 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
-from pyxbroker.broker.topics import expiry, quotas, upkeep
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION
+from pyxbroker.broker.topics import quotas, upkeep
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord

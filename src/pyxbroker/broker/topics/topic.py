@@ -28,13 +28,13 @@ from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import (
+from pyxbroker.broker.subscriptions.subscription import (
     COUNTED_AT_ONCE,
     Subscription,
     SubscriptionCursor,
     SubscriptionType,
 )
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.metadata.store import resolve
 from pyxbroker.policies.values import (
@@ -47,11 +47,11 @@ from pyxbroker.policies.values import (
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.compaction.compacted import CompactedLedger
+    from pyxbroker.broker.compaction.compaction import Compaction
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Published
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.access import ProducerAccess
-    from pyxbroker.broker.topics.compacted import CompactedLedger
-    from pyxbroker.broker.topics.compaction import Compaction
-    from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.deduplication import Deduplication
     from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_rate import PublishRate

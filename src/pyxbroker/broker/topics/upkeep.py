@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
-from pyxbroker.broker.topics import expiry, quotas
+from pyxbroker.broker.subscriptions import expiry
+from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
@@ -72,7 +73,7 @@ class Upkeep:
 
     async def note_rates(self) -> None:
         """Called each minute: what topics, their clients and subscriptions did in it is known."""
-        from pyxbroker.broker.topics.stats import note_rates
+        from pyxbroker.broker.statistics.stats import note_rates
 
         slices = Slices()
         for topic in list(self._topics()):

@@ -32,9 +32,9 @@ from pyxbroker.metadata.store import MetadataError
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.base.pacing import Line
+    from pyxbroker.broker.compaction.compacted import CompactedSource
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
-    from pyxbroker.broker.topics.compacted import CompactedSource
-    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.subscription")

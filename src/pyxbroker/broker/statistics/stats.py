@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Steps
-from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.subscriptions.consumer import Consumer
+from pyxbroker.broker.subscriptions.subscription import COUNTED_AT_ONCE, Subscription
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import COUNTED_AT_ONCE, Subscription
 from pyxbroker.broker.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.compaction import Compaction
+    from pyxbroker.broker.compaction.compaction import Compaction
 
 # What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32

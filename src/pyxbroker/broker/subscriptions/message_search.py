@@ -14,8 +14,8 @@ from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.topics.persistent import PersistentTopic
-    from pyxbroker.broker.topics.subscription import Subscription
 
 BACKLOG_ENTRIES_MAX = 10_000  # that are looked at; subscriptionBacklogScanMaxEntries of Pulsar
 

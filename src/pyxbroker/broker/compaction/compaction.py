@@ -24,8 +24,8 @@ from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import COMPACTION
 from pyxbroker.base.to_its_end import to_its_end
-from pyxbroker.broker.topics.compacted import CompactedLedger, open_compacted
-from pyxbroker.broker.topics.packed_batches import unpack, with_messages
+from pyxbroker.broker.compaction.compacted import CompactedLedger, open_compacted
+from pyxbroker.broker.compaction.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
     BLOCK_BYTES,
     KEY_PARTS,

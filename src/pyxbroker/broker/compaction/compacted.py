@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.topics.packed_batches import last_index_of
+from pyxbroker.broker.compaction.packed_batches import last_index_of
 from pyxbroker.compaction import unwrap, wrapped_position
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun, EntryBatch, Position

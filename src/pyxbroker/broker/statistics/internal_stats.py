@@ -10,8 +10,8 @@ from typing import Any
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
+from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore

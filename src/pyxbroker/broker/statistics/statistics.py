@@ -19,12 +19,12 @@ from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.key_shared import KeySlots
-from pyxbroker.broker.topics.consumer import Consumer
-from pyxbroker.broker.topics.expiry import slowest_of
+from pyxbroker.broker.statistics.stats import per_second, producer_rates, topic_rates
+from pyxbroker.broker.subscriptions.consumer import Consumer
+from pyxbroker.broker.subscriptions.expiry import slowest_of
+from pyxbroker.broker.subscriptions.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.stats import per_second, producer_rates, topic_rates
-from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore

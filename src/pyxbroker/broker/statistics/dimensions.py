@@ -8,17 +8,17 @@ import time
 from typing import Any
 
 from pyxbroker.base.slices import Slices
-from pyxbroker.broker.topics.expiry import slowest_of
-from pyxbroker.broker.topics.internal_stats import entries_since, pending_adds
-from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.statistics import (
+from pyxbroker.broker.statistics.internal_stats import entries_since, pending_adds
+from pyxbroker.broker.statistics.statistics import (
     Asked,
     producers_by_name,
     publisher_statistics,
     rates_and_sizes,
     subscription_statistics,
 )
-from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.subscriptions.expiry import slowest_of
+from pyxbroker.broker.subscriptions.subscription import Subscription
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 
 Json = dict[str, Any]

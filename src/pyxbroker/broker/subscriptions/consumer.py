@@ -17,7 +17,7 @@ from pyxbroker.delivery import ConsumerState
 from pyxbroker.entry import AckRun
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.subscriptions.subscription import Subscription
 
 RATE_WINDOW_S = 60.0  # that of Pulsar
 PERMITS_MAX = 2**31 - 1

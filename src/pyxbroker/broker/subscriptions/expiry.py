@@ -18,8 +18,8 @@ from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import CursorDeleted
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.topics.persistent import PersistentTopic
-    from pyxbroker.broker.topics.subscription import Subscription
 
 log = get_logger("pyxbroker.topic")
 

@@ -1,0 +1,1 @@
+"""Statistics of topics, subscriptions, producers and consumers."""

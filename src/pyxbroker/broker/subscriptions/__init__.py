@@ -1,0 +1,1 @@
+"""Subscriptions of topics, their consumers, and searches in their backlogs."""
