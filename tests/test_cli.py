@@ -17,8 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 from harness import wire
+from harness.brokers import free_ports
 from harness.raw import RawConnection
 
+from certificates import write_files
 from command_line import (
     ANY_PORTS,
     COMMAND,
@@ -287,17 +289,44 @@ def test_a_start_that_waits_says_what_for_within_two_seconds(tmp_path: Path) -> 
     assert took < START_LOG_INTERVAL_S + 1
 
 
-@pytest.mark.parametrize("option", ["--broker-port", "--web-port"])
-def test_a_taken_port_is_named(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("number", range(5))
+def test_of_fixed_ports_the_one_that_is_taken_is_named(tmp_path: Path, number: int) -> None:
+    ports = free_ports(5)
+    broker, web, broker_tls, web_tls, bound = map(str, ports)
+    files = write_files(tmp_path / "tls")
+    options = [
+        *("--broker-port", broker, "--web-port", web),
+        *("--set", f"brokerServicePortTls={broker_tls}", "--set", f"webServicePortTls={web_tls}"),
+        *("--set", f"tlsCertificateFilePath={files.certificate}"),
+        *("--set", f"tlsKeyFilePath={files.key}"),
+        *("--set", f"bindAddresses=outer:pulsar://0.0.0.0:{bound}"),
+        *("--set", "advertisedListeners=outer:pulsar://127.0.0.1:1"),
+    ]
+    setting = (
+        "brokerServicePort, --broker-port",
+        "webServicePort, --web-port",
+        "brokerServicePortTls",
+        "webServicePortTls",
+        "bindAddresses",
+    )[number]
     with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
+        taken.bind(("0.0.0.0", ports[number]))
         taken.listen()
-        port = taken.getsockname()[1]
-        finished = run("standalone", "--data", tmp_path, *ANY_PORTS, option, str(port))
+        finished = run("standalone", "--data", tmp_path / "data", *options)
     assert finished.returncode == 1
     line = error_line(finished)
-    assert f"Port {port} on 0.0.0.0 is in use" in line
-    assert option in line
+    assert f"Port {ports[number]} on 0.0.0.0 ({setting}) is in use by another process" in line
+    assert not any(str(each) in line for each in ports if each != ports[number])
+
+
+def test_a_port_that_two_settings_have_is_named_with_both(tmp_path: Path) -> None:
+    (port,) = map(str, free_ports(1))
+    finished = run("standalone", "--data", tmp_path, "--broker-port", port, "--web-port", port)
+    assert finished.returncode == 1
+    assert (
+        f"Port {port} on 0.0.0.0 (webServicePort, --web-port) is also that of brokerServicePort"
+        in error_line(finished)
+    )
 
 
 def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pyxbroker.base.door import Door
 from pyxbroker.base.log import Log
+from pyxbroker.base.properties import ConfigError
 
 BACKLOG = 1024  # connections that wait for somebody to accept them
 ACCEPT_RETRY_S = 1.0
@@ -35,6 +36,31 @@ def listen(address: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def explain_port(
+    error: OSError, address: str, port: int, setting: str, also: str | None
+) -> ConfigError:
+    """Return the sentence for a port that cannot be opened.
+
+    `setting` is what sets the port, and `also` what else has set the same one of this process.
+    """
+    bound_by = "bindAddresses" if setting == "bindAddresses" else "bindAddress"
+    place = f"Port {port} on {address} ({setting})"
+    if isinstance(error, socket.gaierror):
+        return ConfigError(f"The host {address} ({bound_by}) is not known.")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"This host has no address {address} ({bound_by}).")
+    if error.errno == errno.EADDRINUSE and also is not None:
+        return ConfigError(f"{place} is also that of {also}; choose another port for one of them.")
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"{place} is in use by another process; stop that one, or choose another port"
+            " (0 takes any free one)."
+        )
+    if error.errno == errno.EACCES:
+        return ConfigError(f"{place}: a port below 1024 needs more rights than this user has.")
+    return ConfigError(f"{place} cannot be opened: {error.strerror or error}.")
 
 
 class Acceptor:

@@ -6,11 +6,9 @@ Nothing that the first message does not need is imported before the broker's por
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -281,7 +279,7 @@ async def _serve(
         return
     error = start.exception()
     if error is not None:
-        raise _explain(error, config) from None
+        raise _explain(error) from None
     service = start.result()
     try:
         await _serve_until_stopped(config, data_directory, service, stopping)
@@ -364,19 +362,11 @@ def _watch_signals() -> asyncio.Future[None]:
     return stopping
 
 
-def _explain(error: BaseException, config: Config) -> BaseException:
+def _explain(error: BaseException) -> BaseException:
     """The sentence for a failed start; an error that nobody foresaw stays as it is."""
     from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return StartError(_explain_port(config))
-    if isinstance(error, OSError) and error.errno == errno.EACCES and not error.filename:
-        return StartError(f"A port below 1024 needs more rights than this user has: {error}.")
-    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        return StartError(f"This host has no address {config.bindAddress} (bindAddress).")
-    if isinstance(error, socket.gaierror):
-        return StartError(f"The host {config.bindAddress} (bindAddress) is not known.")
     if isinstance(error, OSError) and error.filename:
         return StartError(f"{error.filename} cannot be used: {error.strerror}.")
     if isinstance(error, OSError):
@@ -384,34 +374,6 @@ def _explain(error: BaseException, config: Config) -> BaseException:
     if isinstance(error, (MetadataError, ConfigError, DataError)):
         return StartError(f"{error}")
     return error
-
-
-def _explain_port(config: Config) -> str:
-    """Says which port is taken: the loop's own error does not know what the port is for."""
-    ports = (
-        (config.brokerServicePort, "--broker-port"),
-        (config.webServicePort, "--web-port"),
-        (config.brokerServicePortTls, "--set brokerServicePortTls="),
-        (config.webServicePortTls, "--set webServicePortTls="),
-    )
-    for port, option in ports:
-        if port and not _is_free(config.bindAddress, port):
-            return (
-                f"Port {port} on {config.bindAddress} is in use by another process; stop that one,"
-                f" or choose another port with {option} (0 takes any free one)."
-            )
-    return "A port is in use by another process; choose others with --broker-port and --web-port."
-
-
-def _is_free(address: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True
 
 
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
