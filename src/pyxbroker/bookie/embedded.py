@@ -257,6 +257,11 @@ class EmbeddedBookie:
         except FileNotFoundError:
             return
 
+    def save_space(self, is_short: bool) -> None:
+        """Give spare journal files back while the journal's disk is short of space."""
+        if not self._closed:
+            self.storage.save_space(is_short)
+
     # --- completions --------------------------------------------------------------------------
 
     def _on_event(self) -> None:

@@ -75,7 +75,9 @@ class Standalone:
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
         self.storage_state = data.storage_state
-        self._spill_directory = data.layout().ledgers
+        layout = data.layout()
+        self._spill_directory = layout.ledgers
+        self._journal_directory = layout.journal
         # Their numbers, 0 where one is not served; kept, since the sockets will be closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
@@ -276,6 +278,7 @@ class Standalone:
         """Looks at the disks; while one is short, frees what nobody needs any more."""
         state = self.storage_state
         state.check()
+        self._bookie.save_space(state.is_short_on(self._journal_directory))
         if state.is_short:
             await self.broker.topics.upkeep.free_space()
             if self.loop.time() >= self._next_garbage:
