@@ -374,13 +374,22 @@ def test_what_cannot_be_used_is_named_in_one_sentence(
     assert line.endswith(".")
 
 
-@pytest.mark.parametrize("place", ["pyxbroker.lock", "bookie/current/VERSION", "metadata.db"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pyxbroker.lock",
+        "bookie/current/VERSION",
+        "bookie/ledgers/manifest",
+        "bookie/journal/journal.manifest",
+        "bookie/journal/0000000000000001.journal",
+        "metadata/metadata.db",
+    ],
+)
 def test_a_directory_in_the_place_of_a_file_is_named(tmp_path: Path, place: str) -> None:
-    folder = "metadata/" if place == "metadata.db" else ""
-    (tmp_path / folder / place).mkdir(parents=True)
+    (tmp_path / place).mkdir(parents=True)
     finished = run("standalone", "--data", tmp_path, *ANY_PORTS)
     assert finished.returncode == 1
-    assert str(tmp_path) in error_line(finished)
+    assert str(tmp_path / place) in error_line(finished)
 
 
 def test_bad_settings_name_their_place(tmp_path: Path) -> None:
@@ -501,9 +510,10 @@ def test_a_failed_journal_ends_the_process_only_when_asked(tmp_path: Path, ends:
     assert broker.process.returncode == 1
     sentences = [line for line in err.splitlines() if line.startswith("pyxbroker: ")]
     assert len(sentences) == 1, err
+    broker_data = tmp_path / "data"
     end = {
         True: " (error 5); a restart recovers what was acknowledged.",
-        False: "; what was acknowledged is safe, the next start recovers it.",
+        False: f" ({broker_data}); what was acknowledged is safe, the next start recovers it.",
     }
     assert sentences[0] == f"pyxbroker: The broker stopped: the journal failed{end[ends]}"
 

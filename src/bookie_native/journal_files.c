@@ -314,8 +314,8 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
     }
     if (error < 0)
         events_add(files->events, EVENT_WARNING,
-                   "journal file %016" PRIx64 " could not be recycled and is removed: %s", file->id,
-                   strerror(-error));
+                   "journal file %016" PRIx64 ".journal could not be recycled and is removed: %s",
+                   file->id, strerror(-error));
     if (kept == 0 && (!recycle || error < 0))
         journal_file_remove(files, file->fd, file->id);
     pthread_mutex_lock(&files->lock);

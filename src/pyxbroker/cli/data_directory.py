@@ -34,7 +34,8 @@ class DataDirectory:
             self._fd = open_file(self.path / LOCK_NAME)
         except OSError as error:
             raise DataDirectoryError(
-                f"The data directory {self.path} cannot be used: {error.strerror}."
+                f"The data directory {self.path} cannot be used: {error.strerror}"
+                f" ({error.filename or self.path})."
                 " Choose another one with --data, or change its permissions."
             ) from None
         try:
@@ -57,7 +58,9 @@ class DataDirectory:
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             # The lock holds without it, and a full disk must not keep a broker from starting.
-            log.warning("the lock file does not name this process", path=LOCK_NAME, error=error)
+            log.warning(
+                "the lock file does not name this process", path=self.path / LOCK_NAME, error=error
+            )
 
     def _owner(self) -> str:
         """The number of the process that holds the lock; empty when that cannot be read."""

@@ -303,7 +303,7 @@ async def _serve_until_stopped(
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:
         # A journal that has failed fails its end as well; the first reason is the one to show.
-        why = refused.strerror or str(refused)
+        why = f"{refused.strerror or refused} ({refused.filename or data_directory})"
         reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")

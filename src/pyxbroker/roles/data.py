@@ -232,21 +232,25 @@ class StandaloneData:
             log.warning(
                 "journalSyncData is false: a power cut loses messages that were acknowledged"
             )
-        return _native.Storage(
-            str(layout.journal),
-            str(layout.ledgers),
-            journal_file_bytes=config.journalMaxSizeMB << 20,
-            dirty_bytes_max=dirty,
-            cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
-            entry_bytes_max=(
-                config.maxMessageSize
-                + FRAME_PADDING
-                + ENTRY_METADATA_BYTES_MAX
-                + ENTRY_HEADER_SIZE_MAX
-            ),
-            journal_sync_data=config.journalSyncData,
-            accept_loss=self.accept_loss,
-        )
+        try:
+            return _native.Storage(
+                str(layout.journal),
+                str(layout.ledgers),
+                journal_file_bytes=config.journalMaxSizeMB << 20,
+                dirty_bytes_max=dirty,
+                cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
+                entry_bytes_max=(
+                    config.maxMessageSize
+                    + FRAME_PADDING
+                    + ENTRY_METADATA_BYTES_MAX
+                    + ENTRY_HEADER_SIZE_MAX
+                ),
+                journal_sync_data=config.journalSyncData,
+                accept_loss=self.accept_loss,
+            )
+        except OSError as error:
+            error.strerror = layout.with_paths(error.strerror or str(error))
+            raise
 
 
 def _directory(setting: str, default: Path) -> Path:
