@@ -329,8 +329,8 @@ static void journal_complete(journal *j, const journal_batch *batch, int first, 
 /* Ends the journal: nothing that is not yet durable will be. */
 static void journal_fail(journal *j, const char *what, int error) {
     events_add(j->events, EVENT_ERROR,
-               "journal file %016" PRIx64 ".journal: %s failed (%s); nothing more is accepted until "
-               "a restart, nothing unsynced was acknowledged",
+               "journal file %016" PRIx64 ".journal: %s failed (%s); nothing more is accepted "
+               "until a restart, nothing unsynced was acknowledged",
                j->file == NULL ? 0 : j->file->id, what, strerror(-error));
     pthread_mutex_lock(&j->lock);
     atomic_store(&j->failure, error);

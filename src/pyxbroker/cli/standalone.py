@@ -68,12 +68,17 @@ Try it in another terminal (pip install pulsar-client):
   client.create_producer("hello").send(b"hello, world")
   print(client.create_reader("hello", pulsar.MessageId.earliest).read_next().data())
 
-Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
+{elsewhere}Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
 """
 
 WEB_LINES = """\
   admin    {url}/admin/v2/clusters
   metrics  {url}/metrics
+"""
+
+
+ELSEWHERE = """\
+Clients on other hosts need an address that they reach: --set advertisedAddress=NAME
 """
 
 
@@ -377,6 +382,8 @@ def _explain(error: BaseException) -> BaseException:
 
 
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
+    from pyxbroker.broker.listeners import is_loopback
+
     addresses = service.broker.addresses
     urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
     # The broker is called by its web port, also where nothing is served there.
@@ -390,6 +397,7 @@ def _print_banner(config: Config, data_directory: Path, service: Standalone) -> 
         broker="".join(f"  broker   {url}\n" for url in urls),
         web="".join(WEB_LINES.format(url=url) for url in webs),
         broker_url=urls[0],
+        elsewhere=ELSEWHERE if is_loopback(config.advertisedAddress) else "",
         how="" if addresses.broker_url else ", tls_trust_certs_file_path=...",
     )
     print(text, flush=True)

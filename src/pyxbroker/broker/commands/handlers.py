@@ -617,7 +617,7 @@ class Handlers:
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             listener = message.advertised_listener_name.strip() or connection.session.listener
-            result = await self.broker.lookup(message.topic, listener)
+            result = await self.broker.lookup(message.topic, listener, connection.session.address)
         connection.send_frame(replies.lookup_connect(message.request_id, result))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
