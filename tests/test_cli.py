@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -336,6 +337,58 @@ def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:
         assert broker.stop()[0] == 0
     assert finished.returncode == 1
     assert f"in use by the process {pid}" in error_line(finished)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+    for command in (["standalone", *ANY_PORTS], ["metadata", "check"]):
+        finished = run(*command, "--data", tmp_path)
+        assert finished.returncode == 1
+        line = error_line(finished)
+        assert f"The directory {tmp_path} is not empty and is no data directory" in line
+        assert "'passwd'" in line and "--data" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["passwd"]
+
+
+def test_what_may_be_in_a_new_data_directory(tmp_path: Path) -> None:
+    for name in (".snapshot", "lost+found", "disks"):
+        (tmp_path / name).mkdir()
+    conf = tmp_path / "standalone.conf"
+    conf.write_text(f"journalDirectories={tmp_path}/disks/journal\n")
+    DataDirectory(tmp_path, [str(conf), f"{tmp_path}/disks/journal"]).close()
+    (tmp_path / "pyxbroker.lock").unlink()
+    with standalone(tmp_path, "--config", str(conf)) as broker:
+        assert broker.stop()[0] == 0
+    (tmp_path / "more").write_text("")  # it is ours by now
+    (tmp_path / "pyxbroker.lock").unlink()
+    DataDirectory(tmp_path).close()
+
+
+def test_sighup_is_logged_and_ignored(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        broker.process.send_signal(signal.SIGHUP)
+        url = broker.find(r"admin +(http://\S+)")
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            assert answer.status == 200
+        code, _, err = broker.stop()
+    assert code == 0
+    assert err.count('event="SIGHUP is ignored: ') == 1
+
+
+def test_the_audit_log_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    options = ["--set", "auditLog=true", "--set", f"auditLogFile={path}"]
+    with standalone(tmp_path / "data", *options) as broker:
+        url = broker.find(r"admin +(http://\S+)/clusters")
+        request = urllib.request.Request(f"{url}/tenants/t", b"{}", method="PUT")
+        request.add_header("Content-Type", "application/json")
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=TIMEOUT_S).close()
+        err = broker.stop()[2]
+    assert '"target":"/admin/v2/tenants/t"' in path.read_text()
+    assert "pyxbroker.audit" not in err
+    finished = run("standalone", "--data", tmp_path / "d", *ANY_PORTS, "--set", "auditLogFile=/x/y")
+    assert "auditLogFile: /x/y cannot be written: No such file" in error_line(finished)
 
 
 def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ def listen(address: str, port: int) -> socket.socket:
     return sock
 
 
+def is_loopback(host: str) -> bool:
+    """Return True for a host name or address that another host does not reach."""
+    host = host.removeprefix("::ffff:")
+    return host.startswith("127.") or host in ("localhost", "::1", "0.0.0.0", "::")
+
+
 def explain_port(
     error: OSError, address: str, port: int, setting: str, also: str | None
 ) -> ConfigError:

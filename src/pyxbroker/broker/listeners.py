@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from pyxbroker.base.errors import UnknownListener
+from pyxbroker.base.listening import is_loopback
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 
@@ -74,12 +75,6 @@ class Listeners:
             raise UnknownListener(f"the broker do not have {name} listener")  # in Pulsar's words
         # A client does not find the broker's other port there, but its web addresses.
         return found._replace(web_url=self.own.web_url, web_url_tls=self.own.web_url_tls)
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for a host name or address that another host does not reach."""
-    host = host.removeprefix("::ffff:")
-    return host.startswith("127.") or host in ("localhost", "::1", "0.0.0.0", "::")
 
 
 def _host_of(url: str) -> str:

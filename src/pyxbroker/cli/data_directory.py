@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyxbroker.base.directories import make_directory, open_file
@@ -13,6 +14,10 @@ log = get_logger("pyxbroker.standalone")
 
 DEFAULT_DATA = "data/standalone"
 LOCK_NAME = "pyxbroker.lock"
+OURS = frozenset({LOCK_NAME, "bookie", "metadata", "metadata.copies"})
+"""Entries of a data directory; one of them is there as soon as it was used."""
+EMPTY = frozenset({"lost+found"})
+"""Entries of an empty directory that is the root of a file system, besides hidden ones."""
 
 
 class DataDirectoryError(Exception):
@@ -26,11 +31,14 @@ class DataDirectory:
     lock file also holds the number of the process, only for the message that another one shows.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Makes what is missing of `path` and locks it. Raises DataDirectoryError."""
+    def __init__(self, path: Path, named: Iterable[str] = ()) -> None:
+        """Makes what is missing of `path` and locks it. Raises DataDirectoryError, also for a
+        directory of something else; what settings name (`named`, absolute paths) may be in it.
+        """
         self.path = path.absolute()
         try:
             make_directory(self.path)
+            self._check_owner(named)
             self._fd = open_file(self.path / LOCK_NAME)
         except OSError as error:
             raise DataDirectoryError(
@@ -60,6 +68,20 @@ class DataDirectory:
             # The lock holds without it, and a full disk must not keep a broker from starting.
             log.warning(
                 "the lock file does not name this process", path=self.path / LOCK_NAME, error=error
+            )
+
+    def _check_owner(self, named: Iterable[str]) -> None:
+        """Raises DataDirectoryError for a directory with files that are not the broker's."""
+        found = [each.name for each in self.path.iterdir()]
+        if OURS.intersection(found):
+            return
+        places = [Path(each) for each in named if each.startswith(f"{self.path}/")]
+        expected = {each.relative_to(self.path).parts[0] for each in places} | EMPTY
+        others = sorted(each for each in found if each[0] != "." and each not in expected)
+        if others:
+            raise DataDirectoryError(
+                f"The directory {self.path} is not empty and is no data directory of pyxbroker: it"
+                f" has {others[0]!r}. Choose an empty or a new one with --data."
             )
 
     def _owner(self) -> str:

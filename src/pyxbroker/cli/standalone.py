@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,12 @@ Clients on other hosts need an address that they reach: --set advertisedAddress=
 """
 
 
+SIGHUP_IGNORED = (
+    "SIGHUP is ignored: files of TLS are read again by themselves, other settings change by REST or"
+    " with a restart"
+)
+
+
 class StartError(Exception):
     """The process cannot start or go on; the message is the sentence to show."""
 
@@ -101,7 +107,11 @@ def command(arguments: Sequence[str]) -> None:
             Path(options.config) if options.config else None, os.environ, overrides
         )
         _tell_ignored(config)
-        directory = DataDirectory(Path(options.data))
+        if config.auditLogFile:
+            from pyxbroker.base.audit_file import write_audit_to
+
+            write_audit_to(Path(config.auditLogFile))
+        directory = DataDirectory(Path(options.data), _named_by(options.config, config))
         try:
             run(config, directory.path, options.accept_loss)
         finally:
@@ -109,6 +119,16 @@ def command(arguments: Sequence[str]) -> None:
     except (ConfigError, DataDirectoryError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))
+
+
+def _named_by(file: str | None, config: Config) -> Iterator[str]:
+    """The absolute paths among what the command line and the settings name."""
+    if file:
+        yield str(Path(file).absolute())
+    for key in SCHEMA:
+        value = getattr(config, key)
+        if isinstance(value, str):
+            yield from (each.strip().removeprefix("embedded:") for each in value.split(","))
 
 
 def _tell_ignored(config: Config) -> None:
@@ -364,6 +384,7 @@ def _watch_signals() -> asyncio.Future[None]:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, log.info, SIGHUP_IGNORED)
     return stopping
 
 
@@ -382,7 +403,7 @@ def _explain(error: BaseException) -> BaseException:
 
 
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
-    from pyxbroker.broker.listeners import is_loopback
+    from pyxbroker.base.listening import is_loopback
 
     addresses = service.broker.addresses
     urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
