@@ -18,6 +18,11 @@ ACCEPT_RETRY_S = 1.0
 
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_REMEDIES = {
+    errno.EMFILE: "raise the number of files that this process may open (ulimit -n, LimitNOFILE)",
+    errno.ENFILE: "raise the number of files that this host may open (fs.file-max)",
+}
+
 
 def listen(address: str, port: int) -> socket.socket:
     """A listening, non-blocking TCP socket; port 0 takes any free one.
@@ -84,6 +89,7 @@ class Acceptor:
         log: Log,
     ) -> None:
         self._socket = sock
+        self._port = int(sock.getsockname()[1])
         self._door = door
         self._on_accepted = on_accepted
         self._log = log
@@ -97,7 +103,13 @@ class Acceptor:
         except BlockingIOError:
             return
         except OSError as error:
-            self._log.error("a connection could not be accepted", error=error)
+            remedy = _REMEDIES.get(error.errno or 0)
+            self._log.error(
+                "a connection could not be accepted",
+                port=self._port,
+                error=error,
+                **({"remedy": remedy} if remedy else {}),
+            )
             if error.errno in _OUT_OF:
                 # Those that wait in the backlog are asked for again later.
                 self._door.unwatch(self._socket.fileno())
@@ -108,7 +120,9 @@ class Acceptor:
             self._on_accepted(sock, *address[:2])
         except Exception as error:
             # It may be that no more descriptors can be watched: that costs this one.
-            self._log.failure("a connection could not be taken", error, peer=address[0])
+            self._log.failure(
+                "a connection could not be taken", error, peer=address[0], port=self._port
+            )
             sock.close()
 
     def _accept_later(self) -> None:
@@ -119,7 +133,7 @@ class Acceptor:
             self._door.watch(self._socket.fileno(), self)
         except (OSError, MemoryError) as error:
             # What there was too little of for a connection may be too little for this as well.
-            self._log.error("a port cannot be watched yet", error=error)
+            self._log.error("a port cannot be watched yet", port=self._port, error=error)
             self._accept_later()
         else:
             self._retry = None
