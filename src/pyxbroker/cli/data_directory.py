@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.base.directories import make_directory, open_file
+from pyxbroker.base.directories import make_directory, open_file, patiently
 from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.standalone")
@@ -41,9 +41,9 @@ class DataDirectory:
             self._check_owner(named)
             self._fd = open_file(self.path / LOCK_NAME)
         except OSError as error:
+            file = "" if error.filename in (None, str(self.path)) else f" ({error.filename})"
             raise DataDirectoryError(
-                f"The data directory {self.path} cannot be used: {error.strerror}"
-                f" ({error.filename or self.path})."
+                f"The data directory {self.path} cannot be used: {error.strerror}{file}."
                 " Choose another one with --data, or change its permissions."
             ) from None
         try:
@@ -72,7 +72,7 @@ class DataDirectory:
 
     def _check_owner(self, named: Iterable[str]) -> None:
         """Raises DataDirectoryError for a directory with files that are not the broker's."""
-        found = [each.name for each in self.path.iterdir()]
+        found = patiently(os.listdir, self.path)
         if OURS.intersection(found):
             return
         places = [Path(each) for each in named if each.startswith(f"{self.path}/")]
