@@ -10,7 +10,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from harness.brokers import Broker
+from harness.brokers import Broker, BrokerFailed
 from harness.small_disk import SmallDisk, small_disk
 
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
@@ -72,6 +72,19 @@ def publish(client: AnyClient, topic: str, count: int) -> None:
         producer.send_async(payload(number, SIZE), None)
     producer.flush()
     producer.close()
+
+
+def fill_by_publishing(client: AnyClient, topic: str) -> None:
+    """Publishes until a send is refused."""
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    answers: list[Any] = []
+    sent = 0
+    while all(each == pulsar.Result.Ok for each in answers[-PENDING_MAX:]):
+        producer.send_async(payload(sent, SIZE), lambda result, position: answers.append(result))
+        sent += 1
+        while sent - len(answers) > PENDING_MAX:
+            time.sleep(0.01)
+        assert sent < 20_000, "the disk never became full"
 
 
 def receive_all(consumer: Any) -> list[pulsar.Message]:
@@ -199,6 +212,53 @@ def test_a_disk_filled_by_publishing_fails_sends_and_acknowledging_frees_it(
     assert late.pop() == b"goes on"
     numbers = [bodies_sent.index(each) for each in late]
     assert numbers == sorted(set(numbers)) and all(each >= len(stored) for each in numbers)
+
+
+def test_on_a_small_disk_deleting_the_only_topic_lets_publishing_go_on(
+    tmp_path: Path, own_broker: BrokerFactory, new_client: ClientFactory, topic: str
+) -> None:
+    # A quarter above what these settings need: three journal files would be too many.
+    with small_disk(tmp_path, 62) as disk:
+        broker = own_broker(settings=SETTINGS)
+        broker.data = disk.path / "data"
+        try:
+            broker.start()
+            for number in range(2):
+                client = new_client(broker.url)
+                client.subscribe(topic, "s").close()
+                fill_by_publishing(client, topic)
+                until(lambda: not is_healthy(broker), "health says that the disk is full")
+                client.close()
+                deleted = broker.rest("DELETE", f"/admin/v2/persistent/{name_of(topic)}?force=true")
+                assert deleted[0] == 204, number
+                until(lambda: is_healthy(broker), "health after the topic was deleted", 15.0)
+            client = new_client(broker.url)
+            client.create_producer(topic).send(b"goes on")
+            client.close()
+        finally:
+            broker.kill()
+
+
+def test_a_file_system_that_is_too_small_is_refused_for_new_data_only(
+    tmp_path: Path, own_broker: BrokerFactory
+) -> None:
+    with small_disk(tmp_path, 40) as disk:
+        broker = own_broker(settings=SETTINGS)
+        broker.data = disk.path / "data"
+        sentence = f"The file system of {broker.data}/bookie/ledgers has "
+        try:
+            with pytest.raises(BrokerFailed, match="ended with 1"):
+                broker.start()
+            assert sentence in broker.output()
+            assert "needs at least 43 MiB there" in broker.output()
+            broker.settings = SETTINGS | {"journalMaxSizeMB": "1", "maxMessageSize": "10000"}
+            broker.start()
+            assert broker.stop() == 0
+            broker.settings = SETTINGS
+            broker.start()
+            assert "a file system is too small" in broker.output()
+        finally:
+            broker.kill()
 
 
 def test_a_full_disk_of_the_metadata_alone_refuses_publishing_and_lets_topics_be_deleted(

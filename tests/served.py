@@ -43,6 +43,12 @@ class Notes:
     def on_malformed(self, connection: Connection, what: str) -> None:
         self.told.append(("malformed", what))
 
+    def on_frame_too_large(self, connection: Connection, first: bytes, bytes_max: int) -> None:
+        size = int.from_bytes(first, "big")
+        self.on_malformed(
+            connection, f"a frame of {size} bytes is larger than the limit of {bytes_max}"
+        )
+
     def on_broken_tls(self, connection: Connection, reason: str) -> None:
         self.told.append(("broken tls", reason))
 

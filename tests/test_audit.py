@@ -19,6 +19,8 @@ from pyxbroker.auth.audit import Audit
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base import log, log_limits
+from pyxbroker.base.audit_file import write_audit_to
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
@@ -319,3 +321,40 @@ def test_a_process_writes_it_whatever_the_level_of_its_log(
             logger.handlers[:], logger.propagate = handlers, propagate
             logger.setLevel(level)
     assert json.loads(capsys.readouterr().err)["principal"] == "me"
+
+
+def test_lines_go_to_a_file_of_their_own_which_may_be_renamed(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text("before\n")
+    path.chmod(0o640)
+    write_audit_to(path)
+    audit = Audit(Config(auditLog="true"))
+    audit.changed(Principal("me"), "x", "POST /x", "/1", 204)
+    path.rename(tmp_path / "audit.log.1")
+    audit.changed(Principal("me"), "x", "POST /x", "/2", 204)
+    audit.login_failed("10.0.0.1", "CONNECT", "token", "The token has expired.")
+    path.unlink()
+    audit.changed(Principal("me"), "x", "POST /x", "/3", 204)
+    assert (tmp_path / "audit.log.1").read_text().startswith("before\n{")
+    assert [json.loads(each)["target"] for each in path.read_text().splitlines()] == ["/3"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert lines.getvalue() == ""
+
+
+def test_a_file_of_the_audit_log_that_cannot_be_opened_again_costs_no_line(
+    tmp_path: Path, lines: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logs" / "audit.log"
+    path.parent.mkdir()
+    write_audit_to(path)
+    kept = path.open()
+    path.unlink()
+    path.parent.rmdir()
+    Audit(Config(auditLog="true")).changed(Principal("me"), "x", "POST /x", "/1", 204)
+    assert json.loads(kept.read())["target"] == "/1"
+    assert str(path) in capsys.readouterr().err
+    kept.close()
+    with pytest.raises(ConfigError, match=f"auditLogFile: {path} cannot be written: No such file"):
+        write_audit_to(path)

@@ -48,9 +48,10 @@ class Short:
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ECONNABORTED])
 def test_who_waits_is_accepted_when_there_is_room_again(
-    error: int, monkeypatch: pytest.MonkeyPatch
+    error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.05)
+    ports: list[int] = []
 
     async def scenario() -> None:
         port = BrokerPort("127.0.0.1", 0)
@@ -59,9 +60,13 @@ def test_who_waits_is_accepted_when_there_is_room_again(
         port.serve(taker(accepted))
         with socket.create_connection(("127.0.0.1", port.port)) as client:
             assert await asyncio.wait_for(accepted, 10) == client.getsockname()
+        ports.append(port.port)
         port.close()
 
     asyncio.run(scenario())
+    fields = vars(caplog.records[0])["fields"]
+    assert fields["port"] == ports[0]
+    assert ("remedy" in fields) is (error in {errno.EMFILE, errno.ENFILE})
 
 
 class ShortDoor(Door):

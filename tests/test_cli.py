@@ -11,14 +11,17 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 from harness import wire
+from harness.brokers import free_ports
 from harness.raw import RawConnection
 
+from certificates import write_files
 from command_line import (
     ANY_PORTS,
     COMMAND,
@@ -287,17 +290,44 @@ def test_a_start_that_waits_says_what_for_within_two_seconds(tmp_path: Path) -> 
     assert took < START_LOG_INTERVAL_S + 1
 
 
-@pytest.mark.parametrize("option", ["--broker-port", "--web-port"])
-def test_a_taken_port_is_named(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("number", range(5))
+def test_of_fixed_ports_the_one_that_is_taken_is_named(tmp_path: Path, number: int) -> None:
+    ports = free_ports(5)
+    broker, web, broker_tls, web_tls, bound = map(str, ports)
+    files = write_files(tmp_path / "tls")
+    options = [
+        *("--broker-port", broker, "--web-port", web),
+        *("--set", f"brokerServicePortTls={broker_tls}", "--set", f"webServicePortTls={web_tls}"),
+        *("--set", f"tlsCertificateFilePath={files.certificate}"),
+        *("--set", f"tlsKeyFilePath={files.key}"),
+        *("--set", f"bindAddresses=outer:pulsar://0.0.0.0:{bound}"),
+        *("--set", "advertisedListeners=outer:pulsar://127.0.0.1:1"),
+    ]
+    setting = (
+        "brokerServicePort, --broker-port",
+        "webServicePort, --web-port",
+        "brokerServicePortTls",
+        "webServicePortTls",
+        "bindAddresses",
+    )[number]
     with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
+        taken.bind(("0.0.0.0", ports[number]))
         taken.listen()
-        port = taken.getsockname()[1]
-        finished = run("standalone", "--data", tmp_path, *ANY_PORTS, option, str(port))
+        finished = run("standalone", "--data", tmp_path / "data", *options)
     assert finished.returncode == 1
     line = error_line(finished)
-    assert f"Port {port} on 0.0.0.0 is in use" in line
-    assert option in line
+    assert f"Port {ports[number]} on 0.0.0.0 ({setting}) is in use by another process" in line
+    assert not any(str(each) in line for each in ports if each != ports[number])
+
+
+def test_a_port_that_two_settings_have_is_named_with_both(tmp_path: Path) -> None:
+    (port,) = map(str, free_ports(1))
+    finished = run("standalone", "--data", tmp_path, "--broker-port", port, "--web-port", port)
+    assert finished.returncode == 1
+    assert (
+        f"Port {port} on 0.0.0.0 (webServicePort, --web-port) is also that of brokerServicePort"
+        in error_line(finished)
+    )
 
 
 def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:
@@ -307,6 +337,58 @@ def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:
         assert broker.stop()[0] == 0
     assert finished.returncode == 1
     assert f"in use by the process {pid}" in error_line(finished)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+    for command in (["standalone", *ANY_PORTS], ["metadata", "check"]):
+        finished = run(*command, "--data", tmp_path)
+        assert finished.returncode == 1
+        line = error_line(finished)
+        assert f"The directory {tmp_path} is not empty and is no data directory" in line
+        assert "'passwd'" in line and "--data" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["passwd"]
+
+
+def test_what_may_be_in_a_new_data_directory(tmp_path: Path) -> None:
+    for name in (".snapshot", "lost+found", "disks"):
+        (tmp_path / name).mkdir()
+    conf = tmp_path / "standalone.conf"
+    conf.write_text(f"journalDirectories={tmp_path}/disks/journal\n")
+    DataDirectory(tmp_path, [str(conf), f"{tmp_path}/disks/journal"]).close()
+    (tmp_path / "pyxbroker.lock").unlink()
+    with standalone(tmp_path, "--config", str(conf)) as broker:
+        assert broker.stop()[0] == 0
+    (tmp_path / "more").write_text("")  # it is ours by now
+    (tmp_path / "pyxbroker.lock").unlink()
+    DataDirectory(tmp_path).close()
+
+
+def test_sighup_is_logged_and_ignored(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        broker.process.send_signal(signal.SIGHUP)
+        url = broker.find(r"admin +(http://\S+)")
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            assert answer.status == 200
+        code, _, err = broker.stop()
+    assert code == 0
+    assert err.count('event="SIGHUP is ignored: ') == 1
+
+
+def test_the_audit_log_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    options = ["--set", "auditLog=true", "--set", f"auditLogFile={path}"]
+    with standalone(tmp_path / "data", *options) as broker:
+        url = broker.find(r"admin +(http://\S+)/clusters")
+        request = urllib.request.Request(f"{url}/tenants/t", b"{}", method="PUT")
+        request.add_header("Content-Type", "application/json")
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=TIMEOUT_S).close()
+        err = broker.stop()[2]
+    assert '"target":"/admin/v2/tenants/t"' in path.read_text()
+    assert "pyxbroker.audit" not in err
+    finished = run("standalone", "--data", tmp_path / "d", *ANY_PORTS, "--set", "auditLogFile=/x/y")
+    assert "auditLogFile: /x/y cannot be written: No such file" in error_line(finished)
 
 
 def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
@@ -345,13 +427,22 @@ def test_what_cannot_be_used_is_named_in_one_sentence(
     assert line.endswith(".")
 
 
-@pytest.mark.parametrize("place", ["pyxbroker.lock", "bookie/current/VERSION", "metadata.db"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pyxbroker.lock",
+        "bookie/current/VERSION",
+        "bookie/ledgers/manifest",
+        "bookie/journal/journal.manifest",
+        "bookie/journal/0000000000000001.journal",
+        "metadata/metadata.db",
+    ],
+)
 def test_a_directory_in_the_place_of_a_file_is_named(tmp_path: Path, place: str) -> None:
-    folder = "metadata/" if place == "metadata.db" else ""
-    (tmp_path / folder / place).mkdir(parents=True)
+    (tmp_path / place).mkdir(parents=True)
     finished = run("standalone", "--data", tmp_path, *ANY_PORTS)
     assert finished.returncode == 1
-    assert str(tmp_path) in error_line(finished)
+    assert str(tmp_path / place) in error_line(finished)
 
 
 def test_bad_settings_name_their_place(tmp_path: Path) -> None:
@@ -472,9 +563,10 @@ def test_a_failed_journal_ends_the_process_only_when_asked(tmp_path: Path, ends:
     assert broker.process.returncode == 1
     sentences = [line for line in err.splitlines() if line.startswith("pyxbroker: ")]
     assert len(sentences) == 1, err
+    broker_data = tmp_path / "data"
     end = {
         True: " (error 5); a restart recovers what was acknowledged.",
-        False: "; what was acknowledged is safe, the next start recovers it.",
+        False: f" ({broker_data}); what was acknowledged is safe, the next start recovers it.",
     }
     assert sentences[0] == f"pyxbroker: The broker stopped: the journal failed{end[ends]}"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,13 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.broker.listeners import Addresses, Listeners, advertised_by, bound_by
+from pyxbroker.broker.listeners import (
+    Addresses,
+    Listeners,
+    LoopbackHint,
+    advertised_by,
+    bound_by,
+)
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
@@ -228,3 +237,84 @@ def test_rest_answers_for_the_listener_that_a_request_names(tmp_path: Path) -> N
         )
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("client", "url", "expected"),
+    [
+        ("10.0.0.7", "pulsar://localhost:6650", True),
+        ("10.0.0.7", "pulsar://127.0.0.1:6650", True),
+        ("10.0.0.7", "pulsar://0.0.0.0:6650", True),
+        ("2001:db8::7", "pulsar://[::1]:6650", True),
+        ("127.0.0.1", "pulsar://localhost:6650", False),
+        ("::ffff:127.0.0.1", "pulsar://localhost:6650", False),
+        ("::1", "pulsar://localhost:6650", False),
+        ("10.0.0.7", "pulsar://broker.example.com:6650", False),
+        ("", "pulsar://localhost:6650", False),
+    ],
+)
+def test_only_a_client_of_another_host_needs_another_address_than_the_loopback(
+    caplog: pytest.LogCaptureFixture, client: str, url: str, expected: bool
+) -> None:
+    caplog.set_level(logging.WARNING, "pyxbroker")
+    hint = LoopbackHint()
+    for _ in range(2):
+        hint.check(client, Addresses(url))
+    assert len(caplog.records) == expected
+
+
+IN_A_NAMESPACE_OF_ITS_OWN = """
+import fcntl, socket, struct, sys, urllib.request
+from pathlib import Path
+from harness import wire
+from command_line import standalone
+
+UP, SET_ADDRESS, SET_FLAGS = 1, 0x8916, 0x8914
+ADDRESS = "10.99.0.1"
+
+def set_up_network():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        place = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ADDRESS))
+        for name, call, argument in (
+            (b"lo", SET_FLAGS, struct.pack("=h14x", UP)),
+            (b"lo:1", SET_ADDRESS, place),
+        ):
+            fcntl.ioctl(any_socket, call, struct.pack("=16s", name) + argument + bytes(8))
+
+def lookup(host, port):
+    with socket.create_connection((host, port), 30) as client:
+        client.sendall(wire.command(wire.CONNECT, {1: "test", 4: 21}))
+        client.sendall(wire.command(wire.LOOKUP, {1: "persistent://public/default/t", 2: 1}))
+        reader = wire.FrameReader()
+        kinds = []
+        while wire.LOOKUP_RESPONSE not in kinds:
+            kinds += [frame.type for frame in reader.feed(client.recv(65536))]
+
+set_up_network()
+with standalone(Path(sys.argv[1]) / "data", *sys.argv[2:]) as broker:
+    for host in ("127.0.0.1", ADDRESS, ADDRESS):
+        lookup(host, broker.broker_port)
+    url = broker.find(r"admin +(http://\\S+?)/admin").replace("localhost", ADDRESS)
+    urllib.request.urlopen(f"{url}/lookup/v2/topic/persistent/public/default/t", timeout=30).close()
+    print(broker.banner)
+    print(broker.stop()[2], file=sys.stderr)
+"""
+
+
+def test_a_client_of_another_host_that_is_sent_to_the_loopback_leaves_one_line(
+    tmp_path: Path,
+) -> None:
+    tests = Path(__file__).parent
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", IN_A_NAMESPACE_OF_ITS_OWN, tmp_path],
+        env={"PYTHONPATH": f"{tests}:{tests.parent}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    hints = [line for line in done.stderr.splitlines() if "only this host reaches" in line]
+    assert len(hints) == 1
+    assert "peer=10.99.0.1" in hints[0] and "--set advertisedAddress=" in hints[0]
+    assert "--set advertisedAddress=NAME" in done.stdout

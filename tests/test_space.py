@@ -13,10 +13,12 @@ import pytest
 from pyxbroker.bookie.space import (
     RESERVE_NAME,
     FileSystem,
+    Need,
     Reserve,
     StorageState,
     file_systems_of,
     make_reserves,
+    smallest_bytes,
 )
 
 MIB = 1 << 20
@@ -46,7 +48,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def state_of(tmp_path: Path, reserve_mib: int = 0, **options: float) -> StorageState:
     """One file system where 100 MiB are needed."""
-    needs = [(tmp_path / "ledgers", 60 * MIB), (tmp_path / "journal", 40 * MIB)]
+    needs = [Need(tmp_path / "ledgers", 60 * MIB), Need(tmp_path / "journal", 40 * MIB)]
     return StorageState(file_systems_of(needs, reserve_mib * MIB), **options)
 
 
@@ -142,6 +144,36 @@ def test_a_failure_is_for_good_and_its_sentence_comes_first(tmp_path: Path, disk
     state.check()
     assert state.refusal == "the journal failed"
     assert told == [False, True]
+
+
+def test_space_of_the_journal_is_short_where_its_directory_is(tmp_path: Path, disk: Disk) -> None:
+    state = state_of(tmp_path)
+    disk.free_mib = 99
+    state.check()
+    assert state.is_short_on(tmp_path / "journal")
+    assert not state.is_short_on(tmp_path / "elsewhere")
+    state.trouble = lambda: -errno.ENOSPC
+    assert state.is_short_on(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("occupied", "needed", "reserve"),
+    [(136, 136, 48), (136, 136, 0), (24, 20, 8), (4, 1000, 48), (1000, 10, 48), (8, 8, 4)],
+)
+def test_on_the_smallest_file_system_deleting_everything_ends_a_full_disk(
+    tmp_path: Path, disk: Disk, occupied: int, needed: int, reserve: int
+) -> None:
+    smallest = -(-smallest_bytes(occupied * MIB, needed * MIB, reserve * MIB) // MIB)
+    for disk.total_mib, is_enough in ((smallest, True), (smallest * 9 // 10, False)):
+        disk.free_mib = 0
+        (system,) = file_systems_of([Need(tmp_path, needed * MIB, occupied * MIB)], reserve * MIB)
+        system.look(1.0)
+        assert system.is_short
+        # The reserve counts whether or not it is there.
+        disk.free_mib = disk.total_mib - occupied
+        system.look(1.0)
+        assert system.is_short is not is_enough
+        assert (system.too_small(reserve * MIB) is None) is is_enough
 
 
 # --- the reserve --------------------------------------------------------------------------------

@@ -244,8 +244,8 @@ static void journal_note_trouble(journal *j, int error) {
         return;
     if (error < 0)
         events_add(j->events, EVENT_ERROR,
-                   "journal file %016" PRIx64 ": a write failed (%s); retrying, free some disk "
-                   "space",
+                   "journal file %016" PRIx64 ".journal: a write failed (%s); retrying, free some "
+                   "disk space",
                    j->file->id, strerror(-error));
     else
         events_add(j->events, EVENT_INFO, "the journal is written again");
@@ -329,8 +329,8 @@ static void journal_complete(journal *j, const journal_batch *batch, int first, 
 /* Ends the journal: nothing that is not yet durable will be. */
 static void journal_fail(journal *j, const char *what, int error) {
     events_add(j->events, EVENT_ERROR,
-               "journal file %016" PRIx64 ": %s failed (%s); nothing more is accepted until a "
-               "restart, nothing unsynced was acknowledged",
+               "journal file %016" PRIx64 ".journal: %s failed (%s); nothing more is accepted "
+               "until a restart, nothing unsynced was acknowledged",
                j->file == NULL ? 0 : j->file->id, what, strerror(-error));
     pthread_mutex_lock(&j->lock);
     atomic_store(&j->failure, error);

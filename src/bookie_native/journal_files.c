@@ -249,6 +249,19 @@ static journal_file *journal_files_passed(journal_files *files) {
     return NULL;
 }
 
+/* Takes the last spare out of the list when space is short and the journal does not need it next;
+ * NULL otherwise. */
+static journal_file *journal_files_surplus(journal_files *files) {
+    if (!files->saving || journal_files_count(files->spares) <= SPARES_WANTED)
+        return NULL;
+    journal_file **at = &files->spares;
+    while ((*at)->next != NULL)
+        at = &(*at)->next;
+    journal_file *file = *at;
+    *at = NULL;
+    return file;
+}
+
 /* Notes how the thread's last attempt went, and says so when that has changed. Under the lock. */
 static void journal_files_note(journal_files *files, int error) {
     if (error == -ECANCELED)
@@ -288,7 +301,8 @@ static int journal_files_list(journal_files *files) {
  * error when the file has to be kept for now. */
 static int journal_files_reuse(journal_files *files, journal_file *file) {
     int recycle = file->fd >= 0 && file->bytes == files->full_bytes &&
-                  journal_files_count(files->spares) < SPARES_MAX;
+                  journal_files_count(files->spares) <
+                      (files->saving ? SPARES_WANTED : SPARES_MAX);
     uint64_t id = recycle ? files->next_id++ : 0;
     pthread_mutex_unlock(&files->lock);
     journal_manifest_remove(&files->manifest, file->id);
@@ -300,8 +314,8 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
     }
     if (error < 0)
         events_add(files->events, EVENT_WARNING,
-                   "journal file %016" PRIx64 " could not be recycled and is removed: %s", file->id,
-                   strerror(-error));
+                   "journal file %016" PRIx64 ".journal could not be recycled and is removed: %s",
+                   file->id, strerror(-error));
     if (kept == 0 && (!recycle || error < 0))
         journal_file_remove(files, file->fd, file->id);
     pthread_mutex_lock(&files->lock);
@@ -350,6 +364,8 @@ static int journal_files_step(journal_files *files) {
     if (error < 0)
         return error;
     journal_file *passed = journal_files_passed(files);
+    if (passed == NULL)
+        passed = journal_files_surplus(files);
     if (passed != NULL) {
         error = journal_files_reuse(files, passed);
         return error < 0 ? error : 1;
@@ -419,6 +435,16 @@ static void journal_files_free(journal_files *files, journal_file *list) {
         free(list);
         list = next;
     }
+}
+
+int journal_files_save_space(journal_files *files, int on) {
+    pthread_mutex_lock(&files->lock);
+    if (files->saving != on)
+        pthread_cond_signal(&files->work);
+    files->saving = on;
+    int waits = files->retired != NULL;
+    pthread_mutex_unlock(&files->lock);
+    return waits;
 }
 
 void journal_files_hurry(journal_files *files) {

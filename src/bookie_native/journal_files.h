@@ -64,6 +64,7 @@ typedef struct journal_files {
     int first_wanted;    /* there is no file yet: a small one will do */
     int waiting;         /* the journal thread waits for a spare */
     int closing;         /* the journal need not wait for a disk that is full */
+    int saving;          /* space is short: no spare beyond SPARES_WANTED is stored */
     int stopping;
     int running;
     _Atomic int starved;   /* the journal waits and the preparation fails */
@@ -101,6 +102,10 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
 /* Makes a small first file when there is no spare, starts the thread. When there is no space for
  * that file the thread goes on trying. Returns 0 or an error. */
 int journal_files_start(journal_files *files);
+
+/* While `on`, spares beyond the one that the journal needs next are removed. Returns 1 when retired
+ * files wait for a checkpoint: a flush would free their space. */
+int journal_files_save_space(journal_files *files, int on);
 
 /* From now on journal_files_take gives up when a preparation fails. */
 void journal_files_hurry(journal_files *files);

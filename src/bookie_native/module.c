@@ -389,6 +389,15 @@ static PyObject *storage_py_flush(StorageObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *storage_py_save_space(StorageObject *self, PyObject *on) {
+    storage *s = opened(self);
+    int is_short = s == NULL ? -1 : PyObject_IsTrue(on);
+    if (is_short < 0)
+        return NULL;
+    storage_save_space(s, is_short);
+    Py_RETURN_NONE;
+}
+
 static PyObject *storage_py_trouble(StorageObject *self, PyObject *unused) {
     (void)unused;
     storage *s = opened(self);
@@ -488,6 +497,8 @@ static PyMethodDef storage_methods[] = {
     {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Some ledgers, and where to go on."},
     {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Forgets a ledger."},
     {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Asks for an entry log now."},
+    {"save_space", (PyCFunction)storage_py_save_space, METH_O,
+     "Gives spare journal files back while the disk is short."},
     {"trouble", (PyCFunction)storage_py_trouble, METH_NOARGS,
      "0, or why nothing can be stored at this moment (-errno)."},
     {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},

@@ -134,7 +134,7 @@ static int replay_mend(replay *r, const replay_window *w, record_scan *scan, uin
     if (!record_mend_header(data + at, scan->bytes - at, scan->seed))
         return 0;
     events_add(r->options->events, EVENT_WARNING,
-               "journal file %016" PRIx64 ", offset %" PRIu64
+               "journal file %016" PRIx64 ".journal, offset %" PRIu64
                ": one bit of a record's header is damaged and was put right",
                w->file_id, offset + at);
     r->result->intact = 0;
@@ -193,7 +193,7 @@ static uint64_t replay_salvage(replay *r, replay_window *w, uint64_t from, uint6
         all += good;
         if (good > 0)
             events_add(r->options->events, EVENT_WARNING,
-                       "journal file %016" PRIx64 ": the header of group %" PRIu64
+                       "journal file %016" PRIx64 ".journal: the header of group %" PRIu64
                        " near offset %" PRIu64 " is unreadable; its intact records were found",
                        w->file_id, sequence, from);
     }
@@ -399,12 +399,13 @@ static void replay_judge(replay *r) {
             continue;
         if (s->lost_bytes == 0)
             events_add(events, severity,
-                       "journal file %016" PRIx64 ", offset %" PRIu64 ": entry %" PRId64
+                       "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": entry %" PRId64
                        " of ledger %" PRId64 " is %s",
                        s->file_id, s->offset, s->entry_id, s->ledger_id,
                        damage ? "damaged and is served to nobody" : torn_words(s));
         else
-            events_add(events, severity, "journal file %016" PRIx64 ", offset %" PRIu64 ": %s",
+            events_add(events, severity,
+                       "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": %s",
                        s->file_id, s->offset,
                        damage ? "records that had been synced are unreadable; the entries in them "
                                 "are lost"

@@ -330,7 +330,8 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
         status = storage_start(s, options, &found);
     if (status < 0) {
         if (error[0] == '\0')
-            snprintf(error, error_bytes, "the journal cannot be started: %s", strerror(-status));
+            snprintf(error, error_bytes, "the journal in %s cannot be started: %s",
+                     options->journal_directory, strerror(-status));
         storage_stop(s, 0);
         storage_free(s);
         return status;

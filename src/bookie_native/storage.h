@@ -191,6 +191,10 @@ int storage_delete_ledger(storage *s, int64_t ledger_id);
  * affected. */
 void storage_flush(storage *s);
 
+/* While the journal's disk is short of space (on != 0): removes spare journal files, and flushes
+ * when that frees further ones. Called at intervals meanwhile, and with 0 afterwards. */
+void storage_save_space(storage *s, int on);
+
 void storage_get_stats(const storage *s, storage_stats *out);
 void storage_get_latencies(const storage *s, storage_latencies *out);
 

@@ -46,6 +46,11 @@ void storage_flush(storage *s) {
         storage_memory_again(s);
 }
 
+void storage_save_space(storage *s, int on) {
+    if (journal_files_save_space(&s->files, on) && on)
+        storage_flush(s);
+}
+
 void storage_put_off_work(storage *s) {
     storage_notice_failure(s);
     generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;

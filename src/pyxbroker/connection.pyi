@@ -13,8 +13,8 @@ class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
 
     handlers: Any
-    """may_begin, wait_turn, on_command, on_malformed, on_internal_error, on_refused_send,
-    on_stray_command, on_stray_ack, on_broken_tls, on_closed."""
+    """may_begin, wait_turn, on_command, on_malformed, on_frame_too_large, on_internal_error,
+    on_refused_send, on_stray_command, on_stray_ack, on_broken_tls, on_closed."""
     frame_bytes_max: int
     """Largest total size field of a frame."""
     sends_max: int

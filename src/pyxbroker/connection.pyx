@@ -447,10 +447,12 @@ cdef class Connection:
                 break
             if n < 0:
                 self._publish_runs()
-                self.group.handlers.on_malformed(
-                    self, "a frame of %d bytes is larger than the limit of %d"
-                    % (load_be32(self.slab.data + self.start), frame_bytes_max)
-                    if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
+                if n == FRAME_TOO_LARGE:
+                    self.group.handlers.on_frame_too_large(
+                        self, self.slab.data[self.start:self.start + 4], frame_bytes_max)
+                else:
+                    self.group.handlers.on_malformed(
+                        self, "the sizes of a frame contradict each other")
                 self.close()
                 return 0
             # What a FLOW, an ACK or a redelivery brings may take as long as a thousand SENDs.

@@ -1,5 +1,6 @@
 /* test_journal_files.c - how the next journal file is prepared beside one that is in use. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -92,8 +93,29 @@ static int spares(setting *t) {
     return count;
 }
 
+static void wait_for_spares(setting *t, int count) {
+    for (int waited = 0; spares(t) != count; waited++) {
+        CHECK(waited < 10000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 static void wait_for_a_spare(setting *t) {
-    for (int waited = 0; spares(t) == 0; waited++) {
+    wait_for_spares(t, 1);
+}
+
+/* 1 while a file with this id has its name. */
+static int is_there(setting *t, uint64_t id) {
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, id);
+    int fd = counting.open(counting.ctx, t->directory_fd, name, O_RDONLY);
+    if (fd >= 0)
+        counting.close(counting.ctx, fd);
+    return fd >= 0;
+}
+
+static void wait_until_gone(setting *t, uint64_t id) {
+    for (int waited = 0; is_there(t, id); waited++) {
         CHECK(waited < 10000);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -206,7 +228,50 @@ static void test_a_file_that_is_useless_is_not_written_to(void) {
     stop(&t, first);
 }
 
+/* While space is short one spare stays, for the journal, and all others give their space back. */
+static void test_spares_are_given_back_while_space_is_short(void) {
+    setting t;
+    start(&t);
+    journal_file *first = take(&t), *second = take(&t);
+    wait_for_a_spare(&t);
+    second->last_group = 1;
+    journal_files_retire(&t.files, second);
+    CHECK(journal_files_save_space(&t.files, 0) == 1); /* it waits for a flush */
+    journal_files_checkpoint(&t.files, 1);
+    wait_for_spares(&t, 2);
+    uint64_t spare = t.files.spares->id, surplus = t.files.spares->next->id;
+    CHECK(is_there(&t, spare) && is_there(&t, surplus));
+
+    CHECK(journal_files_save_space(&t.files, 1) == 0);
+    wait_for_a_spare(&t);
+    wait_until_gone(&t, surplus);
+    CHECK(is_there(&t, spare));
+
+    /* A file that a flush frees now is removed instead of recycled. */
+    journal_file *third = take(&t);
+    uint64_t id = third->id;
+    CHECK(id == spare);
+    wait_for_a_spare(&t);
+    third->last_group = 2;
+    journal_files_retire(&t.files, third);
+    journal_files_checkpoint(&t.files, 2);
+    wait_until_gone(&t, id);
+    CHECK(spares(&t) == 1);
+
+    /* With space again files are recycled again. */
+    journal_files_save_space(&t.files, 0);
+    journal_file *fourth = take(&t);
+    wait_for_a_spare(&t);
+    fourth->last_group = 3;
+    journal_files_retire(&t.files, fourth);
+    journal_files_checkpoint(&t.files, 3);
+    wait_for_spares(&t, 2);
+    stop(&t, first);
+}
+
 static const check_test tests[] = {
+    {"journal_files_spares_are_given_back_while_space_is_short",
+     test_spares_are_given_back_while_space_is_short},
     {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
     {"journal_files_steps_are_large_when_half_of_the_file_is_used",
      test_steps_are_large_when_half_of_the_file_is_used},

@@ -156,7 +156,11 @@ class WebServer:
             )
         except (OSError, ValueError) as error:
             # A peer that does not speak TLS, is too slow for it, or has gone.
-            reason = str(error) if tls is None else f"TLS: {error}"
+            reason = str(error)
+            if tls is not None:
+                from pyxbroker.base.other_protocols import explain_tls
+
+                reason = explain_tls(getattr(error, "reason", None) or reason, "web")
             log.warning("closed", peer=connection.address, reason=reason)
             self._drop(connection, sock)
 

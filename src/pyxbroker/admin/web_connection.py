@@ -135,10 +135,22 @@ class HttpConnection(asyncio.Protocol):
         # The first one does not wait.
         room = PIPELINE_MAX - len(self._waiting) + (self._current is None)
         self._events.extend(self._parser.receive(data, room))
+        if self._parser.state is State.REFUSED and not self._has_asked:
+            self._name_other_protocol(data)
         while self._events:
             self._handle(self._events.popleft())
         if self._stranger is not None:
             self._charge_stranger(self._stranger)
+
+    def _name_other_protocol(self, first: bytes) -> None:
+        """Log what the client speaks, where that is known and not HTTP: it gets an answer that it
+        does not understand.
+        """
+        from pyxbroker.base.other_protocols import spoken_to_web_port
+
+        what = spoken_to_web_port(first)
+        if what is not None:
+            log.warning("closed", peer=self.address, reason=what)
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answers."""

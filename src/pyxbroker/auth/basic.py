@@ -20,7 +20,7 @@ from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
-from pyxbroker.auth.secrets import is_same, read_secret
+from pyxbroker.auth.secrets import is_same, read_secret, secret_name
 from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -44,7 +44,8 @@ class BasicProvider:
     def __init__(self, config: Config) -> None:
         if not config.basicAuthConf:
             raise ConfigError("Users and passwords need basicAuthConf, which is not set.")
-        self._users = read_users(read_secret("basicAuthConf", config.basicAuthConf))
+        data = read_secret("basicAuthConf", config.basicAuthConf)
+        self._users = read_users(data, secret_name("basicAuthConf", config.basicAuthConf))
         # Somebody whom nobody knows takes as long as whoever takes longest.
         self._nobody = max(self._users.values(), key=lambda each: each.cost)
         hold_lock = any(each.holds_lock for each in self._users.values())

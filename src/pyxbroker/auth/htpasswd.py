@@ -54,47 +54,43 @@ class Check(NamedTuple):
         return self.is_right(password)
 
 
-def read_users(data: bytes) -> dict[str, Check]:
+def read_users(data: bytes, name: str = "basicAuthConf") -> dict[str, Check]:
     """The users of a file. Raises ConfigError, which names lines and never what is in them."""
     users: dict[str, Check] = {}
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
-        raise ConfigError("basicAuthConf is not UTF-8 text.") from None
+        raise ConfigError(f"{name} is not UTF-8 text.") from None
     for number, line in enumerate(lines, start=1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         user, colon, hashed = line.partition(":")
         if not colon or not user or ":" in hashed:
-            raise ConfigError(f"basicAuthConf, line {number}: expected user:hash.")
+            raise ConfigError(f"{name}, line {number}: expected user:hash.")
         if user in users:
-            raise ConfigError(f"basicAuthConf, line {number}: the user is there twice.")
-        users[user] = _check_of(hashed, number)
+            raise ConfigError(f"{name}, line {number}: the user is there twice.")
+        users[user] = _check_of(hashed, f"{name}, line {number}")
     if not users:
-        raise ConfigError("basicAuthConf has no users.")
+        raise ConfigError(f"{name} has no users.")
     return users
 
 
-def _check_of(hashed: str, number: int) -> Check:
+def _check_of(hashed: str, place: str) -> Check:
     if _APR1.fullmatch(hashed):
         return Check(_apr1(hashed), _APR1_COST, holds_lock=True)
     found = _BCRYPT.fullmatch(hashed)
     if found:
         cost = int(found[1])
         if not 4 <= cost <= _BCRYPT_COST_MAX:
-            raise ConfigError(
-                f"basicAuthConf, line {number}: a cost of bcrypt is 4 to {_BCRYPT_COST_MAX}."
-            )
+            raise ConfigError(f"{place}: a cost of bcrypt is 4 to {_BCRYPT_COST_MAX}.")
         return Check(_bcrypt(hashed.encode()), 1 << cost)
     if hashed.startswith(_SHA):
-        digest = _sha_of(hashed, number)
+        digest = _sha_of(hashed, place)
         return Check(lambda password: is_same(hashlib.sha1(password).digest(), digest), _SHA_COST)
     if _CRYPT.fullmatch(hashed):
-        return Check(_crypt(hashed, number), _CRYPT_COST)
-    raise ConfigError(
-        f"basicAuthConf, line {number}: the hash is neither apr1, bcrypt, SHA nor crypt."
-    )
+        return Check(_crypt(hashed, place), _CRYPT_COST)
+    raise ConfigError(f"{place}: the hash is neither apr1, bcrypt, SHA nor crypt.")
 
 
 def _apr1(hashed: str) -> Callable[[bytes], bool]:
@@ -110,13 +106,13 @@ def _apr1(hashed: str) -> Callable[[bytes], bool]:
     return check
 
 
-def _sha_of(hashed: str, number: int) -> bytes:
+def _sha_of(hashed: str, place: str) -> bytes:
     try:
         digest = base64.b64decode(hashed.removeprefix(_SHA), validate=True)
     except ValueError:
         digest = b""
     if len(digest) != hashlib.sha1().digest_size:
-        raise ConfigError(f"basicAuthConf, line {number}: the SHA hash is not 20 bytes of base64.")
+        raise ConfigError(f"{place}: the SHA hash is not 20 bytes of base64.")
     return digest
 
 
@@ -132,12 +128,12 @@ def _bcrypt(hashed: bytes) -> Callable[[bytes], bool]:
     return check
 
 
-def _crypt(hashed: str, number: int) -> Callable[[bytes], bool]:
+def _crypt(hashed: str, place: str) -> Callable[[bytes], bool]:
     """By the C library's crypt, which Python has no more."""
     name = ctypes.util.find_library("crypt")
     if name is None:
         raise ConfigError(
-            f"basicAuthConf, line {number}: hashes of crypt need libcrypt, which is not installed;"
+            f"{place}: hashes of crypt need libcrypt, which is not installed;"
             " make one with htpasswd -B."
         )
     crypt = ctypes.CDLL(name).crypt  # one caller at a time: its answer is in one place

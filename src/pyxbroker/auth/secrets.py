@@ -30,7 +30,7 @@ def read_secret(key: str, value: str) -> bytes:
         return _of_data_url(key, value)
     if value.startswith("file:"):
         return _of_file(key, Path(unquote(urlsplit(value).path)))
-    if _is_file(value):
+    if _is_file(value) or _is_missing_file(value):
         return _of_file(key, Path(value))
     try:
         return base64.b64decode(value, validate=True)
@@ -46,6 +46,24 @@ def _is_file(value: str) -> bool:
         return Path(value).is_file()
     except (OSError, ValueError):
         return False  # a secret is longer than a path may be
+
+
+def _is_missing_file(value: str) -> bool:
+    """Return True for the path of a file that does not exist, in a directory that does. The root
+    and the working directory do not count: what only looks like a path may be a secret.
+    """
+    folder = Path(value).parent
+    try:
+        return folder not in (Path("/"), Path()) and folder.is_dir() and not Path(value).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def secret_name(key: str, value: str) -> str:
+    """Return a setting for a sentence, with the path of the file that it names, if it names one."""
+    if value.startswith("file:"):
+        return f"{key} ({unquote(urlsplit(value).path)})"
+    return f"{key} ({value})" if _is_file(value) else key
 
 
 def _of_data_url(key: str, value: str) -> bytes:
@@ -66,7 +84,7 @@ def _of_file(key: str, path: Path) -> bytes:
             found = file.read(SECRET_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ConfigError(f"{key} names a file that cannot be read: {reason}.") from None
+        raise ConfigError(f"{key}: {path} cannot be read: {reason}.") from None
     if len(found) > SECRET_BYTES_MAX:
-        raise ConfigError(f"{key} names a file of more than {SECRET_BYTES_MAX} bytes.")
+        raise ConfigError(f"{key}: {path} has more than {SECRET_BYTES_MAX} bytes.")
     return found

@@ -18,7 +18,7 @@ from pyxbroker.auth.claims import (
     verified_claims,
 )
 from pyxbroker.auth.provider import Identity
-from pyxbroker.auth.secrets import read_secret
+from pyxbroker.auth.secrets import read_secret, secret_name
 from pyxbroker.auth.signing_keys import load_public_key, load_secret_key
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -61,10 +61,11 @@ def _key_of(config: Config) -> tuple[Any, list[str]]:
     """The key and the algorithms that it is for. Raises ConfigError."""
     if config.tokenSecretKey:
         secret = read_secret("tokenSecretKey", config.tokenSecretKey)
-        return secret, load_secret_key("tokenSecretKey", secret)
+        return secret, load_secret_key(secret_name("tokenSecretKey", config.tokenSecretKey), secret)
     if config.tokenPublicKey:
         data = read_secret("tokenPublicKey", config.tokenPublicKey)
-        key, algorithms = load_public_key("tokenPublicKey", data)
+        name = secret_name("tokenPublicKey", config.tokenPublicKey)
+        key, algorithms = load_public_key(name, data)
         _check_kind(algorithms, config.tokenPublicAlg)
         return key, algorithms
     raise ConfigError("Tokens need tokenSecretKey or tokenPublicKey, and neither is set.")

@@ -58,6 +58,13 @@ def is_there(path: Path) -> bool:
     return True
 
 
+def with_path(error: OSError, path: Path) -> OSError:
+    """Return an error of a call on a descriptor, which names no file, with the file's path."""
+    if error.filename is None:
+        error.filename = str(path)
+    return error
+
+
 def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
     """A write that comes up short is gone on with; the error that stops it comes then."""
     view = memoryview(data)
@@ -104,13 +111,18 @@ def write_whole_file(path: Path, data: bytes) -> None:
     try:
         write_fully(descriptor, data, 0)
         finish_file(descriptor, temporary, path)
+    except OSError as error:
+        raise with_path(error, temporary) from None
     finally:
         os.close(descriptor)
 
 
 def finish_file(descriptor: int, temporary: Path, path: Path) -> None:
     """Gives a file that is written the name that says that it is whole. Raises OSError."""
-    os.fsync(descriptor)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise with_path(error, temporary) from None
     temporary.replace(path)
     sync_directory(path.parent)
 
@@ -120,5 +132,7 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        raise with_path(error, path) from None
     finally:
         os.close(descriptor)

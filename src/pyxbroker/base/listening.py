@@ -11,11 +11,17 @@ from collections.abc import Callable
 
 from pyxbroker.base.door import Door
 from pyxbroker.base.log import Log
+from pyxbroker.base.properties import ConfigError
 
 BACKLOG = 1024  # connections that wait for somebody to accept them
 ACCEPT_RETRY_S = 1.0
 
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_REMEDIES = {
+    errno.EMFILE: "raise the number of files that this process may open (ulimit -n, LimitNOFILE)",
+    errno.ENFILE: "raise the number of files that this host may open (fs.file-max)",
+}
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -37,6 +43,37 @@ def listen(address: str, port: int) -> socket.socket:
     return sock
 
 
+def is_loopback(host: str) -> bool:
+    """Return True for a host name or address that another host does not reach."""
+    host = host.removeprefix("::ffff:")
+    return host.startswith("127.") or host in ("localhost", "::1", "0.0.0.0", "::")
+
+
+def explain_port(
+    error: OSError, address: str, port: int, setting: str, also: str | None
+) -> ConfigError:
+    """Return the sentence for a port that cannot be opened.
+
+    `setting` is what sets the port, and `also` what else has set the same one of this process.
+    """
+    bound_by = "bindAddresses" if setting == "bindAddresses" else "bindAddress"
+    place = f"Port {port} on {address} ({setting})"
+    if isinstance(error, socket.gaierror):
+        return ConfigError(f"The host {address} ({bound_by}) is not known.")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"This host has no address {address} ({bound_by}).")
+    if error.errno == errno.EADDRINUSE and also is not None:
+        return ConfigError(f"{place} is also that of {also}; choose another port for one of them.")
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"{place} is in use by another process; stop that one, or choose another port"
+            " (0 takes any free one)."
+        )
+    if error.errno == errno.EACCES:
+        return ConfigError(f"{place}: a port below 1024 needs more rights than this user has.")
+    return ConfigError(f"{place} cannot be opened: {error.strerror or error}.")
+
+
 class Acceptor:
     """Accepts from a listening socket, one connection in a step of the door: thousands that come in
     one moment are held up by each other, and not the others by them.
@@ -52,6 +89,7 @@ class Acceptor:
         log: Log,
     ) -> None:
         self._socket = sock
+        self._port = int(sock.getsockname()[1])
         self._door = door
         self._on_accepted = on_accepted
         self._log = log
@@ -65,7 +103,13 @@ class Acceptor:
         except BlockingIOError:
             return
         except OSError as error:
-            self._log.error("a connection could not be accepted", error=error)
+            remedy = _REMEDIES.get(error.errno or 0)
+            self._log.error(
+                "a connection could not be accepted",
+                port=self._port,
+                error=error,
+                **({"remedy": remedy} if remedy else {}),
+            )
             if error.errno in _OUT_OF:
                 # Those that wait in the backlog are asked for again later.
                 self._door.unwatch(self._socket.fileno())
@@ -76,7 +120,9 @@ class Acceptor:
             self._on_accepted(sock, *address[:2])
         except Exception as error:
             # It may be that no more descriptors can be watched: that costs this one.
-            self._log.failure("a connection could not be taken", error, peer=address[0])
+            self._log.failure(
+                "a connection could not be taken", error, peer=address[0], port=self._port
+            )
             sock.close()
 
     def _accept_later(self) -> None:
@@ -87,7 +133,7 @@ class Acceptor:
             self._door.watch(self._socket.fileno(), self)
         except (OSError, MemoryError) as error:
             # What there was too little of for a connection may be too little for this as well.
-            self._log.error("a port cannot be watched yet", error=error)
+            self._log.error("a port cannot be watched yet", port=self._port, error=error)
             self._accept_later()
         else:
             self._retry = None

@@ -89,13 +89,8 @@ def read_cookie(directory: Path) -> Cookie | None:
 def write_cookie(directory: Path, text: str) -> None:
     """Writes the cookie of a directory, durable when this returns. Raises OSError."""
     file = directory / FILE
-    try:
-        make_directory(file.parent)
-        write_whole_file(file, text.encode())
-    except OSError as error:
-        # A write or a sync does not say of which file, and a person has to know.
-        error.filename = error.filename or str(file)
-        raise
+    make_directory(file.parent)
+    write_whole_file(file, text.encode())
 
 
 async def check_cookie(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
+from pyxbroker.bookie.layout import Layout
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, FAILED, FULL, Adder, ReadCallback, Stripe
 from pyxbroker.storage import StorageReader, StorageWriter
@@ -28,7 +29,8 @@ class EmbeddedBookie:
 
     Implements ledger/bookie.py. It is the only bookie of its ensembles, so its adds have no stripe.
     on_full(bool) is called when the write cache refuses entries and when it takes them again;
-    on_trouble() when the storage begins to fail, fails in another way, or works again.
+    on_trouble() when the storage begins to fail, fails in another way, or works again. `layout` has
+    the paths of the files that events of the storage are about.
     """
 
     is_embedded = True
@@ -40,6 +42,7 @@ class EmbeddedBookie:
         bookie_id: str,
         on_full: Callable[[bool], None],
         on_trouble: Callable[[], None] | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self.storage = storage
@@ -52,6 +55,7 @@ class EmbeddedBookie:
         self._turn = turn
         self._on_full = on_full
         self._on_trouble = on_trouble
+        self._layout = layout
         self._writer = StorageWriter(storage)
         self._reader = StorageReader(storage)
         # (sequence, adder, slot, first, last): runs in the order in which they become durable.
@@ -257,6 +261,11 @@ class EmbeddedBookie:
         except FileNotFoundError:
             return
 
+    def save_space(self, is_short: bool) -> None:
+        """Give spare journal files back while the journal's disk is short of space."""
+        if not self._closed:
+            self.storage.save_space(is_short)
+
     # --- completions --------------------------------------------------------------------------
 
     def _on_event(self) -> None:
@@ -319,7 +328,8 @@ class EmbeddedBookie:
     def _log_events(self) -> None:
         while (event := self.storage.next_event()) is not None:
             severity, text = event
-            _SEVERITIES[severity](text)
+            path = None if self._layout is None else self._layout.path_in(text)
+            _SEVERITIES[severity](text, **({} if path is None else {"path": path}))
 
     # --- the end ------------------------------------------------------------------------------
 

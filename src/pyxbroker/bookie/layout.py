@@ -15,6 +15,7 @@ with its name before a file is made.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,12 @@ from pyxbroker.bookie.errors import (
 DATABASE_NAME = "metadata.db"
 JOURNAL_BLOCK_BYTES = 4096
 GROUP_MAGIC = b"PBJG"
+
+# How sentences of the storage name its files and directories.
+_PLACES = re.compile(
+    r"(?<![/\w])(?:[0-9a-f]{16}\.(?:log|journal)|journal\.manifest|the manifest of entry logs"
+    r"|the (?:journal|ledger) directory)"
+)
 
 
 class Layout(NamedTuple):
@@ -53,6 +60,31 @@ class Layout(NamedTuple):
         if self.metadata is None:
             return None
         return self.metadata.with_name(f"{self.metadata.name}.copies")
+
+    def with_paths(self, sentence: str) -> str:
+        """Return a sentence of the storage with the paths of the files that it names."""
+
+        def place(found: re.Match[str]) -> str:
+            path = self._path_of(found[0])
+            return f"{found[0]} {path}" if found[0].startswith("the ") else str(path)
+
+        return _PLACES.sub(place, sentence)
+
+    def path_in(self, sentence: str) -> Path | None:
+        """Return the path of the file or directory that a sentence of the storage is about."""
+        found = _PLACES.search(sentence)
+        if found is not None:
+            return self._path_of(found[0])
+        if "journal" in sentence:
+            return self.journal
+        return self.ledgers if "entry log" in sentence else None
+
+    def _path_of(self, name: str) -> Path:
+        if name.startswith("the "):
+            if "directory" in name:
+                return self.journal if "journal" in name else self.ledgers
+            return self.ledgers / "manifest"
+        return (self.ledgers if name.endswith(".log") else self.journal) / name
 
     def is_new(self) -> bool:
         """Whether nothing was ever made here, and no metadata elsewhere may know of anything that

@@ -15,6 +15,7 @@ the reserve made, or the reserve that was given back would be published away.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -120,7 +121,9 @@ class FileSystem:
     ) -> None:
         self.device = device
         self.directory = directory  # the first of those on it, which the log names
+        self.directories = [directory]
         self.needed = needed  # bytes, for what is in memory
+        self.occupied = 0  # bytes that stay in use when every topic is deleted
         self.reserve = reserve
         self.usage = usage or Usage(0, 0)
         self.wanted = 0.0  # bytes; the same by now, and what the reserve lacks
@@ -145,6 +148,20 @@ class FileSystem:
             and self.usage.free >= reserve.size * MARGIN
         )
 
+    def too_small(self, reserve_bytes: int) -> str | None:
+        """Return the sentence for a file system on which publishing would not resume when it was
+        full and every topic is deleted; None for one that is large enough.
+        """
+        smallest = smallest_bytes(self.occupied, self.needed, reserve_bytes)
+        if not 0 < self.usage.total < smallest:
+            return None
+        return (
+            f"The file system of {self.directory} has {self.usage.total / _MIB:.0f} MiB, and the"
+            f" storage needs at least {smallest / _MIB:.0f} MiB there; use a larger one, or set"
+            " journalMaxSizeMB (which counts twice), dbStorage_writeCacheMaxSizeMb or"
+            " diskReserveSizeMB lower."
+        )
+
     def __str__(self) -> str:
         # Anybody may be told: where it is stands in the log.
         free = f"{self.usage.free / _MIB:.1f} MiB free"
@@ -153,20 +170,47 @@ class FileSystem:
         return f"{free}, {100 * self.usage.used_part:.1f} % used (diskUsageThreshold)"
 
 
-def file_systems_of(needs: Iterable[tuple[Path, int]], reserve_bytes: int) -> list[FileSystem]:
-    """The file systems of some directories and what each directory needs of its own, in bytes.
+def smallest_bytes(occupied: int, needed: int, reserve_bytes: int) -> int:
+    """Return the size of the smallest file system that is not short while only `occupied` bytes and
+    the reserve are in use; each bound of FileSystem.look and of the reserve gives a candidate.
+    """
+    needed_part, reserve_part = MARGIN * SHARE_MAX, 1 / RESERVE_SHARE
+    fixed = MARGIN * needed
+    return math.ceil(
+        min(
+            occupied + reserve_bytes + fixed,
+            (occupied + fixed) / (1 - reserve_part),
+            (occupied + reserve_bytes) / (1 - needed_part),
+            occupied / (1 - reserve_part - needed_part),
+        )
+    )
+
+
+class Need(NamedTuple):
+    """What one directory needs of its file system, in bytes."""
+
+    directory: Path
+    needed: int  # for what is in memory
+    occupied: int = 0  # of files that stay when every topic is deleted
+
+
+def file_systems_of(needs: Iterable[Need], reserve_bytes: int) -> list[FileSystem]:
+    """The file systems of some directories and what each directory needs of its own.
 
     The reserve of a file system is in the first of its directories.
     """
     found: dict[int, FileSystem] = {}
-    for directory, needed in needs:
+    for directory, needed, occupied in needs:
         device = _existing(directory).stat().st_dev
         if device not in found:
             usage = usage_of(directory)
             size = min(reserve_bytes, usage.total // RESERVE_SHARE)
             reserve = Reserve(directory, size) if size else None
             found[device] = FileSystem(device, directory, reserve=reserve, usage=usage)
+        else:
+            found[device].directories.append(directory)
         found[device].needed += needed
+        found[device].occupied += occupied
     return list(found.values())
 
 
@@ -203,6 +247,12 @@ class StorageState:
     def is_short(self) -> bool:
         """There is not enough space: what is not needed any more has to go at once."""
         return any(each.is_short for each in self.file_systems) or -self.trouble() in NO_SPACE
+
+    def is_short_on(self, directory: Path) -> bool:
+        """Return True if the file system of a directory is short, or the storage met a full one."""
+        if -self.trouble() in NO_SPACE:
+            return True
+        return any(each.is_short for each in self.file_systems if directory in each.directories)
 
     def check(self) -> None:
         """Looks at everything anew. Called at intervals, and when the storage's trouble changed."""

@@ -27,7 +27,7 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
-from pyxbroker.broker.listeners import Addresses, Listeners
+from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
@@ -142,6 +142,7 @@ class Broker:
         self.storage = storage
         self.listeners = listeners or Listeners(addresses)
         self.addresses = addresses
+        self._loopback_hint = LoopbackHint()
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
         self.failed: asyncio.Future[str] = connections.loop.create_future()
@@ -361,12 +362,14 @@ class Broker:
         """How the brokers of a cluster call this one: its host and web port."""
         return self.addresses.web_name
 
-    async def lookup(self, topic: str, listener: str = "") -> Addresses:
+    async def lookup(self, topic: str, listener: str = "", client: str = "") -> Addresses:
         """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
-        a topic or a listener that cannot be.
+        a topic or a listener that cannot be. `client` is the address of the client that asks.
         """
         await self.topics.check_name(TopicName.get(topic))
-        return self.listeners.of(listener)
+        found = self.listeners.of(listener)
+        self._loopback_hint.check(client, found)
+        return found
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""

@@ -11,7 +11,11 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from pyxbroker.base.errors import UnknownListener
+from pyxbroker.base.listening import is_loopback
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
+
+log = get_logger("pyxbroker.broker")
 
 # The field of Addresses for each scheme.
 FIELDS = {
@@ -71,6 +75,31 @@ class Listeners:
             raise UnknownListener(f"the broker do not have {name} listener")  # in Pulsar's words
         # A client does not find the broker's other port there, but its web addresses.
         return found._replace(web_url=self.own.web_url, web_url_tls=self.own.web_url_tls)
+
+
+def _host_of(url: str) -> str:
+    return url.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+class LoopbackHint:
+    """Logs one line when a client of another host is sent to an address of the loopback."""
+
+    def __init__(self) -> None:
+        self._is_due = True
+
+    def check(self, client: str, told: Addresses) -> None:
+        """`client` is the address of a client that is answered with these addresses."""
+        url = told.broker_url or told.broker_url_tls
+        if not self._is_due or not client or is_loopback(client) or not is_loopback(_host_of(url)):
+            return
+        self._is_due = False
+        log.warning(
+            "a client of another host is sent to an address that only this host reaches",
+            peer=client,
+            address=url,
+            remedy="start with --set advertisedAddress=NAME, a name or address of this host that"
+            " clients reach, unless its port is forwarded to them",
+        )
 
 
 def _first_of(listeners: list[Addresses]) -> Addresses:

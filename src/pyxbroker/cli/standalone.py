@@ -6,16 +6,14 @@ Nothing that the first message does not need is imported before the broker's por
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +68,24 @@ Try it in another terminal (pip install pulsar-client):
   client.create_producer("hello").send(b"hello, world")
   print(client.create_reader("hello", pulsar.MessageId.earliest).read_next().data())
 
-Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
+{elsewhere}Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
 """
 
 WEB_LINES = """\
   admin    {url}/admin/v2/clusters
   metrics  {url}/metrics
 """
+
+
+ELSEWHERE = """\
+Clients on other hosts need an address that they reach: --set advertisedAddress=NAME
+"""
+
+
+SIGHUP_IGNORED = (
+    "SIGHUP is ignored: files of TLS are read again by themselves, other settings change by REST or"
+    " with a restart"
+)
 
 
 class StartError(Exception):
@@ -98,7 +107,11 @@ def command(arguments: Sequence[str]) -> None:
             Path(options.config) if options.config else None, os.environ, overrides
         )
         _tell_ignored(config)
-        directory = DataDirectory(Path(options.data))
+        if config.auditLogFile:
+            from pyxbroker.base.audit_file import write_audit_to
+
+            write_audit_to(Path(config.auditLogFile))
+        directory = DataDirectory(Path(options.data), _named_by(options.config, config))
         try:
             run(config, directory.path, options.accept_loss)
         finally:
@@ -106,6 +119,16 @@ def command(arguments: Sequence[str]) -> None:
     except (ConfigError, DataDirectoryError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))
+
+
+def _named_by(file: str | None, config: Config) -> Iterator[str]:
+    """The absolute paths among what the command line and the settings name."""
+    if file:
+        yield str(Path(file).absolute())
+    for key in SCHEMA:
+        value = getattr(config, key)
+        if isinstance(value, str):
+            yield from (each.strip().removeprefix("embedded:") for each in value.split(","))
 
 
 def _tell_ignored(config: Config) -> None:
@@ -281,7 +304,7 @@ async def _serve(
         return
     error = start.exception()
     if error is not None:
-        raise _explain(error, config) from None
+        raise _explain(error) from None
     service = start.result()
     try:
         await _serve_until_stopped(config, data_directory, service, stopping)
@@ -305,7 +328,7 @@ async def _serve_until_stopped(
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:
         # A journal that has failed fails its end as well; the first reason is the one to show.
-        why = refused.strerror or str(refused)
+        why = f"{refused.strerror or refused} ({refused.filename or data_directory})"
         reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")
@@ -361,22 +384,15 @@ def _watch_signals() -> asyncio.Future[None]:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, log.info, SIGHUP_IGNORED)
     return stopping
 
 
-def _explain(error: BaseException, config: Config) -> BaseException:
+def _explain(error: BaseException) -> BaseException:
     """The sentence for a failed start; an error that nobody foresaw stays as it is."""
     from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return StartError(_explain_port(config))
-    if isinstance(error, OSError) and error.errno == errno.EACCES and not error.filename:
-        return StartError(f"A port below 1024 needs more rights than this user has: {error}.")
-    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        return StartError(f"This host has no address {config.bindAddress} (bindAddress).")
-    if isinstance(error, socket.gaierror):
-        return StartError(f"The host {config.bindAddress} (bindAddress) is not known.")
     if isinstance(error, OSError) and error.filename:
         return StartError(f"{error.filename} cannot be used: {error.strerror}.")
     if isinstance(error, OSError):
@@ -386,35 +402,9 @@ def _explain(error: BaseException, config: Config) -> BaseException:
     return error
 
 
-def _explain_port(config: Config) -> str:
-    """Says which port is taken: the loop's own error does not know what the port is for."""
-    ports = (
-        (config.brokerServicePort, "--broker-port"),
-        (config.webServicePort, "--web-port"),
-        (config.brokerServicePortTls, "--set brokerServicePortTls="),
-        (config.webServicePortTls, "--set webServicePortTls="),
-    )
-    for port, option in ports:
-        if port and not _is_free(config.bindAddress, port):
-            return (
-                f"Port {port} on {config.bindAddress} is in use by another process; stop that one,"
-                f" or choose another port with {option} (0 takes any free one)."
-            )
-    return "A port is in use by another process; choose others with --broker-port and --web-port."
-
-
-def _is_free(address: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True
-
-
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
+    from pyxbroker.base.listening import is_loopback
+
     addresses = service.broker.addresses
     urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
     # The broker is called by its web port, also where nothing is served there.
@@ -428,6 +418,7 @@ def _print_banner(config: Config, data_directory: Path, service: Standalone) -> 
         broker="".join(f"  broker   {url}\n" for url in urls),
         web="".join(WEB_LINES.format(url=url) for url in webs),
         broker_url=urls[0],
+        elsewhere=ELSEWHERE if is_loopback(config.advertisedAddress) else "",
         how="" if addresses.broker_url else ", tls_trust_certs_file_path=...",
     )
     print(text, flush=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pyxbroker.base.directories import with_path
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
 
@@ -286,15 +287,15 @@ def _key_of(parser: Parser, options: Namespace, other: str) -> tuple[Any, list[s
     if bool(secret) == bool(key):
         parser.error(f"Either --secret-key or --{other}-key is needed, and not both.")
     from pyxbroker.auth import signing_keys
-    from pyxbroker.auth.secrets import read_secret
+    from pyxbroker.auth.secrets import read_secret, secret_name
 
     if secret:
         data = read_secret("--secret-key", secret)
-        return data, signing_keys.load_secret_key("--secret-key", data)
+        return data, signing_keys.load_secret_key(secret_name("--secret-key", secret), data)
     name = f"--{other}-key"
     data = read_secret(name, key)
     load = signing_keys.load_private_key if other == "private" else signing_keys.load_public_key
-    return load(name, data)
+    return load(secret_name(name, key), data)
 
 
 def _usual(key: Any, algorithms: list[str]) -> str:
@@ -338,10 +339,10 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink()
-        raise
+        raise with_path(error, path) from None
 
 
 def _write_out(data: bytes) -> None:

@@ -57,7 +57,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import NO_SPACE, finish_file, open_file, temporary_of, write_fully
+from pyxbroker.base.directories import (
+    NO_SPACE,
+    finish_file,
+    open_file,
+    temporary_of,
+    with_path,
+    write_fully,
+)
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
@@ -345,8 +352,10 @@ class ChangeLog:
             allocate(descriptor, HEAD_BYTES + len(first) + ALLOCATED_BYTES)
             write_fully(descriptor, encode_head(head) + first, 0)
             finish_file(descriptor, temporary, path)
-        except BaseException:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, OSError):
+                raise with_path(error, temporary) from None
             raise
         return cls(path, head, descriptor, HEAD_BYTES + len(first))
 
@@ -373,7 +382,10 @@ class ChangeLog:
 
     def append(self, record: bytes) -> None:
         """Adds a record; after an error nothing more may be added."""
-        write_fully(self._fd, record, self.end)
+        try:
+            write_fully(self._fd, record, self.end)
+        except OSError as error:
+            raise with_path(error, self.path) from None
         self.end += len(record)
 
     def sync(self) -> None:
@@ -385,8 +397,11 @@ class ChangeLog:
             except OSError as error:
                 # There is room for what comes, or the append fails and says so.
                 if error.errno not in NO_SPACE:
-                    raise
-        os.fdatasync(self._fd)
+                    raise with_path(error, self.path) from None
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise with_path(error, self.path) from None
         self.synced = self.end
 
     def close_cleanly(self, transaction: int) -> None:

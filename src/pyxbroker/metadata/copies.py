@@ -25,6 +25,7 @@ from pyxbroker.base.directories import (
     make_directory,
     open_file,
     temporary_of,
+    with_path,
     write_fully,
 )
 from pyxbroker.base.log import get_logger
@@ -251,12 +252,15 @@ class CopyWriter:
         self._write(record)
 
     def _write(self, data: bytes) -> None:
-        write_fully(self._fd, data, self._end)
-        self._end += len(data)
-        if self._end - self._synced >= SYNC_BYTES:
-            # In steps, so that no sync takes long.
-            os.fdatasync(self._fd)
-            self._synced = self._end
+        try:
+            write_fully(self._fd, data, self._end)
+            self._end += len(data)
+            if self._end - self._synced >= SYNC_BYTES:
+                # In steps, so that no sync takes long.
+                os.fdatasync(self._fd)
+                self._synced = self._end
+        except OSError as error:
+            raise with_path(error, self._temporary) from None
 
     def finish(self, transaction: int) -> None:
         """Gives the copy its name; it is durable when this returns."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie.cookie import (
     Cookie,
     check_cookie,
@@ -25,7 +26,7 @@ from pyxbroker.bookie.cookie import (
 )
 from pyxbroker.bookie.errors import BookieMissing
 from pyxbroker.bookie.layout import Layout
-from pyxbroker.bookie.space import METADATA_BYTES, StorageState, file_systems_of
+from pyxbroker.bookie.space import METADATA_BYTES, Need, StorageState, file_systems_of
 from pyxbroker.broker.listeners import Addresses
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
 from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
@@ -158,6 +159,7 @@ class StandaloneData:
         self.on_step(f"the files in {self.data_directory}")
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
+        self._check_sizes(is_new=cookie is None)
         self.storage_state.make_room("the disk is full at the start")
         run_in_executor = asyncio.get_running_loop().run_in_executor
         self.storage_state.run_blocking = partial(run_in_executor, None)
@@ -184,14 +186,27 @@ class StandaloneData:
     def _make_storage_state(self, layout: Layout) -> StorageState:
         config = self.config
         cache_bytes = config.dbStorage_writeCacheMaxSizeMb << 20
+        file_bytes = config.journalMaxSizeMB << 20
         needs = [
-            (layout.ledgers, 2 * cache_bytes),
-            (layout.journal, config.journalMaxSizeMB << 20),
+            Need(layout.ledgers, 2 * cache_bytes),
+            # The file in use and its spare stay.
+            Need(layout.journal, file_bytes, occupied=2 * file_bytes),
         ]
         if self.metadata.directory is not None:
-            needs.append((self.metadata.directory, METADATA_BYTES))
+            needs.append(Need(self.metadata.directory, METADATA_BYTES, METADATA_BYTES))
         reserve_bytes = config.diskReserveSizeMB << 20
         return StorageState(file_systems_of(needs, reserve_bytes), config.diskUsageThreshold)
+
+    def _check_sizes(self, is_new: bool) -> None:
+        """Raises ConfigError for a file system that is too small for a new data directory; data
+        that is there already is served, with a warning.
+        """
+        for each in self.storage_state.file_systems:
+            sentence = each.too_small(self.config.diskReserveSizeMB << 20)
+            if sentence is not None and is_new:
+                raise ConfigError(sentence)
+            if sentence is not None:
+                log.warning("a file system is too small", reason=sentence)
 
     def _make_space_for_metadata(self) -> bool:
         """Called by the metadata's thread when its disk is full."""
@@ -217,21 +232,25 @@ class StandaloneData:
             log.warning(
                 "journalSyncData is false: a power cut loses messages that were acknowledged"
             )
-        return _native.Storage(
-            str(layout.journal),
-            str(layout.ledgers),
-            journal_file_bytes=config.journalMaxSizeMB << 20,
-            dirty_bytes_max=dirty,
-            cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
-            entry_bytes_max=(
-                config.maxMessageSize
-                + FRAME_PADDING
-                + ENTRY_METADATA_BYTES_MAX
-                + ENTRY_HEADER_SIZE_MAX
-            ),
-            journal_sync_data=config.journalSyncData,
-            accept_loss=self.accept_loss,
-        )
+        try:
+            return _native.Storage(
+                str(layout.journal),
+                str(layout.ledgers),
+                journal_file_bytes=config.journalMaxSizeMB << 20,
+                dirty_bytes_max=dirty,
+                cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
+                entry_bytes_max=(
+                    config.maxMessageSize
+                    + FRAME_PADDING
+                    + ENTRY_METADATA_BYTES_MAX
+                    + ENTRY_HEADER_SIZE_MAX
+                ),
+                journal_sync_data=config.journalSyncData,
+                accept_loss=self.accept_loss,
+            )
+        except OSError as error:
+            error.strerror = layout.with_paths(error.strerror or str(error))
+            raise
 
 
 def _directory(setting: str, default: Path) -> Path:

@@ -75,7 +75,7 @@ class Standalone:
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
         self.storage_state = data.storage_state
-        self._spill_directory = data.layout().ledgers
+        self._layout = data.layout()
         # Their numbers, 0 where one is not served; kept, since the sockets will be closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
@@ -107,7 +107,7 @@ class Standalone:
         )
         turn = connections.turn
         self._bookie = EmbeddedBookie(
-            storage, turn, bookie_id, self._on_full, self.storage_state.check
+            storage, turn, bookie_id, self._on_full, self.storage_state.check, self._layout
         )
         self._garbage = GarbageCollector(storage, self.metadata)
         quorums = LedgerQuorums(
@@ -133,7 +133,7 @@ class Standalone:
             self._listeners,
         )
         self.broker.authentication = self._authentication
-        self.broker.spill_directory = self._spill_directory
+        self.broker.spill_directory = self._layout.ledgers
         self.metadata.on_failure(self._on_metadata_failed)
         self.storage_state.trouble = lambda: self._bookie.trouble
         self.storage_state.failure = self.journal_failure
@@ -276,6 +276,7 @@ class Standalone:
         """Looks at the disks; while one is short, frees what nobody needs any more."""
         state = self.storage_state
         state.check()
+        self._bookie.save_space(state.is_short_on(self._layout.journal))
         if state.is_short:
             await self.broker.topics.upkeep.free_space()
             if self.loop.time() >= self._next_garbage:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.listening import listen
+from pyxbroker.base.listening import explain_port, listen
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.broker_port import BrokerPort, Ports
 from pyxbroker.broker.listeners import (
@@ -56,7 +57,7 @@ async def start_standalone(
 
 
 def _open_ports(config: Config) -> Ports:
-    """Listens on them. Raises OSError, and ConfigError for TLS that cannot be."""
+    """Open the listening sockets. Raises ConfigError for a port, or TLS, that cannot be used."""
     address = config.bindAddress
     tls, broker, broker_tls, web, web_tls = None, None, None, None, None
     named = _named(config)
@@ -70,18 +71,38 @@ def _open_ports(config: Config) -> Ports:
         from pyxbroker.base.tls import TlsContexts, TlsSettings
 
         tls = TlsContexts(TlsSettings(config))
-    if config.brokerServicePort is not None:
-        broker = BrokerPort(address, config.brokerServicePort)
-    if config.brokerServicePortTls is not None:
-        broker_tls = BrokerPort(address, config.brokerServicePortTls, tls)
-    if config.webServicePort is not None:
-        web = listen(address, config.webServicePort)
-    if config.webServicePortTls is not None:
-        web_tls = listen(address, config.webServicePortTls)
-    bound = tuple(
-        BrokerPort(each.host, each.port, tls if each.is_tls else None, each.name) for each in named
-    )
-    return Ports(broker, broker_tls, web, web_tls, tls, bound)
+    opened: dict[int, str] = {}
+    if (port := config.brokerServicePort) is not None:
+        with _explained(opened, address, port, "brokerServicePort, --broker-port"):
+            broker = BrokerPort(address, port)
+    if (port := config.brokerServicePortTls) is not None:
+        with _explained(opened, address, port, "brokerServicePortTls"):
+            broker_tls = BrokerPort(address, port, tls)
+    if (port := config.webServicePort) is not None:
+        with _explained(opened, address, port, "webServicePort, --web-port"):
+            web = listen(address, port)
+    if (port := config.webServicePortTls) is not None:
+        with _explained(opened, address, port, "webServicePortTls"):
+            web_tls = listen(address, port)
+    bound = []
+    for each in named:
+        with _explained(opened, each.host, each.port, "bindAddresses"):
+            contexts = tls if each.is_tls else None
+            bound.append(BrokerPort(each.host, each.port, contexts, each.name))
+    return Ports(broker, broker_tls, web, web_tls, tls, tuple(bound))
+
+
+@contextmanager
+def _explained(opened: dict[int, str], address: str, port: int, setting: str) -> Iterator[None]:
+    """Turn the failure to open a port into a ConfigError that names the setting of this port.
+
+    `opened` has the settings of the ports that this process has opened so far.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain_port(error, address, port, setting, opened.get(port)) from None
+    opened[port] = setting
 
 
 def _named(config: Config) -> list[BindAddress]:

@@ -34,7 +34,9 @@ async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
     listener = request.argument("listenerName") or request.headers.get(LISTENER_HEADER, "")
     try:
-        found = await request.app.broker.lookup(str(topic_of(request)), listener.strip())
+        found = await request.app.broker.lookup(
+            str(topic_of(request)), listener.strip(), request.address
+        )
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     told = {

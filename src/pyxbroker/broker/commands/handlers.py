@@ -282,9 +282,23 @@ class Handlers:
             replies.error(replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}.")
         )
 
+    def on_frame_too_large(self, connection: Connection, first: bytes, bytes_max: int) -> None:
+        """A frame is too large, or the peer speaks another protocol; `first` has its four bytes."""
+        what = None
+        if not connection.established:
+            from pyxbroker.base.other_protocols import spoken_to_binary_port
+
+            what = spoken_to_binary_port(first)
+        size = int.from_bytes(first, "big")
+        self.on_malformed(
+            connection, what or f"a frame of {size} bytes is larger than the limit of {bytes_max}"
+        )
+
     def on_broken_tls(self, connection: Connection, reason: str) -> None:
         """The peer does not speak TLS, or its certificate is refused. OpenSSL has told it."""
-        log.warning("closed", peer=connection.peer, reason=f"TLS: {reason}")
+        from pyxbroker.base.other_protocols import explain_tls
+
+        log.warning("closed", peer=connection.peer, reason=explain_tls(reason, "binary"))
 
     def on_too_many_unfinished(self, unfinished: Collection[Connection]) -> None:
         """Too many have sent a part of a large CONNECT and no more, who was first comes first: one
@@ -603,7 +617,7 @@ class Handlers:
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             listener = message.advertised_listener_name.strip() or connection.session.listener
-            result = await self.broker.lookup(message.topic, listener)
+            result = await self.broker.lookup(message.topic, listener, connection.session.address)
         connection.send_frame(replies.lookup_connect(message.request_id, result))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:

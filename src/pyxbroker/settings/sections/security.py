@@ -59,6 +59,11 @@ class Security(Section, title="Authentication and authorization"):
         " authenticationEnabled is true. Apache Pulsar has no such log.",
         choices=("true", "false", "withAuthentication"),
     )
+    auditLogFile: str = setting(
+        "",
+        "File that the lines of the audit log are appended to; empty: stderr, with those of the"
+        " log. It is opened again when it was renamed or removed.",
+    )
     authorizationEnabled: bool = setting(
         False,
         "Whether clients may do only what their role has a right to; needs authenticationEnabled.",
