@@ -20,7 +20,8 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import messages
 from pyxbroker.admin.resources.broker_stats import TOPIC_NAME_BYTES
 from pyxbroker.admin.response import Response
-from pyxbroker.broker.client_memory import ANSWERS_PART, ClientMemory
+from pyxbroker.base.memory_budget import ANSWERS_PART
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.topics.entry_view import EntryView
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import NAME, P, Rest

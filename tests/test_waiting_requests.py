@@ -19,7 +19,8 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base.errors import AuthenticationError
-from pyxbroker.broker.client_memory import STRANGERS_PART, ClientMemory
+from pyxbroker.base.memory_budget import STRANGERS_PART
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from web_client import Run, Served, dial, parse, run, served, until

@@ -19,7 +19,7 @@ from pyxbroker.base.slices import Slices
 
 if TYPE_CHECKING:
     from pyxbroker.admin.app import Application
-    from pyxbroker.broker.client_memory import WebBody
+    from pyxbroker.base.memory_budget import WebBody
 
 QUERY_FIELDS_MAX = 100
 SHORT_BYTES = 1 << 10  # a body that is not worth a look at what is in it

@@ -13,8 +13,8 @@ from pyxbroker.base.door import Door
 from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import MemoryBudget
 from pyxbroker.base.pacing import Line, Pace, paced
-from pyxbroker.broker.client_memory import ClientMemory
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -48,7 +48,7 @@ class WebServer:
         answer: Callable[[Request], Awaitable[Response]],
         connections_max: int,
         pace: Pace | None = None,
-        memory: ClientMemory | None = None,
+        memory: MemoryBudget | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         door: Door | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class WebServer:
         self.answer = answer
         self._connections_max = connections_max
         self._pace = pace or Pace()
-        self.memory = memory or ClientMemory()
+        self.memory = memory or MemoryBudget()
         self._door = door or Door(self.loop)
         # Those that wait for their client, be it for its first word, or to know who it is.
         self._waiting: Crowd[Stranger | HttpConnection] = Crowd()

@@ -33,7 +33,7 @@ from pyxbroker.admin.response import BODILESS, Response
 from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.client_memory import (
+from pyxbroker.base.memory_budget import (
     BODY_FREE_BYTES,
     COMMAND_BYTES,
     COMMAND_FACTOR,

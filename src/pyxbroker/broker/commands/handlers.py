@@ -36,9 +36,9 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
-from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
