@@ -15,7 +15,7 @@ import pytest
 
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.errors import refusal_of
+from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.admin.server import WebServer
 from pyxbroker.base.errors import (
     MetadataStoreError,

@@ -15,9 +15,10 @@ import pytest
 
 from one_broker import Broker
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import topics as resource
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.web_request import Body
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker import namespaces

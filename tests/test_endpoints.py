@@ -16,10 +16,12 @@ import pytest
 from fake_service import FakeService
 from pyxbroker.admin import answering, documents, policy_table
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import RESOURCES, Endpoint, every_endpoint
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.endpoint import Endpoint
+from pyxbroker.admin.endpoints import RESOURCES, every_endpoint
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import names
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
     GET_TENANT,

@@ -23,8 +23,9 @@ from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, settings, t
 from fake_service import FakeService
 from one_broker import Broker, Client
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.web_request import Body
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider

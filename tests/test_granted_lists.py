@@ -11,7 +11,8 @@ from harness.tokens import settings, token
 
 from one_broker import TOPIC, Broker, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb

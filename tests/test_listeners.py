@@ -16,7 +16,8 @@ import pytest
 from one_broker import TOPIC, Broker, command_of, run
 from oracles import wire
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.web_request import Body
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.listeners import (

@@ -146,7 +146,7 @@ def test_a_start_does_not_wait_for_what_a_first_client_needs() -> None:
     modules = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert "pyxbroker.admin.server" in modules
     late = {"httptools", "email.utils", "http", "pyxbroker.admin.response"}
-    late |= {"pyxbroker.admin.web_connection", "pyxbroker.admin.endpoints"}
+    late |= {f"pyxbroker.admin.{each}" for each in ("web_connection", "endpoint", "endpoints")}
     assert not late & set(modules)
 
 

@@ -14,10 +14,12 @@ from fake_service import FakeService
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import Endpoint, every_endpoint
+from pyxbroker.admin.endpoint import Endpoint
+from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import refused
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.web_request import Body
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.authorization import (

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker.admin.endpoints import Endpoint, Query
+from pyxbroker.admin.endpoint import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Node, Router
+from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.authorization import OPEN
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pyxbroker.admin import not_built
-from pyxbroker.admin.endpoints import RESOURCES, Endpoint, load
-from pyxbroker.admin.errors import HttpError, refusal, refusal_of
+from pyxbroker.admin.endpoint import Endpoint
+from pyxbroker.admin.endpoints import RESOURCES, load
+from pyxbroker.admin.errors import HttpError, refusal
+from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router

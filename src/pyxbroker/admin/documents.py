@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Content, Endpoint, Query, every_endpoint
+from pyxbroker.admin.endpoint import Content, Endpoint, Query
+from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import NOT_BUILT, NOT_IMPLEMENTED, OFF
 from pyxbroker.admin.pulsar_endpoints import ABBREVIATIONS, endpoints
 from pyxbroker.base.errors import PulsarError

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Schema
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Schema
 from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
 from pyxbroker.admin.request import Request

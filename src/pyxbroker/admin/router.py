@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyxbroker.admin.endpoints import Endpoint
+from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Request, parse_bool, parse_int
+from pyxbroker.admin.web_request import Request, parse_bool, parse_int
 from pyxbroker.base.off_loop import OffLoop
 
 
@@ -108,7 +108,7 @@ class Router:
         self._prefix_length_max = max(map(len, self._names))
         self._trees = {prefix: OffLoop(partial(self._tree, prefix)) for prefix in self._names}
 
-    async def find(self, request: Request) -> Endpoint:
+    async def find(self, request: Request[Any]) -> Endpoint:
         """The endpoint of a request, which gets it and its parameters.
 
         HEAD is answered as GET. Raises HttpError: 404 when nothing is there, 405 with Allow when

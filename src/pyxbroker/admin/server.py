@@ -19,9 +19,9 @@ from pyxbroker.base.pacing import Line, Pace, paced
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from pyxbroker.admin.request import Request
     from pyxbroker.admin.response import Response
     from pyxbroker.admin.web_connection import HttpConnection
+    from pyxbroker.admin.web_request import Request
 
     Contexts = Callable[[], SSLContext]
 
@@ -45,7 +45,7 @@ class WebServer:
 
     def __init__(
         self,
-        answer: Callable[[Request], Awaitable[Response]],
+        answer: Callable[[Request[Any]], Awaitable[Response]],
         connections_max: int,
         pace: Pace | None = None,
         memory: MemoryBudget | None = None,

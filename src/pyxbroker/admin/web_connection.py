@@ -17,10 +17,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyxbroker.admin.errors import HttpError, refusal
-from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.request_parser import (
     PIPELINE_MAX,
     End,
@@ -30,6 +29,7 @@ from pyxbroker.admin.request_parser import (
     State,
 )
 from pyxbroker.admin.response import BODILESS, Response
+from pyxbroker.admin.web_request import Body, Request
 from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
 from pyxbroker.base.log import get_logger
@@ -90,13 +90,13 @@ class HttpConnection(asyncio.Protocol):
         # What has come in this turn and is not handled yet.
         self._events: deque[Event] = deque()
         # The request whose body is coming in.
-        self._receiving: Request | None = None
+        self._receiving: Request[Any] | None = None
         self._deadline: Deadline | None = None
         self._timer: asyncio.TimerHandle | None = None
         # The answer: to which request, and what waits behind it.
-        self._current: Request | None = None
+        self._current: Request[Any] | None = None
         self._answering: asyncio.Task[None] | None = None  # while it is made
-        self._waiting: deque[Request | HttpError] = deque()
+        self._waiting: deque[Request[Any] | HttpError] = deque()
         # While it is not known who has sent the request: who pays, and what looks at it.
         self._stranger: WebStranger | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -301,7 +301,7 @@ class HttpConnection(asyncio.Protocol):
             needs_continue=head.expects_continue,
             account=account,
         )
-        request = Request(
+        request: Request[Any] = Request(
             head.method,
             head.path,
             head.query,
@@ -441,7 +441,7 @@ class HttpConnection(asyncio.Protocol):
 
     # --- answers go out -----------------------------------------------------------------------
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request[Any]) -> None:
         if not self._has_asked:
             self._has_asked = True
             self._line = self._server.line()
@@ -454,7 +454,7 @@ class HttpConnection(asyncio.Protocol):
             self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
         self._server.spawn(self._serve(request), self._line)
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request[Any]) -> None:
         try:
             self._answering = asyncio.current_task()
             try:
@@ -503,7 +503,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.memory.release_answer(cost)
         self._charged -= cost
 
-    async def _respond(self, request: Request, response: Response) -> bool:
+    async def _respond(self, request: Request[Any], response: Response) -> bool:
         """Writes an answer; returns whether the connection goes on. Raises ConnectionError."""
         keep_alive = self._can_go_on(request)
         version = "1.0" if request.version == "1.0" else "1.1"
@@ -532,7 +532,7 @@ class HttpConnection(asyncio.Protocol):
                 await response.close()
         return keep_alive
 
-    def _can_go_on(self, request: Request) -> bool:
+    def _can_go_on(self, request: Request[Any]) -> bool:
         """Whether another request can follow: what nobody has read of the body is in the way."""
         if self._server.is_stopping or not request.keep_alive:
             return False
@@ -596,7 +596,7 @@ class HttpConnection(asyncio.Protocol):
         if chunked:
             self._transport.write(b"0\r\n\r\n")
 
-    async def _make_room(self, request: Request) -> None:
+    async def _make_room(self, request: Request[Any]) -> None:
         """Waits for the client to take what is written: who reads nothing gets no more answers.
 
         The rest of the body comes in meanwhile: many clients read nothing before they sent it all.
@@ -618,7 +618,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             raise ConnectionResetError
 
-    def _on_answered(self, request: Request, keep_alive: bool) -> None:
+    def _on_answered(self, request: Request[Any], keep_alive: bool) -> None:
         self._current = None
         if not keep_alive:
             self._drop_waiting()

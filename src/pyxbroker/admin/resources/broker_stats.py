@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoint import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, this_broker

@@ -4,7 +4,7 @@ and is told as that of a Pulsar whose store cannot.
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response

@@ -6,7 +6,7 @@ one does not have; without it Pulsar keeps the names, too, and does nothing with
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,

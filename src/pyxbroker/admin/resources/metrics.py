@@ -7,7 +7,7 @@ import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoint import Answer, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import TEXT, Response
 from pyxbroker.auth.authorization import OPEN

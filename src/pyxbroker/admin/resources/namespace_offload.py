@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.endpoints import DONE, Answer, Content, Endpoint
+from pyxbroker.admin.endpoint import DONE, Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import BODY, DEFAULTS, OLDER
 from pyxbroker.admin.policy_bodies import Body, Field

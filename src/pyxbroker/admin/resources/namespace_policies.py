@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.endpoints import Endpoint
+from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (

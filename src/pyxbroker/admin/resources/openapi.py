@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoint import Answer, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import OPEN

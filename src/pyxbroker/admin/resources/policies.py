@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (

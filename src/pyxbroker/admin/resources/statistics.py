@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of

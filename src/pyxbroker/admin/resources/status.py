@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoint import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import TEXT, Response

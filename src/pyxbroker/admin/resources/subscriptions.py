@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Endpoint, Query
+from pyxbroker.admin.endpoint import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of

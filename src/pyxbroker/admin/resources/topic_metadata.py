@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.endpoints import Content as Body
+from pyxbroker.admin.endpoint import Answer, Endpoint, Query
+from pyxbroker.admin.endpoint import Content as Body
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.bundles import bundle_of

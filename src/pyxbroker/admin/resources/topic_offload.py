@@ -5,7 +5,7 @@ the last offload went: there was none.
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import BODY, OF_TOPIC
 from pyxbroker.admin.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.endpoints import Endpoint
+from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import check_fields
 from pyxbroker.admin.policy_table import (

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
