@@ -16,7 +16,6 @@ import pytest
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.refusals import refusal_of
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base.errors import (
     MetadataStoreError,
     PulsarError,
@@ -33,6 +32,7 @@ from pyxbroker.metadata.store import BadVersion
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
 from pyxbroker.settings.config import Config
+from pyxbroker.web.server import WebServer
 
 TIMEOUT_S = 10
 

@@ -15,7 +15,6 @@ from harness.tokens import SECRET, settings, token
 from one_broker import TOPIC, Broker, run
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.audit import Audit
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
@@ -25,6 +24,7 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
+from pyxbroker.web.request import Body
 from test_logins import connect, keep_out, let_in
 
 BAD = token("me", SECRET[::-1])

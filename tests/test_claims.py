@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pytest
 
-from pyxbroker.admin import endpoint, request_parser, web_connection
 from pyxbroker.base import limits, log_limits
 from pyxbroker.bookie import space
 from pyxbroker.broker.commands import handlers, seek, topic_list
@@ -30,6 +29,8 @@ from pyxbroker.ledger import patience
 from pyxbroker.metadata import zookeeper
 from pyxbroker.mledger import cursor_ledger
 from pyxbroker.settings.config import SCHEMA
+from pyxbroker.web import connection as web_connection
+from pyxbroker.web import endpoint, request_parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])

@@ -12,10 +12,10 @@ from harness.tokens import settings, token
 from one_broker import TOPIC, Broker, run
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.request import Body
 from test_logins import connect, let_in
 
 NAMESPACE = "public/default"

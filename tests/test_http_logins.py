@@ -11,15 +11,15 @@ from harness.tokens import SECRET, settings, token
 
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.web_request import Body
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_endpoints import path_of
 
 CLUSTERS = "/admin/v2/clusters"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.admin import web_request
-from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.base.json_weight import CHUNK_BYTES
+from pyxbroker.web import request as web_request
+from pyxbroker.web.endpoint import Endpoint
 from test_admin_topics import DONE, P, Rest, run
 
 N = "/admin/v2/namespaces/public/default"

@@ -17,7 +17,6 @@ from one_broker import TOPIC, Broker, command_of, run
 from oracles import wire
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.web_request import Body
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.listeners import (
@@ -30,6 +29,7 @@ from pyxbroker.broker.listeners import (
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
+from pyxbroker.web.request import Body
 from web_client import until
 
 TWO = "inner:pulsar://10.0.0.1:6650,outer:pulsar://b.example:6660,outer:pulsar+ssl://b.example:6661"

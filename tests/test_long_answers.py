@@ -15,14 +15,14 @@ import pytest
 
 from fake_service import FakeService, Topic
 from pyxbroker.admin.app import MADE_AT_ONCE, Application
-from pyxbroker.admin.long_answers import LongAnswers
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import metrics, statistics
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.web_request import Body
 from pyxbroker.broker.statistics import internal_stats
 from pyxbroker.broker.statistics import statistics as topic_statistics
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.web.long_answers import LongAnswers
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_admin_topics import NAME, P, Rest
 from test_admin_topics import run as run_rest
 from web_client import GET, Run, dial, parse, run, served, talk, until

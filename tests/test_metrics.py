@@ -26,7 +26,6 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base import log
 from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
@@ -49,6 +48,7 @@ from pyxbroker.stats.definitions import COUNTER
 from pyxbroker.stats.latencies import WINDOW_S, Latency
 from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
 from pyxbroker.stats.slices import SLICE_S
+from pyxbroker.web.server import WebServer
 from stored import storage
 
 TOPIC = "persistent://public/default/t"

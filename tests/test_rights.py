@@ -14,12 +14,9 @@ from fake_service import FakeService
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.web_request import Body
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.authorization import (
@@ -51,6 +48,9 @@ from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import authentication_of
 from pyxbroker.settings.config import Config
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_logins import connect, let_in
 from test_metadata_away import refuse
 

@@ -16,11 +16,11 @@ import trustme
 
 from certificates import authority, client_context, server_context, write_files
 from hostile_tls import HostileClient
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base import tls_connection
 from pyxbroker.base.listening import listen
 from pyxbroker.base.tls import TlsContexts, make_context
 from pyxbroker.base.tls_connection import HANDSHAKE_RECORDS_MAX, IDLE_RECORDS_MAX
+from pyxbroker.web.server import WebServer
 from served import Served, ping, turns
 from test_tls import client_with, settings_of
 from web_client import GET, LAST, Run, echo, parse, run, until

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pyxbroker.admin import not_built
-from pyxbroker.admin.endpoint import Endpoint
 from pyxbroker.admin.endpoints import RESOURCES, load
-from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.router import Router
 from pyxbroker.auth.authorization import authorize
 from pyxbroker.base.errors import AuthorizationError, with_reference
 from pyxbroker.base.log import get_logger
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.response import Response
+from pyxbroker.web.router import Router
 
 log = get_logger(__name__)
 

@@ -6,17 +6,17 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyxbroker.admin.long_answers import LongAnswers
 from pyxbroker.base.off_loop import OffLoop
+from pyxbroker.web.long_answers import LongAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pyxbroker.admin.request import Request
-    from pyxbroker.admin.response import Response
     from pyxbroker.broker.broker import Broker
     from pyxbroker.stats.load import Load
     from pyxbroker.stats.metrics import Collector, MetricsSource
+    from pyxbroker.web.response import Response
 
 
 ENTRIES_READ_MAX = 4  # at a time, of up to 5 MB; unpacked they may have 32 MiB each

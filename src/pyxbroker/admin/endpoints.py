@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from pyxbroker.admin.endpoint import Endpoint
+from pyxbroker.web.endpoint import Endpoint
 
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),

@@ -8,7 +8,6 @@ begins with what the broker would not do. What is shown has every field that Pul
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import OF_NAMESPACE
 from pyxbroker.admin.policy_checks import Asked, check_fields
 from pyxbroker.admin.policy_table import ROWS
@@ -25,6 +24,7 @@ from pyxbroker.policies.records import DELETED, Fields
 from pyxbroker.policies.resolver import Record
 from pyxbroker.policies.shapes import Level
 from pyxbroker.settings.config import Config
+from pyxbroker.web.errors import HttpError
 
 # Pulsar's fields, in the order in which it writes them, and what JSON each is.
 FIELDS: dict[str, type] = {

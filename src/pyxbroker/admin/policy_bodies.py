@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.policies.shapes import INT_MAX
+from pyxbroker.web.errors import HttpError
 
 Json = Any
 Schema = dict[str, Any]

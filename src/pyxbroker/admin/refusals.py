@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.errors import HttpError, refusal
-from pyxbroker.admin.response import Response
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker import refusals
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.response import Response
 
 _log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyxbroker.admin import web_request
+from pyxbroker.web import request as web_request
 
 if TYPE_CHECKING:
     from pyxbroker.admin.app import Application

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pyxbroker import _native
 from pyxbroker.add_stats import BOUNDS_US, PublishLatency
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import GarbageCollector
@@ -33,6 +32,7 @@ from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.stalls import STALL_S, StallLog
 from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
+from pyxbroker.web.server import WebServer
 
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication

@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
@@ -18,7 +16,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE, clear, delete_subscriptions
 from pyxbroker.admin.resources.namespaces import ONE
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     DELETE_BUNDLE,
@@ -31,6 +28,9 @@ from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"

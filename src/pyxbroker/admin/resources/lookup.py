@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoint import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND, namespace_first
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import GET_BUNDLE, LOOKUP
 from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 LISTENER_HEADER = "x-pulsar-listenername"
 DOMAINS = ("persistent", "non-persistent")

@@ -8,8 +8,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.endpoint import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
@@ -32,7 +30,6 @@ from pyxbroker.admin.resources.topic_work import (
     subscription_of,
     with_each,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
     GET_REPLICATED_STATUS,
@@ -49,6 +46,9 @@ from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.entry_view import Position, read_batch_size
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"

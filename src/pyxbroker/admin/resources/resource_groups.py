@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoint import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, node_name_of, read_json
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_RESOURCE_GROUPS, WRITE_RESOURCE_GROUPS
 from pyxbroker.policies.shapes import INT_MAX, LONG_MAX
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/resourcegroups"
 ONE = PATH + "/{resourcegroup}"

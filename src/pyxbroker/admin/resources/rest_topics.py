@@ -13,8 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyxbroker.admin.endpoint import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_length,
@@ -24,7 +22,6 @@ from pyxbroker.admin.resources.names import (
     texts_of,
     topic_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
 from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
@@ -37,6 +34,9 @@ from pyxbroker.broker.topics.system_messages import Publication
 from pyxbroker.schemas.registry import Rules
 from pyxbroker.schemas.texts import ENCODERS, encode_json
 from pyxbroker.schemas.values import SCHEMA_BYTES_MAX, Schema, SchemaType, version_bytes
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic

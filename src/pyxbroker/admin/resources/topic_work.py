@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_length,
@@ -22,6 +21,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.web.errors import HttpError
 
 Work = Callable[[Topic], Awaitable[None]]
 NO_POSITION = "The body must be a JSON object with ledgerId and entryId."

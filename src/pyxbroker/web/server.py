@@ -19,9 +19,9 @@ from pyxbroker.base.pacing import Line, Pace, paced
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from pyxbroker.admin.response import Response
-    from pyxbroker.admin.web_connection import HttpConnection
-    from pyxbroker.admin.web_request import Request
+    from pyxbroker.web.connection import HttpConnection
+    from pyxbroker.web.request import Request
+    from pyxbroker.web.response import Response
 
     Contexts = Callable[[], SSLContext]
 
@@ -114,7 +114,7 @@ class WebServer:
     def begin(self, stranger: Stranger, tls: Contexts | None) -> None:
         """Somebody has something to begin with."""
         # With the first client: a start does not wait for the parser.
-        from pyxbroker.admin.web_connection import HttpConnection
+        from pyxbroker.web.connection import HttpConnection
 
         context = None if tls is None else tls()
         self._silent.over(stranger)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import Resource, Right
 from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.web.response import JSON, Response
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.web_request import Request
+    from pyxbroker.web.request import Request
 
 BODY_BYTES_MAX = 1 << 20
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyxbroker.admin.endpoint import Endpoint
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.web_request import Request, parse_bool, parse_int
 from pyxbroker.base.off_loop import OffLoop
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request import Request, parse_bool, parse_int
 
 
 def _parse_text(text: str) -> str:

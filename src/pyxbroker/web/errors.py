@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.response import Headers, Response
+from pyxbroker.web.response import Headers, Response
 
 
 class HttpError(Exception):

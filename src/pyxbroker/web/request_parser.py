@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import httptools
 
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.web.errors import HttpError
 
 URL_BYTES_MAX = 8 << 10
 HEAD_BYTES_MAX = 16 << 10

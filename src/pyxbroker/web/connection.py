@@ -19,17 +19,6 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pyxbroker.admin.errors import HttpError, refusal
-from pyxbroker.admin.request_parser import (
-    PIPELINE_MAX,
-    End,
-    Event,
-    Head,
-    RequestParser,
-    State,
-)
-from pyxbroker.admin.response import BODILESS, Response
-from pyxbroker.admin.web_request import Body, Request
 from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
 from pyxbroker.base.log import get_logger
@@ -40,9 +29,20 @@ from pyxbroker.base.memory_budget import (
     WebBody,
     WebStranger,
 )
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.request import Body, Request
+from pyxbroker.web.request_parser import (
+    PIPELINE_MAX,
+    End,
+    Event,
+    Head,
+    RequestParser,
+    State,
+)
+from pyxbroker.web.response import BODILESS, Response
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.server import WebServer
+    from pyxbroker.web.server import WebServer
 
 log = get_logger(__name__)
 

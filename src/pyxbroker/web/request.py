@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from pyxbroker.admin.endpoint import BODY_BYTES_MAX, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
 from pyxbroker.base.json_weight import CHUNK_BYTES, SIGNS_MAX, too_heavy, weigh
 from pyxbroker.base.memory_budget import WebBody
 from pyxbroker.base.slices import Slices
+from pyxbroker.web.endpoint import BODY_BYTES_MAX, Endpoint
+from pyxbroker.web.errors import HttpError
 
 App = TypeVar("App")  # what the resources of a server find in `Request.app`
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.web_request import Request
+    from pyxbroker.web.request import Request
 
 
 class _Waiting(NamedTuple):
