@@ -47,6 +47,21 @@ class Subscription:
     rate_out: float = 0.0
     throughput_out: float = 0.0
     rates: Rates | None = None
+    is_blocked: int = 0
+    in_replay: int = 0
+    delayed_index_bytes: int = 0
+    rate_redelivered: float = 0.0
+    rate_acked: float = 0.0
+    rate_dropped: float = 0.0
+    rate_expired: float = 0.0
+    expired: int = 0
+    last_expired_ms: int = 0
+    last_acked_ms: int = 0
+    last_flow_ms: int = 0
+    last_sent_ms: int = 0
+    last_advanced_ms: int = 0
+    backlog_age_s: int = -1
+    throttled: Any = None
 
     @property
     def due_backlog(self) -> int:
@@ -83,6 +98,12 @@ class Topic:
     throughput_in: float = 0.0
     rates: Rates | None = None
     compaction: Any = None
+    is_system: bool = False
+    read_miss_rate: float = 0.0
+    mean_size: float = 0.0
+    backlog_age_s: int = -1
+    delayed_index_bytes: int = 0
+    evictions: Any = None
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""
@@ -102,6 +123,14 @@ class Topic:
     @property
     def delayed(self) -> int:
         return sum(each.delayed for each in self.subscriptions)
+
+    @property
+    def in_replay(self) -> int:
+        return sum(each.in_replay for each in self.subscriptions)
+
+    @property
+    def rate_acked(self) -> float:
+        return sum(each.rate_acked for each in self.subscriptions)
 
     @property
     def rate_out(self) -> float:

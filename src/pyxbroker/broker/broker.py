@@ -32,6 +32,7 @@ from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
 
@@ -178,6 +180,7 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
+        self._dating: asyncio.Task[None] | None = None  # of backlogs, for the next scrape
         self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
@@ -394,7 +397,19 @@ class Broker:
             producers=each and config.exposeProducerLevelMetricsInPrometheus,
             consumers=each and config.exposeConsumerLevelMetricsInPrometheus,
         )
-        return read_stats(self.topics, detail)
+        undated: list[Subscription] = []
+        yield from read_stats(self.topics, detail, undated)
+        if undated and (self._dating is None or self._dating.done()):
+            self._dating = asyncio.ensure_future(self._find_backlog_times(undated))
+
+    async def _find_backlog_times(self, subscriptions: list[Subscription]) -> None:
+        """Reads the publish times that the last scrape lacked, so that the next one has them."""
+        slices = Slices()
+        for subscription in subscriptions:
+            if not subscription.topic.fenced:
+                with contextlib.suppress(LedgerError):
+                    await subscription.topic.find_backlog_time(subscription)
+            await slices.pause()
 
     def refused_sends(self) -> int:
         """SENDs that were refused because nothing could be stored."""
@@ -554,6 +569,8 @@ class Broker:
             self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
+        if self._dating is not None:
+            self._background.append(self._dating)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -77,6 +77,7 @@ class ManagedLedger:
     add_stats: AddStats | None = None  # once something was added
     before_list_write: Callable[[], None] | None = None  # brings its properties up to date
     entries_read = 0
+    entries_read_from_disk = 0  # of them, those that were not in memory
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
     # The same once all that was appended is confirmed: the list must not say so before.
@@ -821,6 +822,7 @@ class ManagedLedger:
     def _on_read(self, callback: ReadCallback, result: EntryBatch | LedgerError) -> None:
         if not isinstance(result, LedgerError):
             self.entries_read += result.count
+            self.entries_read_from_disk += result.count
         callback(result)
 
     async def _open_and_read(
@@ -840,6 +842,11 @@ class ManagedLedger:
             self.client.turn.run(callback, error)
             return
         self.read(position, count_max, bytes_max, callback, last)
+
+    def peek_cached(self, position: Position) -> EntryBatch | None:
+        """The entry at a normalized position when it is in memory; it does not count as read."""
+        reader = self._readers.get(position.ledger_id)
+        return None if reader is None else reader.read_cached(*(position.entry_id,) * 2, 1, 1)
 
     async def read_one(self, position: Position) -> EntryBatch:
         """The entry at a position, as a batch of one. Raises LedgerError."""

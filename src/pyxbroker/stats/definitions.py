@@ -146,10 +146,46 @@ TOPIC = (
         "pulsar_broker_storage_read_rate",
     ),
     Stat(
+        "read_miss_rate",
+        "Entries per second that were read from a disk.",
+        "pulsar_storage_read_cache_misses_rate",
+        "pulsar_broker_storage_read_cache_misses_rate",
+    ),
+    Stat(
+        "mean_size",
+        "Mean bytes of the messages received, 0 while none are.",
+        "pulsar_average_msg_size",
+        namespace_series="",
+    ),
+    Stat(
+        "backlog_age_s",
+        "Seconds since the oldest message that some subscription has not acknowledged was"
+        " published; -1: there is none, or its time is not known yet.",
+        "pulsar_storage_backlog_age_seconds",
+        namespace_series="",
+    ),
+    Stat(
         "delayed",
         "Entries that are not due yet, summed over subscriptions.",
         "",
         namespace_series="pulsar_subscription_delayed",
+    ),
+    Stat(
+        "delayed_index_bytes",
+        "Bytes of memory for the entries that are not due yet.",
+        "pulsar_delayed_message_index_size_bytes",
+    ),
+    Stat(
+        "in_replay",
+        "Entries that wait to be sent again, summed over subscriptions.",
+        "",
+        namespace_series="pulsar_subscription_in_replay",
+    ),
+    Stat(
+        "rate_acked",
+        "Messages acknowledged per second, summed over subscriptions.",
+        "",
+        namespace_series="pulsar_consumer_msg_ack_rate",
     ),
     Stat(
         "backlog_size_limit",
@@ -226,11 +262,100 @@ SUBSCRIPTION = (
     Stat("msg_out", "Messages sent since the topic was opened.", "pulsar_out_messages_total"),
     Stat("bytes_out", "Bytes sent since the topic was opened.", "pulsar_out_bytes_total"),
     Stat(
+        "is_blocked",
+        "1: nothing is sent, since too many messages of the subscription are unacknowledged.",
+        "pulsar_subscription_blocked_on_unacked_messages",
+    ),
+    Stat("in_replay", "Entries that wait to be sent again.", "pulsar_subscription_in_replay"),
+    Stat(
+        "delayed_index_bytes",
+        "Bytes of memory for the entries that are not due yet.",
+        "pulsar_subscription_delayed_message_index_size_bytes",
+    ),
+    Stat(
+        "rate_redelivered",
+        "Messages sent again per second.",
+        "pulsar_subscription_msg_rate_redeliver",
+    ),
+    Stat(
+        "rate_acked",
+        "Messages acknowledged per second.",
+        "pulsar_subscription_msg_ack_rate",
+    ),
+    Stat(
+        "rate_dropped",
+        "Messages of a non-persistent topic per second that no consumer could take.",
+        "pulsar_subscription_msg_drop_rate",
+    ),
+    Stat("rate_expired", "Entries expired per second.", "pulsar_subscription_msg_rate_expired"),
+    Stat(
+        "expired",
+        "Entries expired since the topic was opened.",
+        "pulsar_subscription_total_msg_expired",
+    ),
+    Stat(
+        "last_expired_ms",
+        "Time of the last expiry, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_expire_timestamp",
+    ),
+    Stat(
+        "last_acked_ms",
+        "Time of the last acknowledgement, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_acked_timestamp",
+    ),
+    Stat(
+        "last_flow_ms",
+        "Time of the last FLOW of a consumer, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_consumed_flow_timestamp",
+    ),
+    Stat(
+        "last_sent_ms",
+        "Time of the last message sent to a consumer, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_consumed_timestamp",
+    ),
+    Stat(
+        "last_advanced_ms",
+        "Time when the mark-delete position last advanced, in ms since the epoch; 0: never.",
+        "pulsar_subscription_last_mark_delete_advanced_timestamp",
+    ),
+    Stat(
+        "backlog_age_s",
+        "Seconds since the first message of the backlog was published; -1: there is none, or its"
+        " time is not known yet.",
+        "pulsar_subscription_storage_backlog_age_seconds",
+    ),
+    Stat(
         "stopped_by_damage",
         "1: nothing more is read, since too many entries in a row are lost.",
         "pyxbroker_subscription_stopped_by_damage",
         only_set=True,
     ),
+)
+
+_REASONS = ("subscription", "topic", "broker")
+
+# Of subscriptions that a dispatch rate has held back since their topic was opened.
+THROTTLED = tuple(
+    Stat(
+        f"{what}_{reason}",
+        f"Times that a limit of {about} per second held the subscription back.",
+        f"pulsar_subscription_dispatch_throttled_{what}_events",
+        label=f'reason="{reason}"',
+    )
+    for what, about in (("msg", "messages"), ("bytes", "bytes"))
+    for reason in _REASONS
+)
+
+# Of topics whose backlog exceeded a quota since they were opened; of the broker always.
+EVICTIONS = tuple(
+    Stat(
+        kind,
+        "Times that messages were evicted, since the backlog exceeded a quota.",
+        "pulsar_storage_backlog_quota_exceeded_evictions_total",
+        "pulsar_broker_storage_backlog_quota_exceeded_evictions_total",
+        label=f'quota_type="{kind}"',
+    )
+    for kind in ("size", "time")
 )
 
 # Of topics that were compacted since they were opened.

@@ -26,6 +26,8 @@ PIECE_BYTES = 128 << 10
 TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
+# The label by which a sum of bytes is split, and which one it is.
+SYSTEM_LABELS = {"bytes_in": ("system_topic", 0), "bytes_out": ("system_subscription", 1)}
 
 
 class ConsumerStats(Protocol):
@@ -58,6 +60,18 @@ class SubscriptionStats(Protocol):
     def consumer_stats(self) -> Sequence[ConsumerStats]:
         """Empty where nobody asks for them."""
 
+    @property
+    def throttled(self) -> ThrottledStats | None:
+        """None: no rate has held it back."""
+
+
+class ThrottledStats(Protocol):
+    """What dispatch rates did to one subscription: the fields of definitions.THROTTLED."""
+
+
+class EvictionStats(Protocol):
+    """Evictions from the backlog of one topic: the fields of definitions.EVICTIONS."""
+
 
 class CompactionStats(Protocol):
     """The compactions of one topic: the fields of definitions.COMPACTION."""
@@ -75,6 +89,15 @@ class TopicStats(Protocol):
         """tenant/namespace."""
 
     @property
+    def is_system(self) -> bool: ...
+
+    @property
+    def bytes_in(self) -> int: ...
+
+    @property
+    def bytes_out(self) -> int: ...
+
+    @property
     def last_adds(self) -> tuple[int, ...]:
         """The numbers of definitions.ADDS."""
 
@@ -87,6 +110,10 @@ class TopicStats(Protocol):
 
     @property
     def compaction(self) -> CompactionStats | None:
+        """None: there was none."""
+
+    @property
+    def evictions(self) -> EvictionStats | None:
         """None: there was none."""
 
 
@@ -208,7 +235,9 @@ class Sample:
         self._splits_partition = config.splitTopicAndPartitionLabelInPrometheus
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
         self._subscriptions = Table(definitions.SUBSCRIPTION)
+        self._throttled = Table(definitions.THROTTLED)
         self._compactions = Table(definitions.COMPACTION)
+        self._evictions = Table(definitions.EVICTIONS)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
         all_of_topic = (*definitions.TOPIC, *definitions.ADDS)
@@ -221,6 +250,8 @@ class Sample:
         self._sums: dict[str, list[Number]] = {}  # by namespace: how many topics, then each number
         summed = definitions.TOPIC if self._per_topic else all_of_topic
         self._whole: list[Number] = [0] * (1 + len(summed))  # of all namespaces
+        self._evicted: dict[str, Row] = {}  # sums of evictions by namespace
+        self._bytes_of_system_topics = [0, 0]  # received, sent
         self._process = ""
         self._storage = ""
         self._counted = ""
@@ -238,12 +269,19 @@ class Sample:
             if not self._per_topic:
                 row += topic.last_adds
             not_summed.setdefault(topic.namespace, []).append(row)
+            if topic.evictions is not None:
+                self._sum_evictions(topic.namespace, topic.evictions)
+            if topic.is_system:
+                self._bytes_of_system_topics[0] += topic.bytes_in
+                self._bytes_of_system_topics[1] += topic.bytes_out
             if self._per_topic:
                 prefix = self._topic_label(topic)
                 self._topics.append(braced(prefix), row + topic.last_adds)
                 if topic.compaction is not None:
                     row_of = self._compactions.of
                     self._compactions.append(braced(prefix), row_of(topic.compaction))
+                if topic.evictions is not None:
+                    self._evictions.append(braced(prefix), self._evictions.of(topic.evictions))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -264,6 +302,8 @@ class Sample:
         for each in topic.subscriptions:
             name = f'{prefix},subscription="{escaped(each.name)}"'
             self._subscriptions.append(braced(name), self._subscriptions.of(each))
+            if each.throttled is not None:
+                self._throttled.append(braced(name), self._throttled.of(each.throttled))
             for consumer in each.consumer_stats:
                 self._read_consumer(name, consumer)
                 yield
@@ -298,8 +338,16 @@ class Sample:
             self._sums[namespace] = sums if before is None else list(map(add, before, sums))
         self._not_summed.clear()
 
+    def _sum_evictions(self, namespace: str, evictions: EvictionStats) -> None:
+        row = self._evictions.of(evictions)
+        before = self._evicted.get(namespace, (0,) * len(row))
+        self._evicted[namespace] = tuple(map(add, before, row))
+
     def _read_sums(self) -> Iterator[None]:
         shown = len(self._namespaces.stats)
+        if not self._per_topic:
+            for namespace, row in self._evicted.items():
+                self._evictions.append(braced(self._namespace_label(namespace)), row)
         for namespace, sums in self._sums.items():
             self._namespaces.append(braced(self._namespace_label(namespace)), tuple(sums[:shown]))
             self._whole = list(map(add, self._whole, sums))
@@ -330,8 +378,10 @@ class Sample:
             self._namespaces: True,
             self._topics: self._per_topic,
             self._compactions: self._per_topic,
+            self._evictions: True,
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
+            self._throttled: self._per_topic,
             self._consumers: self._per_topic and self._per_consumer,
         }
         return tuple(table for table, is_shown in shown.items() if is_shown)
@@ -345,10 +395,32 @@ class Sample:
         # The last ones of what is summed may have no series of the broker.
         summed = (definitions.TOPICS, *definitions.TOPIC)
         for stat, value in zip(summed, self._whole, strict=False):
-            if stat.broker_series:
+            if stat.field in SYSTEM_LABELS and stat.broker_series:
+                yield self._split_by_system(stat, int(value)).encode()
+            elif stat.broker_series:
                 yield self._single(stat._replace(series=stat.broker_series), value).encode()
+        yield self._evictions_of_broker().encode()
         yield self._storage.encode()
         yield self._counted.encode()
+
+    def _split_by_system(self, stat: Stat, value: int) -> str:
+        """The bytes of system topics, and those of all others, under a label of their own."""
+        name, index = SYSTEM_LABELS[stat.field]
+        of_system = self._bytes_of_system_topics[index]
+        rows = [
+            (braced(f'{self._cluster},{name}="true"'), of_system),
+            (braced(f'{self._cluster},{name}="false"'), value - of_system),
+        ]
+        return family(stat.broker_series, stat.help, stat.kind, rows)
+
+    def _evictions_of_broker(self) -> str:
+        whole = map(sum, zip((0, 0), *self._evicted.values(), strict=True))
+        stats = definitions.EVICTIONS
+        rows = [
+            (braced(f"{self._cluster},{stat.label}"), value)
+            for stat, value in zip(stats, whole, strict=True)
+        ]
+        return family(stats[0].broker_series, stats[0].help, stats[0].kind, rows)
 
     def _forget(self) -> Iterator[None]:
         for table in self._tables():
