@@ -14,14 +14,17 @@ from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.clusters import Clusters
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.tenants import Tenants
+from pyxbroker.broker.topics.upkeep import QUOTA_CHECK_BOUNDS_S
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
 from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.metrics import Turns
 
@@ -62,6 +65,7 @@ class Subscription:
     last_advanced_ms: int = 0
     backlog_age_s: int = -1
     throttled: Any = None
+    ack_ranges: int = 0
 
     @property
     def due_backlog(self) -> int:
@@ -157,6 +161,9 @@ class FakeService:
         self.client_memory = ClientMemory()
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.took: Mapping[str, Latency] = {}
+        self.stats = BrokerStats(
+            "host", {}, Histogram(QUOTA_CHECK_BOUNDS_S), {}, LedgerErrors({}, {})
+        )
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.looked_up: list[str] = []
@@ -199,6 +206,9 @@ class FakeService:
 
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}
+
+    async def broker_stats(self) -> BrokerStats:
+        return self.stats
 
     def turns(self) -> Turns:
         return Turns([(0.001, 5), (0.1, 2), (inf, 1)], 0.75)

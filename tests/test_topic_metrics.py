@@ -11,9 +11,14 @@ import pytest
 
 from fake_service import FakeService, Subscription, Topic
 from one_broker import Broker, run
+from pyxbroker.base.errors import NamespaceNotFound, ServiceNotReady, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.stats import EvictionStats, ThrottledStats
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.broker_series import Recent
 from test_metrics import LABELS, TOPIC, series, value
 
 AGE_S = 100
@@ -195,5 +200,62 @@ def test_rates_that_nothing_has_measured_take_no_memory(tmp_path: Path) -> None:
         subscription = (await broker.topic()).subscriptions["s"]
         assert subscription.expired_rates is None
         assert subscription.drop_rates is None
+
+    run(tmp_path, scenario)
+
+
+def test_lookups_and_topics_that_are_opened_are_counted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        service, topics = broker.service, broker.topics
+        await service.lookup(TOPIC)
+        with pytest.raises(NamespaceNotFound):
+            await service.lookup("persistent://public/nowhere/t")
+        assert (sum(service.lookups_us.counts), service.lookups_failed) == (1, 1)
+        assert service.lookups_pending == 0
+        await broker.topic()
+        with pytest.raises(TopicNotFound):
+            await topics.get(TopicName.get(f"{TOPIC}2"), create=False)
+        assert sum(topics.loads_us.counts) == 1
+        assert topics.loads_failed == 0, "it does not exist, which is no failure"
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_cannot_be_opened_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        async def fail(*_: object) -> None:
+            raise ServiceNotReady("not now")
+
+        monkeypatch.setattr(broker.topics, "_open_managed_ledger", fail)
+        with pytest.raises(ServiceNotReady):
+            await broker.topic()
+        assert broker.topics.loads_failed == 1
+
+    run(tmp_path, scenario, topicLevelPoliciesEnabled=False)
+
+
+def test_errors_of_managed_ledgers_are_told_for_two_periods() -> None:
+    recent = Recent(10.0)
+    assert recent.grown(0.0, {}) == {}
+    assert recent.grown(1.0, {"a": 2}) == {"a": 2}
+    assert recent.grown(10.0, {"a": 2}) == {"a": 2}
+    assert recent.grown(19.0, {"a": 2, "b": 1}) == {"a": 2, "b": 1}
+    assert recent.grown(20.0, {"a": 2, "b": 1}) == {"b": 1}
+    assert recent.grown(40.0, {"a": 2, "b": 1}) == {}
+
+
+def test_a_read_that_fails_is_an_error_of_its_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        [position] = await broker.publish(b"1")
+        topic: Any = await broker.topic()
+        ledger_id, _ = position
+        with pytest.raises(LedgerError):
+            await topic.managed_ledger.read_some(Position(ledger_id, 5), 1, 1, 5)
+        _, read = broker.service.ledger_errors
+        assert read == {"public/default/persistent": 1}
 
     run(tmp_path, scenario)

@@ -465,6 +465,7 @@ class ManagedLedger:
         """The journal has failed, now or before this was opened."""
         told = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
         self.write_failure = told
+        self.client.add_errors[self.namespace] += 1
         if not self.is_terminated:
             self._failure = told
             if self.state is not State.CLOSED:
@@ -820,7 +821,9 @@ class ManagedLedger:
             self.read(position, count_max, bytes_max, callback, last)
 
     def _on_read(self, callback: ReadCallback, result: EntryBatch | LedgerError) -> None:
-        if not isinstance(result, LedgerError):
+        if isinstance(result, LedgerError):
+            self.client.read_errors[self.namespace] += 1
+        else:
             self.entries_read += result.count
             self.entries_read_from_disk += result.count
         callback(result)
@@ -842,6 +845,11 @@ class ManagedLedger:
             self.client.turn.run(callback, error)
             return
         self.read(position, count_max, bytes_max, callback, last)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its topic and the domain, as in public/default/persistent."""
+        return self.name.rpartition("/")[0]
 
     def peek_cached(self, position: Position) -> EntryBatch | None:
         """The entry at a normalized position when it is in memory; it does not count as read."""

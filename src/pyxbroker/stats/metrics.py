@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
 from operator import add, attrgetter
 from typing import NamedTuple, Protocol
 
@@ -16,9 +15,11 @@ from pyxbroker import __version__
 from pyxbroker.base.log import defects
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
+from pyxbroker.stats.broker_series import BrokerSeries, BrokerStats, histogram_text
 from pyxbroker.stats.definitions import GAUGE, Stat
 from pyxbroker.stats.exposition import Number, Row, Table, braced, escaped, family
 from pyxbroker.stats.latencies import Latencies, Latency
+from pyxbroker.stats.load import Load, Usage, percent
 from pyxbroker.stats.process import ProcessStats, process_stats
 from pyxbroker.stats.slices import in_slices, run_in_slices
 
@@ -26,6 +27,7 @@ PIECE_BYTES = 128 << 10
 TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
+PERSISTENT = "persistent://"
 # The label by which a sum of bytes is split, and which one it is.
 SYSTEM_LABELS = {"bytes_in": ("system_topic", 0), "bytes_out": ("system_subscription", 1)}
 
@@ -59,6 +61,10 @@ class SubscriptionStats(Protocol):
     @property
     def consumer_stats(self) -> Sequence[ConsumerStats]:
         """Empty where nobody asks for them."""
+
+    @property
+    def ack_ranges(self) -> int:
+        """Ranges acknowledged beyond the mark-delete position."""
 
     @property
     def throttled(self) -> ThrottledStats | None:
@@ -171,6 +177,9 @@ class MetricsSource(Protocol):
     def turns(self) -> Turns | None:
         """The event loop's turns, where they are measured."""
 
+    async def broker_stats(self) -> BrokerStats:
+        """What the broker counts of itself; without the fields of `Load`."""
+
 
 class Storage(NamedTuple):
     """What is stored, and where; the fields of definitions.STORAGE besides."""
@@ -188,6 +197,8 @@ class Collector:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._latencies = Latencies()
+        self._series = BrokerSeries()
+        self._load = Load()
 
     async def sample(self, source: MetricsSource) -> Sample:
         """Reads all numbers that the settings ask for."""
@@ -204,13 +215,18 @@ class Collector:
         await run_in_slices(sample.read(source.topic_stats()), self._clock)
         # A process may have thousands of files, which the kernel lists slowly.
         sample.write_process(await loop.run_in_executor(None, process_stats))
+        usage = await loop.run_in_executor(None, self._load.usage)
+        sample.write_broker(self._series, _with_usage(await source.broker_stats(), usage))
+        counters = source.storage_stats()
+        if counters:
+            sample.write_cache(self._series, counters)
         sample.write_storage(
             Storage(
                 int(source.failure() is None),
                 source.refused_sends(),
                 len(source.unknown_ledgers()),
                 source.disk_usage(),
-                source.storage_stats(),
+                counters,
             )
         )
         sample.write_latencies(self._latencies, source.latencies(), source.latency_bounds_us)
@@ -240,6 +256,13 @@ class Sample:
         self._evictions = Table(definitions.EVICTIONS)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
+        self._cursors = Table(definitions.CURSOR)
+        self._ledgers = Table(definitions.LEDGERS)
+        self._ledger_count = 0
+        self._period_s = config.managedLedgerStatsPeriodSeconds
+        self._of_ledgers = _columns_of(definitions.LEDGERS)
+        self._per_ledger = config.exposeManagedLedgerMetricsInPrometheus
+        self._per_cursor = config.exposeManagedCursorMetricsInPrometheus
         all_of_topic = (*definitions.TOPIC, *definitions.ADDS)
         of_namespaces = () if self._per_topic else all_of_topic
         self._topics = Table(all_of_topic)
@@ -284,6 +307,7 @@ class Sample:
                     self._evictions.append(braced(prefix), self._evictions.of(topic.evictions))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
+            self._ledger_count += topic.name.startswith(PERSISTENT)
             number += 1
             if number % TOPICS_PER_STEP == 0:
                 yield
@@ -304,6 +328,8 @@ class Sample:
             self._subscriptions.append(braced(name), self._subscriptions.of(each))
             if each.throttled is not None:
                 self._throttled.append(braced(name), self._throttled.of(each.throttled))
+            if self._per_cursor and topic.name.startswith(PERSISTENT):
+                self._read_cursor(topic, each)
             for consumer in each.consumer_stats:
                 self._read_consumer(name, consumer)
                 yield
@@ -312,6 +338,15 @@ class Sample:
     def _read_consumer(self, prefix: str, consumer: ConsumerStats) -> None:
         name = f'consumer_name="{escaped(consumer.name)}",consumer_id="{consumer.consumer_id}"'
         self._consumers.append(braced(f"{prefix},{name}"), self._consumers.of(consumer))
+
+    def _read_cursor(self, topic: TopicStats, subscription: SubscriptionStats) -> None:
+        namespace = f"{topic.namespace}/persistent"
+        ledger = f"{namespace}/{topic.name.rpartition('/')[2]}"
+        label = (
+            f'{self._cluster},namespace="{escaped(namespace)}",ledger_name="{escaped(ledger)}"'
+            f',cursor_name="{escaped(subscription.name)}"'
+        )
+        self._cursors.append(braced(label), (subscription.ack_ranges,))
 
     def _topic_label(self, topic: TopicStats) -> str:
         name, namespace = topic.name, topic.namespace
@@ -351,6 +386,10 @@ class Sample:
         for namespace, sums in self._sums.items():
             self._namespaces.append(braced(self._namespace_label(namespace)), tuple(sums[:shown]))
             self._whole = list(map(add, self._whole, sums))
+            if self._per_ledger:
+                row = tuple(sums[column] for column in self._of_ledgers)
+                label = f'{self._cluster},namespace="{escaped(namespace)}/persistent"'
+                self._ledgers.append(braced(label), row)
             yield
 
     # --- writing ------------------------------------------------------------------------------
@@ -382,6 +421,8 @@ class Sample:
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
             self._throttled: self._per_topic,
+            self._cursors: self._per_topic and self._per_cursor,
+            self._ledgers: self._per_ledger,
             self._consumers: self._per_topic and self._per_consumer,
         }
         return tuple(table for table, is_shown in shown.items() if is_shown)
@@ -450,18 +491,24 @@ class Sample:
 
     def write_turns(self, turns: Turns | None) -> None:
         """Takes how long turns of the loop took; there is no series where nobody measures them."""
-        if turns is None:
-            return
-        name = definitions.TURNS.series
-        text = exposition.head(name, definitions.TURNS.help, definitions.TURNS.kind)
-        count = 0
-        for bound_s, turns_within in turns.buckets:
-            count += turns_within
-            bound = "+Inf" if bound_s == inf else f"{bound_s:g}"
-            labels = braced(f'{self._cluster},le="{bound}"')
-            text += f"{name}_bucket{labels}{count}\n"
-        label = braced(self._cluster)
-        self._counted += f"{text}{name}_sum{label}{turns.sum_s}\n{name}_count{label}{count}\n"
+        if turns is not None:
+            self._counted += histogram_text(
+                definitions.TURNS, self._cluster, turns.buckets, turns.sum_s
+            )
+
+    def write_broker(self, series: BrokerSeries, stats: BrokerStats) -> None:
+        """Takes what the broker counts of itself."""
+        self._counted += series.text(stats, self._cluster)
+        self._counted += self._single(definitions.LEDGER_COUNT, self._ledger_count)
+        if self._per_ledger:
+            namespaces = [f"{name}/persistent" for name in self._sums]
+            self._counted += series.ledger_errors(
+                self._clock(), self._period_s, stats.ledger_errors, namespaces, self._cluster
+            )
+
+    def write_cache(self, series: BrokerSeries, counters: Mapping[str, int]) -> None:
+        """Takes rates of the embedded bookie's reads."""
+        self._counted += series.cache(self._clock(), counters, self._cluster)
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""
@@ -497,3 +544,19 @@ def _of_namespace(stat: Stat) -> Stat:
     """The same as the sum over the topics of a namespace."""
     series = stat.series if stat.namespace_series is None else stat.namespace_series
     return stat._replace(series=series, label=stat.namespace_label)
+
+
+def _columns_of(stats: Sequence[Stat]) -> list[int]:
+    """Where the fields of some stats are in the sums of a namespace."""
+    fields = [each.field for each in (definitions.TOPICS, *definitions.TOPIC)]
+    return [fields.index(each.field) for each in stats]
+
+
+def _with_usage(stats: BrokerStats, usage: Usage | None) -> BrokerStats:
+    if usage is None:
+        return stats
+    numbers = {
+        "cpu_percent": percent(usage.cpu_percent, usage.cpu_percent_max),
+        "memory_percent": percent(usage.memory_mib, usage.memory_mib_max),
+    }
+    return stats._replace(numbers={**stats.numbers, **numbers})

@@ -79,6 +79,7 @@ class SubscriptionStats(NamedTuple):
     last_advanced_ms: int
     backlog_age_s: int  # -1: no backlog, or not known yet
     throttled: ThrottledStats | None  # where a rate held it back
+    ack_ranges: int  # of single entries, where asked for
     consumer_stats: tuple[ConsumerStats, ...]  # where asked for
 
 
@@ -155,6 +156,7 @@ class Detail(NamedTuple):
 
     producers: bool = False
     consumers: bool = False
+    cursors: bool = False
 
 
 NO_DETAIL = Detail()
@@ -371,6 +373,7 @@ def _subscription_stats(
         int(subscription.last_advanced_s * 1000),
         _backlog_age_s(subscription, undated) if backlog else -1,
         None if throttled is None else _throttled(throttled),
+        subscription.acks.count_ranges() if detail.cursors else 0,
         tuple(consumer_stats),
     )
 
