@@ -102,7 +102,7 @@ def defined() -> list[Stat]:
         definitions.LEDGERS,
         definitions.LEDGER_ERRORS,
         definitions.WEB,
-        (definitions.TOPICS, definitions.LEDGER_COUNT, definitions.WEB_RESPONSES),
+        (definitions.TOPICS, definitions.WEB_RESPONSES),
     )
     return [stat for some in kinds for stat in some]
 

@@ -15,7 +15,7 @@ from fake_service import STORAGE, FakeService, Subscription, Topic
 from pyxbroker.admin.web_counts import WebCounts
 from pyxbroker.auth.login_counts import LoginCounts
 from pyxbroker.base.histogram import Histogram
-from pyxbroker.broker.topics.stats import (
+from pyxbroker.broker.statistics.stats import (
     CompactionStats,
     ConsumerStats,
     EvictionStats,
@@ -114,6 +114,8 @@ def service() -> FakeService:
     topic.producer_stats = (ProducerStats("p", 1, 0.0, 0.0, 0.0),)
     topic.compaction = CompactionStats(*(0,) * 6)
     topic.evictions = EvictionStats(1, 0)
+    topic.storage_size, subscription.backlog = 1000, 3
+    topic.storage_write_rate, topic.storage_read_rate, topic.read_miss_rate = 2.0, 3.0, 1.0
     fake.loaded = [topic]
     fake.storage = dict(STORAGE)
     latencies = ("publish", "lookup", "load", "add", "sync", "read", "failed_read")
@@ -195,6 +197,8 @@ def test_the_numbers_of_a_broker_are_told(service: FakeService) -> None:
     bundle = {"bundle": "a/b/0x0_0x1", "metric": "bundle"}
     assert value(numbers, "pulsar_bundle_topics_count", **place, **bundle) == 7
     errors = {"namespace": "a/b/persistent"}
+    for stat in definitions.LEDGERS:
+        told = value(numbers, stat.series, **errors)
+        assert told == getattr(service.loaded[0], stat.field) != 0, stat.series
     assert value(numbers, "pulsar_ml_AddEntryErrors", **errors) == 2
     assert value(numbers, "pulsar_ml_ReadEntriesErrors", **errors) == 0
-    assert value(numbers, "pulsar_ml_count") == 1

@@ -13,7 +13,7 @@ from fake_service import FakeService, Subscription, Topic
 from one_broker import Broker, run
 from pyxbroker.base.errors import NamespaceNotFound, ServiceNotReady, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.stats import EvictionStats, ThrottledStats
+from pyxbroker.broker.statistics.stats import EvictionStats, ThrottledStats
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.memory import MemoryStore

@@ -282,6 +282,7 @@ class Standalone:
             "lookups_answered": sum(broker.lookups_us.counts),
             "lookups_failed": broker.lookups_failed,
             "lookups_redirected": 0,
+            "managed_ledgers": topics.persistent_count,
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,
         }

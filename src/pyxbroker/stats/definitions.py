@@ -670,6 +670,7 @@ BROKER = (
         "Connections from which the broker reads nothing for now, for a rate or another limit.",
         "pulsar_broker_throttled_connections",
     ),
+    Stat("managed_ledgers", "Open managed ledgers.", "pulsar_ml_count"),
     Stat(
         "cpu_percent",
         "CPU of the process, in percent of that of all cores.",
@@ -683,8 +684,6 @@ BROKER = (
         label=_LOAD,
     ),
 )
-
-LEDGER_COUNT = Stat("", "Open managed ledgers.", "pulsar_ml_count")
 
 # Of bundles, by the fields of Pulsar's NamespaceBundleStats.
 BUNDLE = (

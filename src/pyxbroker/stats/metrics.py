@@ -258,7 +258,6 @@ class Sample:
         self._producers = Table(definitions.PRODUCER)
         self._cursors = Table(definitions.CURSOR)
         self._ledgers = Table(definitions.LEDGERS)
-        self._ledger_count = 0
         self._period_s = config.managedLedgerStatsPeriodSeconds
         self._of_ledgers = _columns_of(definitions.LEDGERS)
         self._per_ledger = config.exposeManagedLedgerMetricsInPrometheus
@@ -272,6 +271,7 @@ class Sample:
         self._not_summed: dict[str, list[Row]] = {}  # topics by namespace
         self._sums: dict[str, list[Number]] = {}  # by namespace: how many topics, then each number
         summed = definitions.TOPIC if self._per_topic else all_of_topic
+        self._asked = [not self._per_topic or bool(each.broker_series) for each in summed]
         self._whole: list[Number] = [0] * (1 + len(summed))  # of all namespaces
         self._evicted: dict[str, Row] = {}  # sums of evictions by namespace
         self._bytes_of_system_topics = [0, 0]  # received, sent
@@ -307,7 +307,6 @@ class Sample:
                     self._evictions.append(braced(prefix), self._evictions.of(topic.evictions))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
-            self._ledger_count += topic.name.startswith(PERSISTENT)
             number += 1
             if number % TOPICS_PER_STEP == 0:
                 yield
@@ -368,7 +367,9 @@ class Sample:
     def _sum(self) -> None:
         """Adds the last topics to the sums of their namespaces."""
         for namespace, rows in self._not_summed.items():
-            sums: list[Number] = [len(rows), *map(sum, zip(*rows, strict=True))]
+            columns = zip(zip(*rows, strict=True), self._asked, strict=True)
+            sums: list[Number] = [len(rows)]
+            sums += [sum(column) if is_asked else 0 for column, is_asked in columns]
             before = self._sums.get(namespace)
             self._sums[namespace] = sums if before is None else list(map(add, before, sums))
         self._not_summed.clear()
@@ -499,7 +500,6 @@ class Sample:
     def write_broker(self, series: BrokerSeries, stats: BrokerStats) -> None:
         """Takes what the broker counts of itself."""
         self._counted += series.text(stats, self._cluster)
-        self._counted += self._single(definitions.LEDGER_COUNT, self._ledger_count)
         if self._per_ledger:
             namespaces = [f"{name}/persistent" for name in self._sums]
             self._counted += series.ledger_errors(

@@ -222,24 +222,35 @@ def _topic_stats(
     entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
     evictions = topic.evictions
+    (
+        consumers,
+        msg_out,
+        bytes_out,
+        rate_out,
+        throughput_out,
+        backlog,
+        delayed,
+        in_replay,
+        rate_acked,
+    ) = outgoing
     return TopicStats(
         str(name),
         str(name.namespace_name),
         name.is_system,
         len(topic.producers),
-        outgoing.consumers,
+        consumers,
         len(subscriptions),
         msg_in,
         bytes_in,
         rate_in,
         throughput_in,
-        outgoing.msg_out,
-        outgoing.bytes_out,
-        outgoing.rate_out,
-        outgoing.throughput_out,
+        msg_out,
+        bytes_out,
+        rate_out,
+        throughput_out,
         size,
-        outgoing.backlog,
-        outgoing.delayed,
+        backlog,
+        delayed,
         backlog_size,
         topic.publish_rate_limited,
         write_rate,
@@ -247,9 +258,9 @@ def _topic_stats(
         miss_rate,
         throughput_in / rate_in if rate_in else 0.0,
         oldest_s,
-        outgoing.delayed * DELAYED_ENTRY_BYTES,
-        outgoing.in_replay,
-        outgoing.rate_acked,
+        delayed * DELAYED_ENTRY_BYTES,
+        in_replay,
+        rate_acked,
         policies.backlog_size.limit,
         policies.backlog_age.limit,
         topic.last_adds(),
@@ -451,10 +462,8 @@ def note_rates(topic: Topic, now: float) -> Steps[None]:
 
 def topic_rates(topic: Topic, now: float, received: tuple[int, int]) -> tuple[float, ...]:
     """Messages and bytes that came, entries that were written, read, and read from a disk."""
-    return per_second(
-        *(topic, now, *received),
-        *(topic.entries_added, topic.entries_read, topic.entries_read_from_disk),
-    )
+    written, read, missed = topic.entries_added, topic.entries_read, topic.entries_read_from_disk
+    return per_second(topic, now, *received, written, read, missed)
 
 
 def producer_rates(producer: Producer, now: float) -> tuple[float, ...]:

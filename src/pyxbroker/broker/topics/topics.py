@@ -124,6 +124,7 @@ class Topics:
         self._unused: OrderedDict[NonPersistentTopic, None] = OrderedDict()
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
+        self.persistent_count = 0  # open topics that have a managed ledger
         self.loads_us = Histogram(BOUNDS_US)  # how long topics took to be opened
         self.loads_failed = 0
         self._limit_loading()
@@ -327,6 +328,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
+        self.persistent_count += topic.name.is_persistent
         if self._deleted_as_inactive:
             for name in self._and_whole(topic.name):
                 self._deleted_as_inactive.pop(name, None)
@@ -343,6 +345,7 @@ class Topics:
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
             if topic.name.is_persistent:
+                self.persistent_count -= 1
                 self.sweep.on_closed(topic.name)
 
     async def _open_managed_ledger(
