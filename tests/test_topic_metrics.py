@@ -15,7 +15,7 @@ from pyxbroker.base.errors import NamespaceNotFound, ServiceNotReady, TopicNotFo
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics.stats import EvictionStats, ThrottledStats
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.broker_series import Recent

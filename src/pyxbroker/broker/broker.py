@@ -34,7 +34,7 @@ from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore
