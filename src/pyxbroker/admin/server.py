@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.admin.web_counts import WebCounts
 from pyxbroker.base.crowd import Crowd
 from pyxbroker.base.door import Door
 from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, Stranger, tls_first_bytes
@@ -67,6 +68,7 @@ class WebServer:
         self._connections: set[HttpConnection] = set()
         # Those of them whose handshake is not over.
         self._opening: Crowd[HttpConnection] = Crowd()
+        self.counts = WebCounts()
         self.refused = 0  # connections, since there were too many
         self.gave_way = 0  # that were closed for others
         self._tasks: set[asyncio.Task[None]] = set()
