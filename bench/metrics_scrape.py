@@ -24,6 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from harness.brokers import Broker
 from harness.raw import RawConnection
 
 from pyxbroker.add_stats import NO_ADDS
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.statistics.stats import read_stats
@@ -40,6 +42,7 @@ from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.policies.table import of_broker
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
 from pyxbroker.stats.metrics import Collector
 from pyxbroker.turn import Turn
 
@@ -123,6 +126,9 @@ class Topics:
 
     def turns(self) -> None:
         return None
+
+    async def broker_stats(self) -> BrokerStats:
+        return BrokerStats("host", {}, Histogram((inf,)), {}, LedgerErrors({}, {}))
 
     def unknown_ledgers(self) -> list[int]:
         return []

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.pyxbroker
 SETTINGS = {
     "exposeConsumerLevelMetricsInPrometheus": "true",
     "exposeProducerLevelMetricsInPrometheus": "true",
+    "exposeManagedCursorMetricsInPrometheus": "true",
+    "exposeBundlesMetricsInPrometheus": "true",
     "journalMaxSizeMB": "8",
     "dbStorage_writeCacheMaxSizeMb": "2",
     "dbStorage_readAheadCacheMaxSizeMb": "2",
@@ -93,7 +95,14 @@ def defined() -> list[Stat]:
         definitions.BOOKIE,
         definitions.STORAGE,
         definitions.PROCESS,
-        (definitions.TOPICS,),
+        definitions.BROKER,
+        definitions.BUNDLE,
+        definitions.CACHE_RATES,
+        definitions.CURSOR,
+        definitions.LEDGERS,
+        definitions.LEDGER_ERRORS,
+        definitions.WEB,
+        (definitions.TOPICS, definitions.WEB_RESPONSES),
     )
     return [stat for some in kinds for stat in some]
 
@@ -179,6 +188,87 @@ def test_counters_follow_messages(counted: Broker, new_client: ClientFactory, to
     scrapes_until(counted, lambda s: s("pulsar_subscription_back_log", **mine) == 0)
     consumer.close()
     scrapes_until(counted, lambda s: s("pulsar_subscription_consumers_count", **mine) == 0)
+
+
+def test_alert_rules_see_a_subscription_that_is_stuck(
+    own_broker: BrokerFactory, new_client: ClientFactory, topic: str
+) -> None:
+    """Its consumer does not acknowledge: the limit blocks it, and its backlog grows old."""
+    broker = own_broker(settings={**SETTINGS, "maxUnackedMessagesPerSubscription": "10"})
+    broker.start()
+    began_ms = int(time.time() * 1000)
+    mine = {"topic": topic, "subscription": "s"}
+    client: AnyClient = new_client(broker.url)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(20):
+        producer.send(payload(number, 100))
+    messages = [consumer.receive(5000) for _ in range(10)]
+    blocked = "pulsar_subscription_blocked_on_unacked_messages"
+    stuck = scrapes_until(broker, lambda s: s(blocked, **mine) == 1)
+    assert began_ms <= stuck("pulsar_subscription_last_consumed_timestamp", **mine)
+    assert stuck("pulsar_subscription_last_acked_timestamp", **mine) == 0
+    age = "pulsar_subscription_storage_backlog_age_seconds"
+    old = scrapes_until(broker, lambda s: s(age, **mine) >= 2)
+    assert old(age, **mine) <= (time.time() * 1000 - began_ms) / 1000
+    assert old("pulsar_storage_backlog_age_seconds", topic=topic) == old(age, **mine)
+    for message in messages[1:]:
+        consumer.acknowledge(message)
+    acked = "pulsar_subscription_last_acked_timestamp"
+    cursor = {"cursor_name": "s", "namespace": "public/default/persistent"}
+    ranges = "pulsar_ml_cursor_nonContiguousDeletedMessagesRange"
+    going = scrapes_until(broker, lambda s: s(ranges, **cursor) == 1)
+    assert began_ms <= going(acked, **mine) <= time.time() * 1000
+    consumer.acknowledge(messages[0])
+    for _ in range(10):
+        consumer.acknowledge(consumer.receive(5000))
+    done = scrapes_until(broker, lambda s: s(age, **mine) == -1)
+    assert done(blocked, **mine) == 0
+    assert broker.stop() == 0, broker.output()
+
+
+def test_the_age_of_a_backlog_is_known_after_a_restart(counted: Broker, topic: str) -> None:
+    with RawConnection(counted.port) as one:
+        assert one.subscribe(topic, "s", 2).type == wire.SUCCESS
+        one.producer(topic, 1)
+        published_ms = int(time.time() * 1000) - 100_000
+        one.write(wire.send(1, 0, wire.metadata("raw", 0, published_ms), b"x"))
+        one.expect(wire.SEND_RECEIPT)
+    counted.kill()
+    counted.start()
+    with RawConnection(counted.port) as one:
+        assert one.subscribe(topic, "s", 2).type == wire.SUCCESS
+        age = "pulsar_storage_backlog_age_seconds"
+        known = scrapes_until(counted, lambda s: s(age, topic=topic) >= 0)
+        assert 100 <= known(age, topic=topic) <= 160
+
+
+def test_connections_lookups_and_requests_are_counted(counted: Broker, topic: str) -> None:
+    place = {"metric": "broker_connection"}
+    before = Scrape(counted)
+    with RawConnection(counted.port) as one:
+        one.producer(topic, 1)
+        during = Scrape(counted)
+        for name, more in (
+            ("pulsar_active_connections", 1),
+            ("pulsar_connection_created_total_count", 1),
+            ("pulsar_connection_create_success_count", 1),
+            ("pulsar_connection_closed_total_count", 0),
+        ):
+            assert during(name, **place) - before(name, **place) == more, name
+        for name in ("pulsar_broker_lookup_answers_total", "pulsar_topic_load_times_count"):
+            assert during(name) - before(name) == 1, name
+        assert during("pulsar_bundle_producer_count") == 1
+        assert during("pulsar_ml_count") == 1
+    scrapes_until(counted, lambda s: s("pulsar_active_connections") == 0)
+    assert counted.http_status("/admin/v2/nothing") == 404
+    after = Scrape(counted)
+    refused = {"code": "4xx"}
+    name = "jetty_responses_total"
+    assert after(name, **refused) - during(name, **refused) == 1
+    assert after("jetty_requests_total") > during("jetty_requests_total")
+    assert after("pulsar_health") == 1
+    assert after("pulsar_lb_memory_usage") > 0
 
 
 def test_counters_follow_the_files_of_the_storage(counted: Broker, topic: str) -> None:

@@ -14,14 +14,17 @@ from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.clusters import Clusters
 from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.tenants import Tenants
+from pyxbroker.broker.topics.upkeep import QUOTA_CHECK_BOUNDS_S
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
 from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.metrics import Turns
 
@@ -47,6 +50,22 @@ class Subscription:
     rate_out: float = 0.0
     throughput_out: float = 0.0
     rates: Rates | None = None
+    is_blocked: int = 0
+    in_replay: int = 0
+    delayed_index_bytes: int = 0
+    rate_redelivered: float = 0.0
+    rate_acked: float = 0.0
+    rate_dropped: float = 0.0
+    rate_expired: float = 0.0
+    expired: int = 0
+    last_expired_ms: int = 0
+    last_acked_ms: int = 0
+    last_flow_ms: int = 0
+    last_sent_ms: int = 0
+    last_advanced_ms: int = 0
+    backlog_age_s: int = -1
+    throttled: Any = None
+    ack_ranges: int = 0
 
     @property
     def due_backlog(self) -> int:
@@ -83,6 +102,12 @@ class Topic:
     throughput_in: float = 0.0
     rates: Rates | None = None
     compaction: Any = None
+    is_system: bool = False
+    read_miss_rate: float = 0.0
+    mean_size: float = 0.0
+    backlog_age_s: int = -1
+    delayed_index_bytes: int = 0
+    evictions: Any = None
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""
@@ -102,6 +127,14 @@ class Topic:
     @property
     def delayed(self) -> int:
         return sum(each.delayed for each in self.subscriptions)
+
+    @property
+    def in_replay(self) -> int:
+        return sum(each.in_replay for each in self.subscriptions)
+
+    @property
+    def rate_acked(self) -> float:
+        return sum(each.rate_acked for each in self.subscriptions)
 
     @property
     def rate_out(self) -> float:
@@ -128,6 +161,9 @@ class FakeService:
         self.client_memory = ClientMemory()
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.took: Mapping[str, Latency] = {}
+        self.stats = BrokerStats(
+            "host", {}, Histogram(QUOTA_CHECK_BOUNDS_S), {}, LedgerErrors({}, {})
+        )
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.looked_up: list[str] = []
@@ -170,6 +206,9 @@ class FakeService:
 
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}
+
+    async def broker_stats(self) -> BrokerStats:
+        return self.stats
 
     def turns(self) -> Turns:
         return Turns([(0.001, 5), (0.1, 2), (inf, 1)], 0.75)

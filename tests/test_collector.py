@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker
-from pyxbroker.auth.authentication import _first
+from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base import collector
 from pyxbroker.base.collector import Collector
 from pyxbroker.base.errors import AuthenticationError, TopicNotFound
@@ -22,6 +22,7 @@ from pyxbroker.ledger.bookie import NO_ENTRY
 from pyxbroker.ledger.errors import NoSuchEntry
 from pyxbroker.ledger.reader import ReadHandle, Segment
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import Config
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.request_parser import RequestParser
 
@@ -262,12 +263,20 @@ def test_requests_that_are_too_many_leave_no_rings() -> None:
 
 def test_who_is_not_let_in_leaves_no_ring() -> None:
     class Refuses:
+        method = "none"
+        of_certificate = False
+
         async def authenticate(self, shown: bytes) -> str:
             raise AuthenticationError("nobody")
 
+    authentication = Authentication(Config(anonymousUserRole="all"))
+    refuses: Any = Refuses()
+    authentication._providers["none"] = [refuses]
+    authentication._names[refuses] = "Refuses"
+
     async def refused() -> None:
         with pytest.raises(AuthenticationError):
-            await _first([Refuses()], lambda provider: b"")  # type: ignore[list-item]
+            await authentication.verify("none", b"")
 
     assert asyncio.run(rings_of_refusals(refused)) == []
 

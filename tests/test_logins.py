@@ -75,6 +75,26 @@ def test_a_connect_without_what_is_required_is_no_defect(tmp_path: Path) -> None
     serve(tmp_path, scenario)
 
 
+def test_logins_are_counted_by_provider_and_reason(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        authentication = broker.service.authentication
+        assert authentication is not None
+        await let_in(broker, connect(token("me", exp=60)))
+        await keep_out(broker, connect("wrong"))
+        await keep_out(broker, connect(token("me", exp=-60)))
+        counts = authentication.counts
+        provider = "AuthenticationProviderToken", "token"
+        assert counts.succeeded == {provider: 1}
+        assert counts.failed == {(*provider, "INVALID_TOKEN"): 2}
+        assert counts.expired_tokens == 1
+        assert counts.token_minutes.counts[0] == 1
+        assert broker.service.connects_succeeded == 1
+        assert broker.service.connects_failed == 2
+        assert broker.service.connections_opened == 3
+
+    serve(tmp_path, scenario)
+
+
 def test_who_shows_a_good_token_is_let_in_and_others_are_told_no_more_than_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

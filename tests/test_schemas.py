@@ -114,6 +114,26 @@ def test_versions_are_stored_as_pulsar_does(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_operations_on_schemas_are_counted_by_namespace(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        assert broker.topics.schema_counts == {}
+        await schemas.find_or_create(ID, avro("a"), FULL)
+        await schemas.find_or_create(ID, avro("a", "b"), FULL)
+        with pytest.raises(IncompatibleSchema):
+            await schemas.find_or_create(ID, strict("c"), FULL)
+        await schemas.latest(ID)
+        await schemas.delete(ID)
+        [(namespace, counts)] = broker.topics.schema_counts.items()
+        assert namespace == ID.rpartition("/")[0]
+        assert counts.done == {"get": 1, "put": 2, "del": 1}
+        assert counts.failed == {"get": 0, "put": 1, "del": 0}
+        assert (counts.compatible, counts.incompatible) == (1, 1)
+        assert all(seconds > 0 for seconds in counts.seconds.values())
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("kind", set(SchemaType) - {SchemaType.AUTO_CONSUME})
 def test_every_type_is_stored_by_its_number(kind: SchemaType) -> None:
     stored = StoredSchema(Schema(kind, b"d", (("k", "v"), ("l", ""))), "u", 7, False, 3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from pyxbroker.auth.login_counts import LoginCounts
 from pyxbroker.auth.provider import Identity, NotChecked, NotShown, Provider
 from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.errors import AuthenticationError
@@ -40,11 +41,14 @@ class Authentication:
         self._anonymous = config.anonymousUserRole or None
         self._strict = config.strictAuthMethod
         self._in_order: list[Provider] = []  # that of the settings
+        self._names: dict[Provider, str] = {}  # of their classes in Pulsar
+        self.counts = LoginCounts()
         self._providers: dict[str, list[Provider]] = {}  # by method, each in that order
         for name in names_of(config.authenticationProviders):
             provider = _made(name, config)
             self._providers.setdefault(provider.method, []).append(provider)
             self._in_order.append(provider)
+            self._names[provider] = name.rpartition(".")[2]
         if not self._providers and self._anonymous is None:
             raise ConfigError(
                 "authenticationEnabled is true, and nobody could get in: authenticationProviders"
@@ -58,7 +62,7 @@ class Authentication:
         providers = self._providers.get(method or NONE)
         if providers is None:
             return self._nobody(NotShown(f"There is no authentication method {method or NONE!r}."))
-        return await _first(
+        return await self._first(
             providers,
             lambda provider: common_name.encode() if provider.of_certificate else shown,
         )
@@ -70,7 +74,7 @@ class Authentication:
         provider = earlier.provider
         if provider is None or provider.method != method or provider.of_certificate:
             return await self.verify(method, shown)
-        return Verified(await provider.authenticate(shown), provider)
+        return await self._first((provider,), lambda _: shown)
 
     async def verify_request(
         self,
@@ -85,7 +89,7 @@ class Authentication:
             if providers is None:
                 raise NotShown(f"Unsupported authentication method: [{method:.100}].")
             asked = query()
-            return await _first(
+            return await self._first(
                 providers, lambda provider: _shown_by(provider, headers, asked, common_name)
             )
         if SASL_HEADER in headers:
@@ -101,12 +105,41 @@ class Authentication:
         Pulsar: anonymous where that is allowed.
         """
         try:
-            return await _first(
+            return await self._first(
                 self._in_order,
                 lambda provider: _shown_by(provider, headers, query, common_name),
             )
         except AuthenticationError as error:
             return self._nobody(error)
+
+    async def _first(
+        self, providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]
+    ) -> Verified:
+        """By the first provider that lets somebody in. Raises AuthenticationError: what the last
+        one says that was shown something, or NotChecked where one of them cannot tell now.
+        """
+        reason: AuthenticationError = NotShown("Nothing was shown.")
+        refused = b""  # what it is about
+        try:
+            for provider in providers:
+                shown = b""
+                try:
+                    shown = shown_to(provider)
+                    identity = await provider.authenticate(shown)
+                except AuthenticationError as error:
+                    self.counts.add_failure(self._names[provider], provider, error)
+                    if isinstance(reason, NotChecked):
+                        continue
+                    if not isinstance(error, NotShown) or isinstance(reason, NotShown):
+                        reason, refused = error, shown
+                else:
+                    self.counts.add_success(self._names[provider], provider, identity)
+                    # The same token for another provider was no guess.
+                    is_guess = not (isinstance(reason, NotShown) or is_same(refused, shown))
+                    return Verified(identity, provider, reason if is_guess else None)
+            raise reason
+        finally:
+            del reason  # whose traceback has this frame
 
     def _nobody(self, reason: AuthenticationError) -> Verified:
         if self._anonymous is None:
@@ -114,32 +147,6 @@ class Authentication:
             raise reason if isinstance(reason, NotChecked) else AuthenticationError(str(reason))
         refused = None if isinstance(reason, NotShown) else reason
         return Verified(Identity(self._anonymous), refused=refused)
-
-
-async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]) -> Verified:
-    """By the first provider that lets somebody in. Raises AuthenticationError: what the last one
-    says that was shown something, or NotChecked where one of them cannot tell now.
-    """
-    reason: AuthenticationError = NotShown("Nothing was shown.")
-    refused = b""  # what it is about
-    try:
-        for provider in providers:
-            shown = b""
-            try:
-                shown = shown_to(provider)
-                identity = await provider.authenticate(shown)
-            except AuthenticationError as error:
-                if isinstance(reason, NotChecked):
-                    continue
-                if not isinstance(error, NotShown) or isinstance(reason, NotShown):
-                    reason, refused = error, shown
-            else:
-                # The same token for another provider was no guess.
-                is_guess = not (isinstance(reason, NotShown) or is_same(refused, shown))
-                return Verified(identity, provider, reason if is_guess else None)
-        raise reason
-    finally:
-        del reason  # whose traceback has this frame
 
 
 def _shown_by(

@@ -10,7 +10,7 @@ from typing import Any
 
 import jwt
 
-from pyxbroker.auth.provider import NotShown
+from pyxbroker.auth.provider import NotShown, TokenExpired, WrongAudience
 from pyxbroker.base.errors import AuthenticationError
 
 TOKEN_BYTES_MAX = 16 << 10
@@ -74,7 +74,7 @@ def check_times(claims: Claims, now: float, skew_s: float) -> float | None:
     if ends is None:
         return None
     if now >= ends + skew_s:
-        raise AuthenticationError("The token has expired.")
+        raise TokenExpired("The token has expired.")
     return ends + skew_s
 
 
@@ -83,7 +83,7 @@ def check_audience(claims: Claims, name: str, allowed: Collection[str]) -> None:
     found = claims.get(name)
     audiences = found if isinstance(found, list) else [found]
     if not any(isinstance(each, str) and each in allowed for each in audiences):
-        raise AuthenticationError("The token is for another audience.")
+        raise WrongAudience("The token is for another audience.")
 
 
 def role_of(claims: Claims, name: str) -> str | None:

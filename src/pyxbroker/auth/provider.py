@@ -35,6 +35,14 @@ class NotChecked(AuthenticationError):
     """
 
 
+class TokenExpired(AuthenticationError):
+    """A refusal of a token whose time is over."""
+
+
+class WrongAudience(AuthenticationError):
+    """A refusal of a token that is for another audience."""
+
+
 class Provider(Protocol):
     """Looks at credentials of one method.
 

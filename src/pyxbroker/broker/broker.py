@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
+from pyxbroker.add_stats import BOUNDS_US
 from pyxbroker.base.door import Door
 from pyxbroker.base.errors import with_reference
 from pyxbroker.base.half_open import HalfOpen, Stranger
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
@@ -32,6 +34,7 @@ from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
 
@@ -169,6 +173,10 @@ class Broker:
         )
         # Connections that were closed for others, by the setting that allows no more.
         self.gave_way: Counter[str] = Counter()
+        self.connections_opened = self.connections_closed = 0
+        self.connects_succeeded = self.connects_failed = 0  # answers to CONNECT
+        self.lookups_us = Histogram(BOUNDS_US)  # of lookups that were answered
+        self.lookups_failed = self.lookups_pending = 0
         self.publish_gate = PublishGate(
             storage,
             connections,
@@ -178,6 +186,7 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
+        self._dating: asyncio.Task[None] | None = None  # of backlogs, for the next scrape
         self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
@@ -366,8 +375,17 @@ class Broker:
         """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
         a topic or a listener that cannot be. `client` is the address of the client that asks.
         """
-        await self.topics.check_name(TopicName.get(topic))
-        found = self.listeners.of(listener)
+        began_s = time.perf_counter()
+        self.lookups_pending += 1
+        try:
+            await self.topics.check_name(TopicName.get(topic))
+            found = self.listeners.of(listener)
+        except BaseException:
+            self.lookups_failed += 1
+            raise
+        finally:
+            self.lookups_pending -= 1
+        self.lookups_us.add((time.perf_counter() - began_s) * 1e6)
         self._loopback_hint.check(client, found)
         return found
 
@@ -393,8 +411,38 @@ class Broker:
         detail = Detail(
             producers=each and config.exposeProducerLevelMetricsInPrometheus,
             consumers=each and config.exposeConsumerLevelMetricsInPrometheus,
+            cursors=each and config.exposeManagedCursorMetricsInPrometheus,
         )
-        return read_stats(self.topics, detail)
+        undated: list[Subscription] = []
+        yield from read_stats(self.topics, detail, undated)
+        if undated and (self._dating is None or self._dating.done()):
+            self._dating = asyncio.ensure_future(self._find_backlog_times(undated))
+
+    async def load_of_connections(self) -> tuple[int, int]:
+        """Bytes that wait to be sent to clients, and connections that are not read for now."""
+        waiting_bytes = paused = 0
+        slices = Slices()
+        live = list(self.connections.live)
+        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
+            for connection in live[first : first + CONNECTIONS_PER_LOOK]:
+                waiting_bytes += connection.pending_bytes
+                paused += connection.is_paused
+            await slices.pause()
+        return waiting_bytes, paused
+
+    async def _find_backlog_times(self, subscriptions: list[Subscription]) -> None:
+        """Reads the publish times that the last scrape lacked, so that the next one has them."""
+        slices = Slices()
+        for subscription in subscriptions:
+            if not subscription.topic.fenced:
+                with contextlib.suppress(LedgerError):
+                    await subscription.topic.find_backlog_time(subscription)
+            await slices.pause()
+
+    @property
+    def ledger_errors(self) -> tuple[Counter[str], Counter[str]]:
+        """Failed additions and reads of managed ledgers, by their namespaces with the domain."""
+        return self._ledgers.add_errors, self._ledgers.read_errors
 
     def refused_sends(self) -> int:
         """SENDs that were refused because nothing could be stored."""
@@ -409,6 +457,7 @@ class Broker:
             self.give_way("maxHalfOpenConnections")
         stranger = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
+        self.connections_opened += 1
         return stranger
 
     def give_way(self, setting: str) -> bool:
@@ -437,6 +486,7 @@ class Broker:
 
     def on_disconnected(self, address: str) -> None:
         """One connection less."""
+        self.connections_closed += 1
         self._connections_of[address] -= 1
         if self._connections_of[address] <= 0:
             del self._connections_of[address]
@@ -554,6 +604,8 @@ class Broker:
             self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
+        if self._dating is not None:
+            self._background.append(self._dating)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -95,6 +96,9 @@ class LedgerClient:
         self.cursor_pace = Pace()  # of cursors that write what nobody waits for
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
+        # Of managed ledgers, by their namespaces with the domain.
+        self.add_errors: Counter[str] = Counter()
+        self.read_errors: Counter[str] = Counter()
         self._store = store
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)

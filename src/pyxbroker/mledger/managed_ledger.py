@@ -77,6 +77,7 @@ class ManagedLedger:
     add_stats: AddStats | None = None  # once something was added
     before_list_write: Callable[[], None] | None = None  # brings its properties up to date
     entries_read = 0
+    entries_read_from_disk = 0  # of them, those that were not in memory
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
     # The same once all that was appended is confirmed: the list must not say so before.
@@ -464,6 +465,7 @@ class ManagedLedger:
         """The journal has failed, now or before this was opened."""
         told = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
         self.write_failure = told
+        self.client.add_errors[self.namespace] += 1
         if not self.is_terminated:
             self._failure = told
             if self.state is not State.CLOSED:
@@ -819,8 +821,11 @@ class ManagedLedger:
             self.read(position, count_max, bytes_max, callback, last)
 
     def _on_read(self, callback: ReadCallback, result: EntryBatch | LedgerError) -> None:
-        if not isinstance(result, LedgerError):
+        if isinstance(result, LedgerError):
+            self.client.read_errors[self.namespace] += 1
+        else:
             self.entries_read += result.count
+            self.entries_read_from_disk += result.count
         callback(result)
 
     async def _open_and_read(
@@ -840,6 +845,16 @@ class ManagedLedger:
             self.client.turn.run(callback, error)
             return
         self.read(position, count_max, bytes_max, callback, last)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its topic and the domain, as in public/default/persistent."""
+        return self.name.rpartition("/")[0]
+
+    def peek_cached(self, position: Position) -> EntryBatch | None:
+        """The entry at a normalized position when it is in memory; it does not count as read."""
+        reader = self._readers.get(position.ledger_id)
+        return None if reader is None else reader.read_cached(*(position.entry_id,) * 2, 1, 1)
 
     async def read_one(self, position: Position) -> EntryBatch:
         """The entry at a position, as a batch of one. Raises LedgerError."""

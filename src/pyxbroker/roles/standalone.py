@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.stats.broker_series import BrokerStats
     from pyxbroker.stats.metrics import Turns
 
 log = get_logger("pyxbroker.standalone")
@@ -218,7 +219,12 @@ class Standalone:
         """How long messages took to be stored, and the bookie's adds, syncs and reads."""
         stored = self._bookie.storage.latencies()
         latencies = {field: Latency(*each) for field, each in stored.items()}
-        return {**latencies, "publish": Latency(*self._publish_latency.counts())}
+        return {
+            **latencies,
+            "publish": Latency(*self._publish_latency.counts()),
+            "lookup": Latency.of_us(self.broker.lookups_us),
+            "load": Latency.of_us(self.broker.topics.loads_us),
+        }
 
     @property
     def latency_bounds_us(self) -> tuple[int, ...]:
@@ -250,6 +256,46 @@ class Standalone:
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""
         return self.broker.handlers.stray_commands
+
+    async def broker_stats(self) -> BrokerStats:
+        """What the broker counts of itself."""
+        from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
+
+        broker = self.broker
+        topics = broker.topics
+        waiting_bytes, paused = await broker.load_of_connections()
+        bundles: dict[str, dict[str, int | float]] = {}
+        if self.config.exposeBundlesMetricsInPrometheus:
+            from pyxbroker.admin.resources.broker_stats import stats_by_bundle
+
+            bundles = await stats_by_bundle(broker)
+        numbers = {
+            "connections": broker.connection_count,
+            "connections_opened": broker.connections_opened,
+            "connections_closed": broker.connections_closed,
+            "connects_succeeded": broker.connects_succeeded,
+            "connects_failed": broker.connects_failed,
+            "is_healthy": int(broker.failure() is None),
+            "loads_failed": topics.loads_failed,
+            "loads_pending": topics.loads_pending,
+            "lookups_pending": broker.lookups_pending,
+            "lookups_answered": sum(broker.lookups_us.counts),
+            "lookups_failed": broker.lookups_failed,
+            "lookups_redirected": 0,
+            "managed_ledgers": topics.persistent_count,
+            "waiting_bytes": waiting_bytes,
+            "paused_connections": paused,
+        }
+        return BrokerStats(
+            broker.broker_id.rpartition(":")[0],
+            numbers,
+            topics.upkeep.quota_checks_s,
+            topics.schema_counts,
+            LedgerErrors(*broker.ledger_errors),
+            bundles,
+            None if self._authentication is None else self._authentication.counts,
+            None if self._web is None else self._web.counts,
+        )
 
     def turns(self) -> Turns | None:
         """How long the turns of the event loop took, where that is measured."""

@@ -18,6 +18,7 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.metadata.turns import Turns
 from pyxbroker.schemas import compatibility
+from pyxbroker.schemas.schema_counts import SchemaCounts
 from pyxbroker.schemas.storage import SchemaStorage, Versions
 from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, StoredSchema
 
@@ -52,6 +53,7 @@ class SchemaRegistry:
         self._storage = SchemaStorage(store, ledgers)
         self._check_space = check_space
         self._changing = Turns[str](store)
+        self.counts = SchemaCounts()
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -62,18 +64,20 @@ class SchemaRegistry:
 
     async def latest(self, schema_id: str) -> StoredSchema | None:
         """The newest version, be it a deletion; None: there never was one."""
-        versions = await self._storage.versions(schema_id)
-        return None if versions is None else await self._storage.read(versions.newest)
+        with self.counts.counting("get", schema_id):
+            versions = await self._storage.versions(schema_id)
+            return None if versions is None else await self._storage.read(versions.newest)
 
     async def get(self, schema_id: str, version: int) -> StoredSchema | None:
         """One version; None: there is none, or the schema was deleted since."""
-        versions = await self._storage.versions(schema_id)
-        if versions is None:
-            return None
-        entry = versions.at(version)
-        if entry is None and version == versions.newest.version:
-            entry = versions.newest
-        return None if entry is None else await self._storage.read(entry)
+        with self.counts.counting("get", schema_id):
+            versions = await self._storage.versions(schema_id)
+            if versions is None:
+                return None
+            entry = versions.at(version)
+            if entry is None and version == versions.newest.version:
+                entry = versions.newest
+            return None if entry is None else await self._storage.read(entry)
 
     async def every(self, schema_id: str) -> AsyncIterator[StoredSchema]:
         """The versions since the last deletion, the oldest first."""
@@ -98,6 +102,10 @@ class SchemaRegistry:
 
     async def find_or_create(self, schema_id: str, schema: Schema, rules: Rules) -> int:
         """The version of a schema that a topic has, or gets. Raises IncompatibleSchema."""
+        with self.counts.counting("put", schema_id):
+            return await self._put(schema_id, schema, rules)
+
+    async def _put(self, schema_id: str, schema: Schema, rules: Rules) -> int:
         compatibility.check_size(schema)
         versions = await self._storage.versions(schema_id)
         if versions is not None:
@@ -122,7 +130,8 @@ class SchemaRegistry:
         if not rules.may_update:
             raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
         if versions is not None:
-            await self._check(versions, schema, rules.strategy)
+            with self.counts.checking(schema_id):
+                await self._check(versions, schema, rules.strategy)
         self._check_space()
         rules.check_open()
         now_ms = int(time.time() * 1000)
@@ -139,7 +148,8 @@ class SchemaRegistry:
         await in_slices(compatibility.validate(schema))
         versions = await self._storage.versions(schema_id)
         if versions is not None:
-            await self._check(versions, schema, strategy)
+            with self.counts.checking(schema_id):
+                await self._check(versions, schema, strategy)
 
     async def check_consumer(self, schema_id: str, schema: Schema, strategy: str) -> None:
         """Raises IncompatibleSchema for a consumer that cannot read what the topic has."""
@@ -209,6 +219,10 @@ class SchemaRegistry:
 
     async def delete(self, schema_id: str, user: str = "") -> int:
         """Deletes a schema: its newest version says so from now on. That version."""
+        with self.counts.counting("del", schema_id):
+            return await self._delete(schema_id, user)
+
+    async def _delete(self, schema_id: str, user: str) -> int:
         async with self._changing.turn(schema_id):
             while True:
                 versions = await self._storage.versions(schema_id)

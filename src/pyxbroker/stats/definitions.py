@@ -146,10 +146,46 @@ TOPIC = (
         "pulsar_broker_storage_read_rate",
     ),
     Stat(
+        "read_miss_rate",
+        "Entries per second that were read from a disk.",
+        "pulsar_storage_read_cache_misses_rate",
+        "pulsar_broker_storage_read_cache_misses_rate",
+    ),
+    Stat(
+        "mean_size",
+        "Mean bytes of the messages received, 0 while none are.",
+        "pulsar_average_msg_size",
+        namespace_series="",
+    ),
+    Stat(
+        "backlog_age_s",
+        "Seconds since the oldest message that some subscription has not acknowledged was"
+        " published; -1: there is none, or its time is not known yet.",
+        "pulsar_storage_backlog_age_seconds",
+        namespace_series="",
+    ),
+    Stat(
         "delayed",
         "Entries that are not due yet, summed over subscriptions.",
         "",
         namespace_series="pulsar_subscription_delayed",
+    ),
+    Stat(
+        "delayed_index_bytes",
+        "Bytes of memory for the entries that are not due yet.",
+        "pulsar_delayed_message_index_size_bytes",
+    ),
+    Stat(
+        "in_replay",
+        "Entries that wait to be sent again, summed over subscriptions.",
+        "",
+        namespace_series="pulsar_subscription_in_replay",
+    ),
+    Stat(
+        "rate_acked",
+        "Messages acknowledged per second, summed over subscriptions.",
+        "",
+        namespace_series="pulsar_consumer_msg_ack_rate",
     ),
     Stat(
         "backlog_size_limit",
@@ -226,11 +262,100 @@ SUBSCRIPTION = (
     Stat("msg_out", "Messages sent since the topic was opened.", "pulsar_out_messages_total"),
     Stat("bytes_out", "Bytes sent since the topic was opened.", "pulsar_out_bytes_total"),
     Stat(
+        "is_blocked",
+        "1: nothing is sent, since too many messages of the subscription are unacknowledged.",
+        "pulsar_subscription_blocked_on_unacked_messages",
+    ),
+    Stat("in_replay", "Entries that wait to be sent again.", "pulsar_subscription_in_replay"),
+    Stat(
+        "delayed_index_bytes",
+        "Bytes of memory for the entries that are not due yet.",
+        "pulsar_subscription_delayed_message_index_size_bytes",
+    ),
+    Stat(
+        "rate_redelivered",
+        "Messages sent again per second.",
+        "pulsar_subscription_msg_rate_redeliver",
+    ),
+    Stat(
+        "rate_acked",
+        "Messages acknowledged per second.",
+        "pulsar_subscription_msg_ack_rate",
+    ),
+    Stat(
+        "rate_dropped",
+        "Messages of a non-persistent topic per second that no consumer could take.",
+        "pulsar_subscription_msg_drop_rate",
+    ),
+    Stat("rate_expired", "Entries expired per second.", "pulsar_subscription_msg_rate_expired"),
+    Stat(
+        "expired",
+        "Entries expired since the topic was opened.",
+        "pulsar_subscription_total_msg_expired",
+    ),
+    Stat(
+        "last_expired_ms",
+        "Time of the last expiry, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_expire_timestamp",
+    ),
+    Stat(
+        "last_acked_ms",
+        "Time of the last acknowledgement, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_acked_timestamp",
+    ),
+    Stat(
+        "last_flow_ms",
+        "Time of the last FLOW of a consumer, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_consumed_flow_timestamp",
+    ),
+    Stat(
+        "last_sent_ms",
+        "Time of the last message sent to a consumer, in ms since the epoch; 0: none.",
+        "pulsar_subscription_last_consumed_timestamp",
+    ),
+    Stat(
+        "last_advanced_ms",
+        "Time when the mark-delete position last advanced, in ms since the epoch; 0: never.",
+        "pulsar_subscription_last_mark_delete_advanced_timestamp",
+    ),
+    Stat(
+        "backlog_age_s",
+        "Seconds since the first message of the backlog was published; -1: there is none, or its"
+        " time is not known yet.",
+        "pulsar_subscription_storage_backlog_age_seconds",
+    ),
+    Stat(
         "stopped_by_damage",
         "1: nothing more is read, since too many entries in a row are lost.",
         "pyxbroker_subscription_stopped_by_damage",
         only_set=True,
     ),
+)
+
+_REASONS = ("subscription", "topic", "broker")
+
+# Of subscriptions that a dispatch rate has held back since their topic was opened.
+THROTTLED = tuple(
+    Stat(
+        f"{what}_{reason}",
+        f"Times that a limit of {about} per second held the subscription back.",
+        f"pulsar_subscription_dispatch_throttled_{what}_events",
+        label=f'reason="{reason}"',
+    )
+    for what, about in (("msg", "messages"), ("bytes", "bytes"))
+    for reason in _REASONS
+)
+
+# Of topics whose backlog exceeded a quota since they were opened; of the broker always.
+EVICTIONS = tuple(
+    Stat(
+        kind,
+        "Times that messages were evicted, since the backlog exceeded a quota.",
+        "pulsar_storage_backlog_quota_exceeded_evictions_total",
+        "pulsar_broker_storage_backlog_quota_exceeded_evictions_total",
+        label=f'quota_type="{kind}"',
+    )
+    for kind in ("size", "time")
 )
 
 # Of topics that were compacted since they were opened.
@@ -316,6 +441,7 @@ BOOKIE = (
     ),
     Stat("dirty_bytes", "Bytes that are in the journal only.", "bookie_write_cache_size"),
     Stat("cache_bytes", "Bytes of entries in memory.", "bookie_read_cache_size"),
+    Stat("cache_bytes", "Bytes of entries in memory.", "pulsar_ml_cache_used_size"),
     Stat(
         "waiting_groups",
         "Groups of entries that wait for the journal's sync.",
@@ -419,6 +545,228 @@ PROCESS = (
     Stat("cpu_s", "User and system CPU, in seconds.", "process_cpu_seconds_total", kind=COUNTER),
     Stat("open_files", "Open file descriptors.", "process_open_fds"),
     Stat("open_files_max", "File descriptors that may be open.", "process_max_fds"),
+)
+
+# Of the open managed ledgers of a namespace: sums over its topics (fields of TOPIC).
+LEDGERS = (
+    Stat("storage_write_rate", "Entries stored per second.", "pulsar_ml_AddEntryMessagesRate"),
+    Stat("storage_read_rate", "Entries read per second.", "pulsar_ml_ReadEntriesRate"),
+    Stat(
+        "read_miss_rate",
+        "Entries per second that were read from a disk.",
+        "pulsar_ml_ReadEntriesOpsCacheMissesRate",
+    ),
+    Stat("storage_size", "Bytes of the entries that are kept.", "pulsar_ml_StoredMessagesSize"),
+    Stat(
+        "backlog",
+        "Entries that are not acknowledged, summed over cursors.",
+        "pulsar_ml_NumberOfMessagesInBacklog",
+    ),
+)
+# Of the same, in the current period and the last one (managedLedgerStatsPeriodSeconds).
+LEDGER_ERRORS = (
+    Stat("add", "Managed ledgers that could not store entries.", "pulsar_ml_AddEntryErrors"),
+    Stat("read", "Reads of entries that failed.", "pulsar_ml_ReadEntriesErrors"),
+)
+
+CURSOR = (
+    Stat(
+        "ack_ranges",
+        "Ranges of entries acknowledged beyond the mark-delete position.",
+        "pulsar_ml_cursor_nonContiguousDeletedMessagesRange",
+    ),
+)
+
+# Rates of counters of the embedded bookie, where Pulsar has a cache in the broker.
+CACHE_RATES = (
+    Stat("cache_hits", "Entries read from memory per second.", "pulsar_ml_cache_hits_rate"),
+    Stat("disk_reads", "Entries read from a disk per second.", "pulsar_ml_cache_misses_rate"),
+    Stat(
+        "disk_read_bytes",
+        "Bytes of entries read from a disk per second.",
+        "pulsar_ml_cache_misses_throughput",
+    ),
+)
+
+_CONNECTION = 'metric="broker_connection"'
+_LOADING = 'metric="pulsar_topic_load_times"'
+_LOAD = 'metric="loadBalancing"'
+
+# Of the broker as a whole. A series with a label also has the broker's host as one.
+BROKER = (
+    Stat("connections", "Open connections.", "pulsar_active_connections", label=_CONNECTION),
+    Stat(
+        "connections_opened",
+        "Connections opened since the start.",
+        "pulsar_connection_created_total_count",
+        label=_CONNECTION,
+    ),
+    Stat(
+        "connections_closed",
+        "Connections closed since the start.",
+        "pulsar_connection_closed_total_count",
+        label=_CONNECTION,
+    ),
+    Stat(
+        "connects_succeeded",
+        "CONNECT commands accepted since the start.",
+        "pulsar_connection_create_success_count",
+        label=_CONNECTION,
+    ),
+    Stat(
+        "connects_failed",
+        "CONNECT commands refused since the start.",
+        "pulsar_connection_create_fail_count",
+        label=_CONNECTION,
+    ),
+    Stat(
+        "is_healthy",
+        "1: the broker stores messages; 0: it refuses them.",
+        "pulsar_health",
+        label='metric="broker_health"',
+    ),
+    Stat(
+        "loads_failed",
+        "Topics that could not be opened, since the start.",
+        "pulsar_topic_load_failed_count",
+        label=_LOADING,
+    ),
+    Stat(
+        "loads_failed",
+        "Topics that could not be opened.",
+        "topic_load_failed_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "loads_pending",
+        "Topics that are being opened, or wait for that.",
+        "pulsar_broker_topic_load_pending_requests",
+    ),
+    Stat(
+        "lookups_pending",
+        "Lookups that are not answered yet.",
+        "pulsar_broker_lookup_pending_requests",
+    ),
+    Stat(
+        "lookups_answered",
+        "Lookups answered with the address of a broker.",
+        "pulsar_broker_lookup_answers_total",
+        kind=COUNTER,
+    ),
+    Stat("lookups_failed", "Lookups refused.", "pulsar_broker_lookup_failures_total", kind=COUNTER),
+    Stat(
+        "lookups_redirected",
+        "Lookups sent on to another broker: a standalone broker sends none on.",
+        "pulsar_broker_lookup_redirects_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "waiting_bytes",
+        "Bytes that wait to be sent to clients.",
+        "pulsar_broker_pending_bytes_to_dispatch",
+    ),
+    Stat(
+        "paused_connections",
+        "Connections from which the broker reads nothing for now, for a rate or another limit.",
+        "pulsar_broker_throttled_connections",
+    ),
+    Stat("managed_ledgers", "Open managed ledgers.", "pulsar_ml_count"),
+    Stat(
+        "cpu_percent",
+        "CPU of the process, in percent of that of all cores.",
+        "pulsar_lb_cpu_usage",
+        label=_LOAD,
+    ),
+    Stat(
+        "memory_percent",
+        "Resident memory of the process, in percent of the machine's.",
+        "pulsar_lb_memory_usage",
+        label=_LOAD,
+    ),
+)
+
+# Of bundles, by the fields of Pulsar's NamespaceBundleStats.
+BUNDLE = (
+    Stat("topics", "Open topics of the bundle.", "pulsar_bundle_topics_count"),
+    Stat("producerCount", "Connected producers.", "pulsar_bundle_producer_count"),
+    Stat("consumerCount", "Connected consumers.", "pulsar_bundle_consumer_count"),
+    Stat("msgRateIn", "Messages received per second.", "pulsar_bundle_msg_rate_in"),
+    Stat("msgRateOut", "Messages sent per second.", "pulsar_bundle_msg_rate_out"),
+    Stat("msgThroughputIn", "Bytes received per second.", "pulsar_bundle_msg_throughput_in"),
+    Stat("msgThroughputOut", "Bytes sent per second.", "pulsar_bundle_msg_throughput_out"),
+)
+
+# Of the web port. Pulsar's web server is Jetty, and dashboards ask for its names.
+WEB = (
+    Stat("requests", "Requests received.", "jetty_requests_total", kind=COUNTER),
+    Stat("active", "Requests that are being answered.", "jetty_requests_active"),
+    Stat("active_max", "The most of them at a time.", "jetty_requests_active_max"),
+    Stat(
+        "seconds",
+        "Seconds from a request until its answer was written, summed.",
+        "jetty_request_time_seconds_total",
+        kind=COUNTER,
+    ),
+    Stat("seconds_max", "The longest of them.", "jetty_request_time_max_seconds"),
+    Stat(
+        "response_bytes",
+        "Bytes of answers.",
+        "jetty_responses_bytes_total",
+        kind=COUNTER,
+    ),
+)
+WEB_RESPONSES = Stat("", "Answers by kind of status.", "jetty_responses_total", kind=COUNTER)
+
+# Of authentication, where it is on; by provider and method, and by the reason of a refusal.
+LOGINS = Stat("", "Credentials accepted.", "pulsar_authentication_success_total", kind=COUNTER)
+FAILED_LOGINS = Stat(
+    "", "Credentials refused.", "pulsar_authentication_failures_total", kind=COUNTER
+)
+EXPIRED_TOKENS = Stat(
+    "", "Tokens refused, since they have expired.", "pulsar_expired_token_total", kind=COUNTER
+)
+TOKEN_MINUTES = Stat(
+    "",
+    "Minutes that accepted tokens were still valid.",
+    "pulsar_expiring_token_minutes",
+    kind=HISTOGRAM,
+)
+
+QUOTA_CHECKS = Stat(
+    "",
+    "Seconds that checks of the backlog quotas of all topics took.",
+    "pulsar_storage_backlog_quota_check_duration_seconds",
+    kind=HISTOGRAM,
+)
+
+# Of the operations on the schemas of a namespace; in milliseconds, without quantiles.
+SCHEMA_LATENCIES = tuple(
+    Stat(
+        each, f"Milliseconds that {about} took.", f"pulsar_schema_{each}_ops_latency", kind=SUMMARY
+    )
+    for each, about in (
+        ("get", "reads of a schema"),
+        ("put", "registrations of a schema"),
+        ("del", "deletions of a schema"),
+    )
+)
+SCHEMA_FAILURES = tuple(
+    Stat(
+        each,
+        f"Failed operations of the kind {each} on schemas.",
+        f"pulsar_schema_{each}_ops_failed_total",
+        kind=COUNTER,
+    )
+    for each in ("get", "put", "del")
+)
+SCHEMA_CHECKS = (
+    Stat("compatible", "Schemas found compatible.", "pulsar_schema_compatible_total", kind=COUNTER),
+    Stat(
+        "incompatible",
+        "Schemas found incompatible.",
+        "pulsar_schema_incompatible_total",
+        kind=COUNTER,
+    ),
 )
 
 # Of defects in this broker, by the part that met them, whose name the log's lines have as well.
@@ -550,6 +898,20 @@ LATENCIES = (
         "pulsar_broker_publish_latency",
         "",
         _PULSAR,
+    ),
+    Summary(
+        "lookup",
+        "Milliseconds until a lookup was answered.",
+        "pulsar_broker_lookup",
+        "",
+        ("0.5", "0.99", "0.999", "1.0"),
+    ),
+    Summary(
+        "load",
+        "Milliseconds that the opening of a topic took.",
+        "pulsar_topic_load_times",
+        "",
+        ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0"),
     ),
     Summary("add", _ADD_ABOUT, "bookie_journal_JOURNAL_ADD_ENTRY", _WELL, _BOOKKEEPER),
     Summary(

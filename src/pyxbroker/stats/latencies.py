@@ -9,6 +9,7 @@ from itertools import accumulate, groupby
 from math import ceil
 from typing import NamedTuple
 
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.stats import exposition
 from pyxbroker.stats.definitions import LATENCIES, SUMMARY, Summary
 
@@ -20,6 +21,11 @@ class Latency(NamedTuple):
 
     sum_ns: int
     counts: bytes  # how often: 64 bits for each bucket
+
+    @classmethod
+    def of_us(cls, histogram: Histogram) -> Latency:
+        """That of a histogram of microseconds."""
+        return cls(int(histogram.sum * 1000), array("Q", histogram.counts).tobytes())
 
 
 class _Window:

@@ -82,6 +82,11 @@ class Load:
         return self._told
 
 
+def percent(used: float, limit: float) -> float:
+    """How much of a limit is used; 0 where the limit is not known."""
+    return 100 * used / limit if limit else 0.0
+
+
 def _interfaces(path: Path) -> tuple[int, int]:
     """Bytes that came and went, since the machine was started."""
     received = sent = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
 from operator import add, attrgetter
 from typing import NamedTuple, Protocol
 
@@ -16,9 +15,11 @@ from pyxbroker import __version__
 from pyxbroker.base.log import defects
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
+from pyxbroker.stats.broker_series import BrokerSeries, BrokerStats, histogram_text
 from pyxbroker.stats.definitions import GAUGE, Stat
 from pyxbroker.stats.exposition import Number, Row, Table, braced, escaped, family
 from pyxbroker.stats.latencies import Latencies, Latency
+from pyxbroker.stats.load import Load, Usage, percent
 from pyxbroker.stats.process import ProcessStats, process_stats
 from pyxbroker.stats.slices import in_slices, run_in_slices
 
@@ -26,6 +27,9 @@ PIECE_BYTES = 128 << 10
 TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
+PERSISTENT = "persistent://"
+# The label by which a sum of bytes is split, and which one it is.
+SYSTEM_LABELS = {"bytes_in": ("system_topic", 0), "bytes_out": ("system_subscription", 1)}
 
 
 class ConsumerStats(Protocol):
@@ -58,6 +62,22 @@ class SubscriptionStats(Protocol):
     def consumer_stats(self) -> Sequence[ConsumerStats]:
         """Empty where nobody asks for them."""
 
+    @property
+    def ack_ranges(self) -> int:
+        """Ranges acknowledged beyond the mark-delete position."""
+
+    @property
+    def throttled(self) -> ThrottledStats | None:
+        """None: no rate has held it back."""
+
+
+class ThrottledStats(Protocol):
+    """What dispatch rates did to one subscription: the fields of definitions.THROTTLED."""
+
+
+class EvictionStats(Protocol):
+    """Evictions from the backlog of one topic: the fields of definitions.EVICTIONS."""
+
 
 class CompactionStats(Protocol):
     """The compactions of one topic: the fields of definitions.COMPACTION."""
@@ -75,6 +95,15 @@ class TopicStats(Protocol):
         """tenant/namespace."""
 
     @property
+    def is_system(self) -> bool: ...
+
+    @property
+    def bytes_in(self) -> int: ...
+
+    @property
+    def bytes_out(self) -> int: ...
+
+    @property
     def last_adds(self) -> tuple[int, ...]:
         """The numbers of definitions.ADDS."""
 
@@ -87,6 +116,10 @@ class TopicStats(Protocol):
 
     @property
     def compaction(self) -> CompactionStats | None:
+        """None: there was none."""
+
+    @property
+    def evictions(self) -> EvictionStats | None:
         """None: there was none."""
 
 
@@ -144,6 +177,9 @@ class MetricsSource(Protocol):
     def turns(self) -> Turns | None:
         """The event loop's turns, where they are measured."""
 
+    async def broker_stats(self) -> BrokerStats:
+        """What the broker counts of itself; without the fields of `Load`."""
+
 
 class Storage(NamedTuple):
     """What is stored, and where; the fields of definitions.STORAGE besides."""
@@ -161,6 +197,8 @@ class Collector:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._latencies = Latencies()
+        self._series = BrokerSeries()
+        self._load = Load()
 
     async def sample(self, source: MetricsSource) -> Sample:
         """Reads all numbers that the settings ask for."""
@@ -177,13 +215,18 @@ class Collector:
         await run_in_slices(sample.read(source.topic_stats()), self._clock)
         # A process may have thousands of files, which the kernel lists slowly.
         sample.write_process(await loop.run_in_executor(None, process_stats))
+        usage = await loop.run_in_executor(None, self._load.usage)
+        sample.write_broker(self._series, _with_usage(await source.broker_stats(), usage))
+        counters = source.storage_stats()
+        if counters:
+            sample.write_cache(self._series, counters)
         sample.write_storage(
             Storage(
                 int(source.failure() is None),
                 source.refused_sends(),
                 len(source.unknown_ledgers()),
                 source.disk_usage(),
-                source.storage_stats(),
+                counters,
             )
         )
         sample.write_latencies(self._latencies, source.latencies(), source.latency_bounds_us)
@@ -208,9 +251,17 @@ class Sample:
         self._splits_partition = config.splitTopicAndPartitionLabelInPrometheus
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
         self._subscriptions = Table(definitions.SUBSCRIPTION)
+        self._throttled = Table(definitions.THROTTLED)
         self._compactions = Table(definitions.COMPACTION)
+        self._evictions = Table(definitions.EVICTIONS)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
+        self._cursors = Table(definitions.CURSOR)
+        self._ledgers = Table(definitions.LEDGERS)
+        self._period_s = config.managedLedgerStatsPeriodSeconds
+        self._of_ledgers = _columns_of(definitions.LEDGERS)
+        self._per_ledger = config.exposeManagedLedgerMetricsInPrometheus
+        self._per_cursor = config.exposeManagedCursorMetricsInPrometheus
         all_of_topic = (*definitions.TOPIC, *definitions.ADDS)
         of_namespaces = () if self._per_topic else all_of_topic
         self._topics = Table(all_of_topic)
@@ -220,7 +271,10 @@ class Sample:
         self._not_summed: dict[str, list[Row]] = {}  # topics by namespace
         self._sums: dict[str, list[Number]] = {}  # by namespace: how many topics, then each number
         summed = definitions.TOPIC if self._per_topic else all_of_topic
+        self._asked = [not self._per_topic or bool(each.broker_series) for each in summed]
         self._whole: list[Number] = [0] * (1 + len(summed))  # of all namespaces
+        self._evicted: dict[str, Row] = {}  # sums of evictions by namespace
+        self._bytes_of_system_topics = [0, 0]  # received, sent
         self._process = ""
         self._storage = ""
         self._counted = ""
@@ -238,12 +292,19 @@ class Sample:
             if not self._per_topic:
                 row += topic.last_adds
             not_summed.setdefault(topic.namespace, []).append(row)
+            if topic.evictions is not None:
+                self._sum_evictions(topic.namespace, topic.evictions)
+            if topic.is_system:
+                self._bytes_of_system_topics[0] += topic.bytes_in
+                self._bytes_of_system_topics[1] += topic.bytes_out
             if self._per_topic:
                 prefix = self._topic_label(topic)
                 self._topics.append(braced(prefix), row + topic.last_adds)
                 if topic.compaction is not None:
                     row_of = self._compactions.of
                     self._compactions.append(braced(prefix), row_of(topic.compaction))
+                if topic.evictions is not None:
+                    self._evictions.append(braced(prefix), self._evictions.of(topic.evictions))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -264,6 +325,10 @@ class Sample:
         for each in topic.subscriptions:
             name = f'{prefix},subscription="{escaped(each.name)}"'
             self._subscriptions.append(braced(name), self._subscriptions.of(each))
+            if each.throttled is not None:
+                self._throttled.append(braced(name), self._throttled.of(each.throttled))
+            if self._per_cursor and topic.name.startswith(PERSISTENT):
+                self._read_cursor(topic, each)
             for consumer in each.consumer_stats:
                 self._read_consumer(name, consumer)
                 yield
@@ -272,6 +337,15 @@ class Sample:
     def _read_consumer(self, prefix: str, consumer: ConsumerStats) -> None:
         name = f'consumer_name="{escaped(consumer.name)}",consumer_id="{consumer.consumer_id}"'
         self._consumers.append(braced(f"{prefix},{name}"), self._consumers.of(consumer))
+
+    def _read_cursor(self, topic: TopicStats, subscription: SubscriptionStats) -> None:
+        namespace = f"{topic.namespace}/persistent"
+        ledger = f"{namespace}/{topic.name.rpartition('/')[2]}"
+        label = (
+            f'{self._cluster},namespace="{escaped(namespace)}",ledger_name="{escaped(ledger)}"'
+            f',cursor_name="{escaped(subscription.name)}"'
+        )
+        self._cursors.append(braced(label), (subscription.ack_ranges,))
 
     def _topic_label(self, topic: TopicStats) -> str:
         name, namespace = topic.name, topic.namespace
@@ -293,16 +367,30 @@ class Sample:
     def _sum(self) -> None:
         """Adds the last topics to the sums of their namespaces."""
         for namespace, rows in self._not_summed.items():
-            sums: list[Number] = [len(rows), *map(sum, zip(*rows, strict=True))]
+            columns = zip(zip(*rows, strict=True), self._asked, strict=True)
+            sums: list[Number] = [len(rows)]
+            sums += [sum(column) if is_asked else 0 for column, is_asked in columns]
             before = self._sums.get(namespace)
             self._sums[namespace] = sums if before is None else list(map(add, before, sums))
         self._not_summed.clear()
 
+    def _sum_evictions(self, namespace: str, evictions: EvictionStats) -> None:
+        row = self._evictions.of(evictions)
+        before = self._evicted.get(namespace, (0,) * len(row))
+        self._evicted[namespace] = tuple(map(add, before, row))
+
     def _read_sums(self) -> Iterator[None]:
         shown = len(self._namespaces.stats)
+        if not self._per_topic:
+            for namespace, row in self._evicted.items():
+                self._evictions.append(braced(self._namespace_label(namespace)), row)
         for namespace, sums in self._sums.items():
             self._namespaces.append(braced(self._namespace_label(namespace)), tuple(sums[:shown]))
             self._whole = list(map(add, self._whole, sums))
+            if self._per_ledger:
+                row = tuple(sums[column] for column in self._of_ledgers)
+                label = f'{self._cluster},namespace="{escaped(namespace)}/persistent"'
+                self._ledgers.append(braced(label), row)
             yield
 
     # --- writing ------------------------------------------------------------------------------
@@ -330,8 +418,12 @@ class Sample:
             self._namespaces: True,
             self._topics: self._per_topic,
             self._compactions: self._per_topic,
+            self._evictions: True,
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
+            self._throttled: self._per_topic,
+            self._cursors: self._per_topic and self._per_cursor,
+            self._ledgers: self._per_ledger,
             self._consumers: self._per_topic and self._per_consumer,
         }
         return tuple(table for table, is_shown in shown.items() if is_shown)
@@ -345,10 +437,32 @@ class Sample:
         # The last ones of what is summed may have no series of the broker.
         summed = (definitions.TOPICS, *definitions.TOPIC)
         for stat, value in zip(summed, self._whole, strict=False):
-            if stat.broker_series:
+            if stat.field in SYSTEM_LABELS and stat.broker_series:
+                yield self._split_by_system(stat, int(value)).encode()
+            elif stat.broker_series:
                 yield self._single(stat._replace(series=stat.broker_series), value).encode()
+        yield self._evictions_of_broker().encode()
         yield self._storage.encode()
         yield self._counted.encode()
+
+    def _split_by_system(self, stat: Stat, value: int) -> str:
+        """The bytes of system topics, and those of all others, under a label of their own."""
+        name, index = SYSTEM_LABELS[stat.field]
+        of_system = self._bytes_of_system_topics[index]
+        rows = [
+            (braced(f'{self._cluster},{name}="true"'), of_system),
+            (braced(f'{self._cluster},{name}="false"'), value - of_system),
+        ]
+        return family(stat.broker_series, stat.help, stat.kind, rows)
+
+    def _evictions_of_broker(self) -> str:
+        whole = map(sum, zip((0, 0), *self._evicted.values(), strict=True))
+        stats = definitions.EVICTIONS
+        rows = [
+            (braced(f"{self._cluster},{stat.label}"), value)
+            for stat, value in zip(stats, whole, strict=True)
+        ]
+        return family(stats[0].broker_series, stats[0].help, stats[0].kind, rows)
 
     def _forget(self) -> Iterator[None]:
         for table in self._tables():
@@ -378,18 +492,23 @@ class Sample:
 
     def write_turns(self, turns: Turns | None) -> None:
         """Takes how long turns of the loop took; there is no series where nobody measures them."""
-        if turns is None:
-            return
-        name = definitions.TURNS.series
-        text = exposition.head(name, definitions.TURNS.help, definitions.TURNS.kind)
-        count = 0
-        for bound_s, turns_within in turns.buckets:
-            count += turns_within
-            bound = "+Inf" if bound_s == inf else f"{bound_s:g}"
-            labels = braced(f'{self._cluster},le="{bound}"')
-            text += f"{name}_bucket{labels}{count}\n"
-        label = braced(self._cluster)
-        self._counted += f"{text}{name}_sum{label}{turns.sum_s}\n{name}_count{label}{count}\n"
+        if turns is not None:
+            self._counted += histogram_text(
+                definitions.TURNS, self._cluster, turns.buckets, turns.sum_s
+            )
+
+    def write_broker(self, series: BrokerSeries, stats: BrokerStats) -> None:
+        """Takes what the broker counts of itself."""
+        self._counted += series.text(stats, self._cluster)
+        if self._per_ledger:
+            namespaces = [f"{name}/persistent" for name in self._sums]
+            self._counted += series.ledger_errors(
+                self._clock(), self._period_s, stats.ledger_errors, namespaces, self._cluster
+            )
+
+    def write_cache(self, series: BrokerSeries, counters: Mapping[str, int]) -> None:
+        """Takes rates of the embedded bookie's reads."""
+        self._counted += series.cache(self._clock(), counters, self._cluster)
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""
@@ -425,3 +544,19 @@ def _of_namespace(stat: Stat) -> Stat:
     """The same as the sum over the topics of a namespace."""
     series = stat.series if stat.namespace_series is None else stat.namespace_series
     return stat._replace(series=series, label=stat.namespace_label)
+
+
+def _columns_of(stats: Sequence[Stat]) -> list[int]:
+    """Where the fields of some stats are in the sums of a namespace."""
+    fields = [each.field for each in (definitions.TOPICS, *definitions.TOPIC)]
+    return [fields.index(each.field) for each in stats]
+
+
+def _with_usage(stats: BrokerStats, usage: Usage | None) -> BrokerStats:
+    if usage is None:
+        return stats
+    numbers = {
+        "cpu_percent": percent(usage.cpu_percent, usage.cpu_percent_max),
+        "memory_percent": percent(usage.memory_mib, usage.memory_mib_max),
+    }
+    return stats._replace(numbers={**stats.numbers, **numbers})

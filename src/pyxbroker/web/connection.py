@@ -12,6 +12,7 @@ There is one deadline at a time: for a head, for a body, for the next request, o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -455,6 +456,8 @@ class HttpConnection(asyncio.Protocol):
         self._server.spawn(self._serve(request), self._line)
 
     async def _serve(self, request: Request[Any]) -> None:
+        counts, began_s = self._server.counts, time.perf_counter()
+        counts.begin()
         try:
             self._answering = asyncio.current_task()
             try:
@@ -482,6 +485,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         finally:
+            counts.end(time.perf_counter() - began_s)
             request.body.close()
         self._on_answered(request, keep_alive)
 
@@ -521,6 +525,7 @@ class HttpConnection(asyncio.Protocol):
         elif version == "1.0":
             framing.append(("Connection", "keep-alive"))
         head = response.encode_head(version, framing)
+        self._server.counts.responses[f"{response.status // 100}xx"] += 1
         if isinstance(response.body, bytes):
             await self._write_body(head, response.body if has_body else b"")
         else:
@@ -546,6 +551,7 @@ class HttpConnection(asyncio.Protocol):
     def _write(self, data: bytes | memoryview) -> None:
         if self._transport.is_closing():
             raise ConnectionResetError
+        self._server.counts.response_bytes += len(data)
         self._transport.write(data)
 
     async def _write_body(self, head: bytes, body: bytes) -> None:
@@ -589,8 +595,9 @@ class HttpConnection(asyncio.Protocol):
                 self._write(b"\r\n" if chunked else b"")
             elif chunked:
                 self._transport.writelines([b"%x\r\n" % len(piece), piece, b"\r\n"])
+                self._server.counts.response_bytes += len(piece)
             else:
-                self._transport.write(piece)
+                self._write(piece)
             await self._until_writable()
             self._release(cost)
         if chunked:
@@ -648,6 +655,7 @@ class HttpConnection(asyncio.Protocol):
     def _write_refusal(self, error: HttpError) -> None:
         """The last answer of a connection."""
         response = refusal(error.status, error.reason, error.headers)
+        self._server.counts.responses[f"{error.status // 100}xx"] += 1
         assert isinstance(response.body, bytes)
         framing = [("Content-Length", str(len(response.body))), ("Connection", "close")]
         if not self._transport.is_closing():

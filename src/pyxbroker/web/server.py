@@ -15,6 +15,7 @@ from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import MemoryBudget
 from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.web.counts import WebCounts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -67,6 +68,7 @@ class WebServer:
         self._connections: set[HttpConnection] = set()
         # Those of them whose handshake is not over.
         self._opening: Crowd[HttpConnection] = Crowd()
+        self.counts = WebCounts()
         self.refused = 0  # connections, since there were too many
         self.gave_way = 0  # that were closed for others
         self._tasks: set[asyncio.Task[None]] = set()

@@ -27,7 +27,7 @@ from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
-from pyxbroker.stats.load import Usage
+from pyxbroker.stats.load import Usage, percent
 from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import JSON, Response
@@ -94,8 +94,8 @@ def _load_balancing(host: str, usage: Usage) -> Json:
     return _metrics(
         {"broker": host, "metric": "loadBalancing"},
         {
-            "brk_lb_cpu_usage": _percent(usage.cpu_percent, usage.cpu_percent_max),
-            "brk_lb_memory_usage": _percent(usage.memory_mib, usage.memory_mib_max),
+            "brk_lb_cpu_usage": percent(usage.cpu_percent, usage.cpu_percent_max),
+            "brk_lb_memory_usage": percent(usage.memory_mib, usage.memory_mib_max),
         },
     )
 
@@ -161,6 +161,18 @@ async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     async for stats in _stats_of(list(broker.topics), slices):
         sums.setdefault(stats.namespace, Sums()).add(stats)
     return sums
+
+
+async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
+    """Pulsar's NamespaceBundleStats of each bundle with open topics, by its full name."""
+    bundles: dict[str, Sums] = {}
+    slices = Slices()
+    found = await topics_by_bundle(broker.topics, broker.namespaces)
+    for (namespace, bundle), topics in sorted(found.items()):
+        sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
+        async for each in _stats_of(topics, slices):
+            sums.add(each)
+    return {name: each.of_bundle() for name, each in bundles.items()}
 
 
 async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
@@ -258,14 +270,7 @@ async def get_bookie_operations(request: Request) -> Response:
 async def get_load_report(request: Request) -> Response:
     """Pulsar's LocalBrokerData, of now."""
     broker = request.app.broker
-    bundles: dict[str, Sums] = {}
-    slices = Slices()
-    found = await topics_by_bundle(broker.topics, broker.namespaces)
-    for (namespace, bundle), topics in sorted(found.items()):
-        sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
-        async for each in _stats_of(topics, slices):
-            sums.add(each)
-    stats = {name: each.of_bundle() for name, each in bundles.items()}
+    stats = await stats_by_bundle(broker)
 
     def total(field: str) -> Any:
         return sum(each[field] for each in stats.values())
@@ -342,13 +347,9 @@ def _most(usage: Usage | None) -> float:
     """The part of what is used most."""
     if usage is None:
         return 0.0
-    cpu = _percent(usage.cpu_percent, usage.cpu_percent_max)
-    memory = _percent(usage.memory_mib, usage.memory_mib_max)
+    cpu = percent(usage.cpu_percent, usage.cpu_percent_max)
+    memory = percent(usage.memory_mib, usage.memory_mib_max)
     return min(max(cpu, memory) / 100, 1.0)  # what was measured may be of a little more time
-
-
-def _percent(used: float, limit: float) -> float:
-    return 100 * used / limit if limit else 0.0
 
 
 ANY: Json = {"type": "object", "additionalProperties": True}

@@ -79,7 +79,7 @@ class Handshake:
             self._check(connect)
         except PulsarError as error:
             log.warning("closed", peer=connection.peer, reason=error)
-            _refuse(connection, error.code, str(error))
+            self._refuse(connection, error.code, str(error))
             return
         authentication = self._broker.authentication
         if authentication is None:
@@ -119,6 +119,7 @@ class Handshake:
         session.line = self._broker.pace.line()  # which it shares with no stranger any more
         connection.establish()
         self._broker.client_memory.forget_stranger(connection)
+        self._broker.connects_succeeded += 1
         connection.send_frame(
             replies.connected(
                 self._broker.server_version,
@@ -142,7 +143,7 @@ class Handshake:
         try:
             memory.charge_stranger(connection, cost)
         except PulsarError as error:
-            _refuse(connection, error.code, str(error))
+            self._refuse(connection, error.code, str(error))
             return
         if session.stranger is not None:
             self._broker.half_open.look_at(session.stranger)
@@ -198,7 +199,7 @@ class Handshake:
                 self._broker.audit.refused(
                     principal, session.address, "CONNECT", None, DENIED, error
                 )
-                _refuse(connection, error.code, str(error))
+                self._refuse(connection, error.code, str(error))
                 return
         session.principal, session.login = principal, login
         self._establish(connection, connect)
@@ -252,7 +253,12 @@ class Handshake:
         else:
             log.failure("authentication failed", error, peer=peer)
         if not connection.closed:
-            _refuse(connection, code, told)
+            self._refuse(connection, code, told)
+
+    def _refuse(self, connection: Connection, code: int, reason: str) -> None:
+        self._broker.connects_failed += not connection.established
+        connection.send_frame(replies.error(replies.NO_REQUEST, code, reason))
+        connection.group.turn.run(connection.close)
 
     def handle_auth_response(self, connection: Connection, message: Any) -> Any:
         """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
@@ -308,8 +314,3 @@ def _credentials_of(connect: Any, verify_original: bool) -> Any:
 
 def _common_name(connection: Connection) -> str:
     return "" if connection.tls is None else common_name_of(connection.tls.certificate)
-
-
-def _refuse(connection: Connection, code: int, reason: str) -> None:
-    connection.send_frame(replies.error(replies.NO_REQUEST, code, reason))
-    connection.group.turn.run(connection.close)

@@ -19,7 +19,12 @@ from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.key_shared import KeySlots
-from pyxbroker.broker.statistics.stats import per_second, producer_rates, topic_rates
+from pyxbroker.broker.statistics.stats import (
+    DELAYED_ENTRY_BYTES,
+    per_second,
+    producer_rates,
+    topic_rates,
+)
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.broker.subscriptions.expiry import slowest_of
 from pyxbroker.broker.subscriptions.subscription import Subscription, SubscriptionType
@@ -228,7 +233,7 @@ async def rates_and_sizes(
     topic: Topic, subscriptions: dict[str, Json], slices: Slices, now: float
 ) -> Json:
     messages, size = received = await in_slices(topic.count_received(), slices)
-    rate, throughput, _, _ = topic_rates(topic, now, received)
+    rate, throughput, *_ = topic_rates(topic, now, received)
     outgoing = await _sums_of(subscriptions, OUTGOING, slices)
     return {
         "msgRateIn": rate,
@@ -461,9 +466,6 @@ def _acknowledged(
         **THROTTLED,
         **(subscription.throttled or {}),
     }
-
-
-DELAYED_ENTRY_BYTES = 20  # at most, of memory
 
 
 async def _behind(topic: Topic, subscription: Subscription, asked: Asked) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32
 CLIENTS_PER_STEP = 32
+DELAYED_ENTRY_BYTES = 20  # at most, of memory
 
 
 class ConsumerStats(NamedTuple):
@@ -62,7 +64,41 @@ class SubscriptionStats(NamedTuple):
     throughput_out: float
     msg_drop: int  # of a non-persistent topic: that no consumer could take
     stopped_by_damage: str | None  # why nothing more is read, where that is so
+    is_blocked: int  # 1: too many of its messages are unacknowledged
+    in_replay: int  # entries
+    delayed_index_bytes: int
+    rate_redelivered: float
+    rate_acked: float
+    rate_dropped: float
+    rate_expired: float
+    expired: int  # entries
+    last_expired_ms: int  # since the epoch, as the next four; 0: never
+    last_acked_ms: int
+    last_flow_ms: int
+    last_sent_ms: int
+    last_advanced_ms: int
+    backlog_age_s: int  # -1: no backlog, or not known yet
+    throttled: ThrottledStats | None  # where a rate held it back
+    ack_ranges: int  # of single entries, where asked for
     consumer_stats: tuple[ConsumerStats, ...]  # where asked for
+
+
+class ThrottledStats(NamedTuple):
+    """How often which limit of a dispatch rate held a subscription back."""
+
+    msg_subscription: int
+    msg_topic: int
+    msg_broker: int
+    bytes_subscription: int
+    bytes_topic: int
+    bytes_broker: int
+
+
+class EvictionStats(NamedTuple):
+    """How often a backlog quota evicted messages of one topic."""
+
+    size: int
+    time: int
 
 
 class CompactionStats(NamedTuple):
@@ -81,6 +117,7 @@ class TopicStats(NamedTuple):
 
     name: str
     namespace: str
+    is_system: bool  # one of the broker's own
     producers: int
     consumers: int
     subscription_count: int
@@ -99,12 +136,19 @@ class TopicStats(NamedTuple):
     publish_rate_limited: int  # times that a connection had to wait before it could publish more
     storage_write_rate: float  # entries
     storage_read_rate: float  # entries, from memory or from a disk
+    read_miss_rate: float  # of them, those from a disk
+    mean_size: float  # bytes of a message received
+    backlog_age_s: int  # of the oldest subscription; -1: no backlog, or not known yet
+    delayed_index_bytes: int
+    in_replay: int  # entries, of all subscriptions
+    rate_acked: float  # of all subscriptions
     backlog_size_limit: int  # bytes of the backlog quota, -1: none
     backlog_age_limit: int  # seconds of it, -1: none
     last_adds: tuple[int, ...]  # latencies and sizes, see add_stats.pyi
     subscriptions: tuple[SubscriptionStats, ...]
     producer_stats: tuple[ProducerStats, ...]  # where asked for
     compaction: CompactionStats | None  # where there was one
+    evictions: EvictionStats | None  # where there was one
 
 
 class Detail(NamedTuple):
@@ -112,21 +156,32 @@ class Detail(NamedTuple):
 
     producers: bool = False
     consumers: bool = False
+    cursors: bool = False
 
 
 NO_DETAIL = Detail()
 
 
-def read_stats(topics: Iterable[Topic], detail: Detail = NO_DETAIL) -> Iterator[TopicStats | None]:
-    """All topics, one after the other; None is a place to stop within one that takes long."""
+def read_stats(
+    topics: Iterable[Topic],
+    detail: Detail = NO_DETAIL,
+    undated: list[Subscription] | None = None,
+) -> Iterator[TopicStats | None]:
+    """All topics, one after the other; None is a place to stop within one that takes long.
+
+    undated: takes the subscriptions whose first message of the backlog would have to be read from
+    a disk for its publish time; see Topic.find_backlog_time.
+    """
     for topic in topics:
+        oldest_s = -1
         subscriptions: list[SubscriptionStats] = []
         slowest = 0
         for each in topic.all_subscriptions():
-            stats = yield from _subscription_stats(each, detail)
+            stats = yield from _subscription_stats(each, detail, undated)
             subscriptions.append(stats)
-            if stats.backlog > slowest and each.is_durable:
-                slowest = stats.backlog
+            if stats.backlog and each.is_durable:
+                slowest = max(stats.backlog, slowest)
+                oldest_s = max(stats.backlog_age_s, oldest_s)
             if len(subscriptions) % SUBSCRIPTIONS_PER_STEP == 0:
                 yield None
         now = time.monotonic()
@@ -137,7 +192,8 @@ def read_stats(topics: Iterable[Topic], detail: Detail = NO_DETAIL) -> Iterator[
             received = yield from topic.count_received()
         producers = (yield from _producers(topic, now)) if detail.producers else ()
         outgoing = (yield from _outgoing(subscriptions)) if subscriptions else NOTHING_GOES_OUT
-        yield _topic_stats(topic, now, received, tuple(subscriptions), outgoing, slowest, producers)
+        behind = slowest, oldest_s
+        yield _topic_stats(topic, now, received, tuple(subscriptions), outgoing, behind, producers)
 
 
 def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
@@ -152,21 +208,35 @@ def _topic_stats(
     received: tuple[int, int],
     subscriptions: tuple[SubscriptionStats, ...],
     outgoing: Outgoing,
-    slowest: int,
+    behind: tuple[int, int],
     producers: tuple[ProducerStats, ...],
 ) -> TopicStats:
+    """behind: entries and seconds that the slowest subscription is behind; -1 s: not known."""
     name = topic.name
     msg_in, bytes_in = received
-    rate_in, throughput_in, write_rate, read_rate = topic_rates(topic, now, received)
+    rate_in, throughput_in, write_rate, read_rate, miss_rate = topic_rates(topic, now, received)
     policies = topic.policies
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
+    slowest, oldest_s = behind
     entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
-    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed = outgoing
+    evictions = topic.evictions
+    (
+        consumers,
+        msg_out,
+        bytes_out,
+        rate_out,
+        throughput_out,
+        backlog,
+        delayed,
+        in_replay,
+        rate_acked,
+    ) = outgoing
     return TopicStats(
         str(name),
         str(name.namespace_name),
+        name.is_system,
         len(topic.producers),
         consumers,
         len(subscriptions),
@@ -185,12 +255,19 @@ def _topic_stats(
         topic.publish_rate_limited,
         write_rate,
         read_rate,
+        miss_rate,
+        throughput_in / rate_in if rate_in else 0.0,
+        oldest_s,
+        delayed * DELAYED_ENTRY_BYTES,
+        in_replay,
+        rate_acked,
         policies.backlog_size.limit,
         policies.backlog_age.limit,
         topic.last_adds(),
         subscriptions,
         producers,
         None if topic.compaction is None else _compaction(topic, topic.compaction),
+        None if evictions is None else EvictionStats(evictions["size"], evictions["time"]),
     )
 
 
@@ -206,15 +283,28 @@ def _compaction(topic: Topic, compaction: Compaction) -> CompactionStats:
     )
 
 
-Outgoing = tuple[int, int, int, float, float, int, int]
-NOTHING_GOES_OUT: Outgoing = (0, 0, 0, 0.0, 0.0, 0, 0)
+class Outgoing(NamedTuple):
+    """The sums that a topic has of its subscriptions."""
+
+    consumers: int = 0
+    msg_out: int = 0
+    bytes_out: int = 0
+    rate_out: float = 0.0
+    throughput_out: float = 0.0
+    backlog: int = 0
+    delayed: int = 0
+    in_replay: int = 0
+    rate_acked: float = 0.0
+
+
+NOTHING_GOES_OUT = Outgoing()
 
 
 def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
     """The sums that a topic has of its subscriptions."""
     if len(subscriptions) == 1:
         [only] = subscriptions
-        return (
+        return Outgoing(
             only.consumers,
             only.msg_out,
             only.bytes_out,
@@ -222,8 +312,11 @@ def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
             only.throughput_out,
             only.backlog,
             only.delayed,
+            only.in_replay,
+            only.rate_acked,
         )
-    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed = NOTHING_GOES_OUT
+    consumers = msg_out = bytes_out = backlog = delayed = in_replay = 0
+    rate_out = throughput_out = rate_acked = 0.0
     for number, each in enumerate(subscriptions, 1):
         consumers += each.consumers
         msg_out += each.msg_out
@@ -232,25 +325,37 @@ def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
         throughput_out += each.throughput_out
         backlog += each.backlog
         delayed += each.delayed
+        in_replay += each.in_replay
+        rate_acked += each.rate_acked
         if number % COUNTED_AT_ONCE == 0:
             yield
-    return consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed
+    sent = consumers, msg_out, bytes_out, rate_out, throughput_out
+    return Outgoing(*sent, backlog, delayed, in_replay, rate_acked)
 
 
-def _subscription_stats(subscription: Subscription, detail: Detail) -> Steps[SubscriptionStats]:
+def _subscription_stats(
+    subscription: Subscription, detail: Detail, undated: list[Subscription] | None
+) -> Steps[SubscriptionStats]:
     consumers = subscription.consumers[:]
     now = time.monotonic()
     msg_out, bytes_out = yield from subscription.count_sent()
-    unacked_messages = 0
+    unacked_messages = last_sent_ms = 0
+    rate_redelivered = rate_acked = 0.0
     consumer_stats: list[ConsumerStats] = []
     for number, each in enumerate(consumers, 1):
         unacked_messages += each.unacked_messages
+        last_sent_ms = max(last_sent_ms, each.last_sent_ms)
+        rates = each.rates()
+        rate_redelivered += rates.redelivered
+        rate_acked += rates.acked
         if detail.consumers:
             consumer_stats.append(_consumer_stats(each))
         if number % CLIENTS_PER_STEP == 0:
             yield
     rate_out, throughput_out = per_second(subscription, now, msg_out, bytes_out)
-    backlog, delayed = subscription.backlog, subscription.dispatcher.delayed_entries
+    dispatcher = subscription.dispatcher
+    backlog, delayed = subscription.backlog, dispatcher.delayed_entries
+    replay, throttled = dispatcher.replay, subscription.throttled
     return SubscriptionStats(
         subscription.name,
         len(consumers),
@@ -263,8 +368,45 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Steps[Sub
         rate_out,
         throughput_out,
         subscription.msg_drop,
-        subscription.dispatcher.stopped_by_damage,
+        dispatcher.stopped_by_damage,
+        int(dispatcher.limits.unacked.blocked),
+        0 if replay is None else len(replay.positions),
+        delayed * DELAYED_ENTRY_BYTES,
+        rate_redelivered,
+        rate_acked,
+        subscription.drop_rate(now) if subscription.msg_drop else 0.0,
+        subscription.expired_rate(now) if subscription.expired else 0.0,
+        subscription.expired,
+        int(subscription.last_expired_s * 1000),
+        int(subscription.last_acked_s * 1000),
+        int(subscription.last_flow_s * 1000),
+        last_sent_ms or subscription.past_sent_ms,
+        int(subscription.last_advanced_s * 1000),
+        _backlog_age_s(subscription, undated) if backlog else -1,
+        None if throttled is None else _throttled(throttled),
+        subscription.acks.count_ranges() if detail.cursors else 0,
         tuple(consumer_stats),
+    )
+
+
+def _backlog_age_s(subscription: Subscription, undated: list[Subscription] | None) -> int:
+    """The age of the first message of the backlog; -1 where it would have to be read."""
+    topic = subscription.topic
+    time_ms = topic.backlog_time_ms(subscription)
+    if time_ms is not None:
+        return max(int(topic.wall_clock() - time_ms / 1000), 0)
+    if undated is not None:
+        undated.append(subscription)
+    return -1
+
+
+def _throttled(events: Counter[str]) -> ThrottledStats:
+    return ThrottledStats(
+        *(
+            events[f"dispatchThrottled{what}EventsBy{limit}"]
+            for what in ("Msg", "Bytes")
+            for limit in ("SubscriptionLimit", "TopicLimit", "BrokerLimit")
+        )
     )
 
 
@@ -319,8 +461,9 @@ def note_rates(topic: Topic, now: float) -> Steps[None]:
 
 
 def topic_rates(topic: Topic, now: float, received: tuple[int, int]) -> tuple[float, ...]:
-    """Messages and bytes that came, entries that were written and that were read."""
-    return per_second(topic, now, *received, topic.entries_added, topic.entries_read)
+    """Messages and bytes that came, entries that were written, read, and read from a disk."""
+    written, read, missed = topic.entries_added, topic.entries_read, topic.entries_read_from_disk
+    return per_second(topic, now, *received, written, read, missed)
 
 
 def producer_rates(producer: Producer, now: float) -> tuple[float, ...]:

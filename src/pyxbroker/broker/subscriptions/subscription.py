@@ -145,7 +145,9 @@ class Subscription:
     drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
     was_used = False  # a consumer came since the topic was opened
     _end_told: object | None = None  # another one each time that consumers met the end
-    _past_sent_ms = 0  # when consumers that are gone were sent something last
+    past_sent_ms = 0  # when consumers that are gone were sent something last
+    backlog_time: tuple[Position, int] | None = None
+    """The first entry of the backlog that was looked into last, and its publish time in ms."""
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
@@ -387,7 +389,7 @@ class Subscription:
     def _count_past(self, consumer: Consumer) -> None:
         self._past_msg_out += consumer.msg_out
         self._past_bytes_out += consumer.bytes_out
-        self._past_sent_ms = max(self._past_sent_ms, consumer.last_sent_ms)
+        self.past_sent_ms = max(self.past_sent_ms, consumer.last_sent_ms)
 
     def send_away(self, consumer: Consumer) -> None:
         """Detaches one consumer; its client is told, and may come back."""
@@ -490,7 +492,7 @@ class Subscription:
             last_ms = max(last_ms, each.last_sent_ms)
             if number % COUNTED_AT_ONCE == 0:
                 yield
-        return last_ms or self._past_sent_ms
+        return last_ms or self.past_sent_ms
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool

@@ -32,6 +32,7 @@ from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
 from pyxbroker.broker.topics.system_messages import Waiting
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
+from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.errors import LedgerError
@@ -492,6 +493,10 @@ class PersistentTopic(Topic):
     def entries_read(self) -> int:
         return self.managed_ledger.entries_read
 
+    @property
+    def entries_read_from_disk(self) -> int:
+        return self.managed_ledger.entries_read_from_disk
+
     def last_adds(self) -> tuple[int, ...]:
         return self.managed_ledger.last_adds()
 
@@ -621,6 +626,35 @@ class PersistentTopic(Topic):
                 return None
             self._oldest = position, peeked.time
         return self._oldest[1]
+
+    def backlog_time_ms(self, subscription: Subscription) -> int | None:
+        position = self._backlog_begin(subscription)
+        known = subscription.backlog_time
+        if position is None:
+            return None
+        if known is not None and known[0] == position:
+            return known[1]
+        batch = self.managed_ledger.peek_cached(position)
+        peeked = None if batch is None else peek_entry(batch, 0)
+        if peeked is None:
+            return None
+        subscription.backlog_time = position, peeked.time
+        return peeked.time
+
+    async def find_backlog_time(self, subscription: Subscription) -> None:
+        """Reads the first entry of a backlog for its publish time, which backlog_time_ms returns
+        from then on. Raises LedgerError.
+        """
+        position = self._backlog_begin(subscription)
+        if position is not None:
+            peeked = await self._peeking("the oldest message").at(position)
+            if peeked is not None:
+                subscription.backlog_time = position, peeked.time
+
+    def _backlog_begin(self, subscription: Subscription) -> Position | None:
+        managed_ledger = self.managed_ledger
+        mark = subscription.acks.mark_delete
+        return managed_ledger.normalize(managed_ledger.next_position(mark))
 
     async def position_before_time(self, time_ms: int, after: Position | None = None) -> Position:
         """The last position whose entry was published before a time, by bisection; after: those up

@@ -6,6 +6,7 @@ BacklogQuotaManager.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,9 @@ async def _enforce(
     if quota.policy != CONSUMER_BACKLOG_EVICTION:
         _send_producers_away(topic, quota.policy)
     elif name not in topic.policies.refused:
+        if topic.evictions is None:
+            topic.evictions = Counter()
+        topic.evictions["size" if name == "backlog_size" else "time"] += 1
         await evict(topic)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -100,6 +101,7 @@ class Topic:
     deduplication: Deduplication | None = None  # while a policy asks for it
     entry_metadata: EntryMetadata | None = None  # where the broker puts some before entries
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
+    evictions: Counter[str] | None = None  # by kind of quota, once a backlog exceeded one
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
     _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # that go to many, bit by bit
@@ -543,6 +545,18 @@ class Topic:
     def entries_read(self) -> int:
         """Entries that were read of what is stored, from memory or from a disk, since then."""
         return 0
+
+    @property
+    def entries_read_from_disk(self) -> int:
+        """Of the entries read, those that were not in memory."""
+        return 0
+
+    def backlog_time_ms(self, subscription: Subscription) -> int | None:
+        """The publish time of the first entry of a backlog; None: it would have to be read."""
+        return None
+
+    async def find_backlog_time(self, subscription: Subscription) -> None:
+        """Reads that time."""
 
     def last_adds(self) -> tuple[int, ...]:
         """How long it took to store what the last period brought, and its sizes (add_stats.pyi)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
@@ -14,9 +15,10 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.add_stats import BOUNDS_US
 from pyxbroker.base.errors import (
     NamespaceNotFound,
     NotAllowed,
@@ -27,6 +29,7 @@ from pyxbroker.base.errors import (
     TopicBusy,
     TopicNotFound,
 )
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.base.slices import Slices
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from pyxbroker.schemas.registry import SchemaRegistry
+    from pyxbroker.schemas.schema_counts import NamespaceCounts
 
 log = get_logger("pyxbroker.topics")
 
@@ -74,6 +78,7 @@ DELETED_MAX = 1_000  # deleted topics whose names are kept in memory for the err
 UNUSED_MAX = 10_000  # non-persistent topics that nobody uses any more and that stay open
 CLOSING_MAX = 128  # topics at a time, when the broker stops: a turn closes no more
 UNLIMITED = nullcontext()
+REFUSED_LOADS = (TopicNotFound, NotAllowed)  # by a policy, or since there is nothing to open
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
 
@@ -119,6 +124,9 @@ class Topics:
         self._unused: OrderedDict[NonPersistentTopic, None] = OrderedDict()
         self._deleted_as_inactive: dict[TopicName, None] = {}
         self._closing = False
+        self.persistent_count = 0  # open topics that have a managed ledger
+        self.loads_us = Histogram(BOUNDS_US)  # how long topics took to be opened
+        self.loads_failed = 0
         self._limit_loading()
         self.partitioned = PartitionedTopics(config, store, self.cache, self)
         self._counts = TopicCounts(store)
@@ -137,6 +145,11 @@ class Topics:
         from pyxbroker.schemas.registry import SchemaRegistry
 
         return SchemaRegistry(self._store, self._ledgers, self.check_space)
+
+    @property
+    def schema_counts(self) -> Mapping[str, NamespaceCounts]:
+        """What was done to the schemas of each namespace."""
+        return self.schemas.counts.namespaces if "schemas" in self.__dict__ else {}
 
     def on_settings(self) -> None:
         """The settings have changed: what they say of all topics is in force now."""
@@ -181,8 +194,21 @@ class Topics:
     ) -> Future[Topic]:
         future = asyncio.ensure_future(paced(opening))
         self._opening[name] = (future, create)
-        future.add_done_callback(lambda _: self._opening.pop(name, None))
+        future.add_done_callback(partial(self._on_opened, name, time.perf_counter()))
         return future
+
+    def _on_opened(self, name: TopicName, began_s: float, opening: Future[Topic]) -> None:
+        self._opening.pop(name, None)
+        error = None if opening.cancelled() else opening.exception()
+        if error is None:
+            self.loads_us.add((time.perf_counter() - began_s) * 1e6)
+        elif not isinstance(error, REFUSED_LOADS):
+            self.loads_failed += 1
+
+    @property
+    def loads_pending(self) -> int:
+        """Topics that are being opened, or wait for that."""
+        return len(self._opening)
 
     def _check_settled(self, name: TopicName, create: bool) -> None:
         """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet.
@@ -302,6 +328,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
+        self.persistent_count += topic.name.is_persistent
         if self._deleted_as_inactive:
             for name in self._and_whole(topic.name):
                 self._deleted_as_inactive.pop(name, None)
@@ -318,6 +345,7 @@ class Topics:
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
             if topic.name.is_persistent:
+                self.persistent_count -= 1
                 self.sweep.on_closed(topic.name)
 
     async def _open_managed_ledger(

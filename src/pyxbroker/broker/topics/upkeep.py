@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from math import inf
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.subscriptions import expiry
@@ -25,6 +27,7 @@ log = get_logger("pyxbroker.topics")
 
 TOPIC_S = 5.0  # then the others are looked at meanwhile
 LEFT_MAX = 64  # topics that go on by themselves at a time
+QUOTA_CHECK_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0, inf)  # those of Pulsar
 
 Look = Callable[["PersistentTopic"], Awaitable[None]]
 
@@ -62,6 +65,7 @@ class Upkeep:
         self._has_other_rates = False  # since that began
         self._checking: asyncio.Task[None] | None = None  # of quotas: the last one that has begun
         self._next_checking: asyncio.Task[None] | None = None  # that begins when it is over
+        self.quota_checks_s = Histogram(QUOTA_CHECK_BOUNDS_S)
 
     async def expire_messages(self) -> None:
         """Called now and then: what is older than the TTL counts as acknowledged."""
@@ -117,7 +121,9 @@ class Upkeep:
         if last is not None:
             await asyncio.wait([last])
         self._checking, self._next_checking = self._next_checking, None
+        began_s = time.perf_counter()
         await self._look_at_open("a backlog quota was not looked at", quotas.check)
+        self.quota_checks_s.add(time.perf_counter() - began_s)
 
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""

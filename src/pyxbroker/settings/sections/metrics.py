@@ -15,6 +15,15 @@ class Metrics(Section, title="Metrics"):
     exposeProducerLevelMetricsInPrometheus: bool = setting(
         False, "Whether /metrics has series for each producer, where each topic has some."
     )
+    exposeManagedLedgerMetricsInPrometheus: bool = setting(
+        True, "Whether /metrics has series for the managed ledgers of each namespace."
+    )
+    exposeManagedCursorMetricsInPrometheus: bool = setting(
+        False, "Whether /metrics has series for each cursor, where each topic has some."
+    )
+    exposeBundlesMetricsInPrometheus: bool = setting(
+        False, "Whether /metrics has series for each bundle of a namespace."
+    )
     managedLedgerStatsPeriodSeconds: int = setting(
         60,
         "How long what is counted of storage latencies and entry sizes is counted: /metrics has"

@@ -1,0 +1,28 @@
+"""Counts of the requests to the web port, as /metrics shows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class WebCounts:
+    """Requests and answers since the start."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.active = self.active_max = 0  # requests that are being answered
+        self.seconds = self.seconds_max = 0.0  # until the answer was written
+        self.responses = Counter({f"{each}xx": 0 for each in range(1, 6)})  # by kind of status
+        self.response_bytes = 0
+
+    def begin(self) -> None:
+        """Counts a request whose answer begins to be made."""
+        self.requests += 1
+        self.active += 1
+        self.active_max = max(self.active, self.active_max)
+
+    def end(self, seconds: float) -> None:
+        """Counts how long a request took, whether or not its answer could be written."""
+        self.active -= 1
+        self.seconds += seconds
+        self.seconds_max = max(seconds, self.seconds_max)
