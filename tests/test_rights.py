@@ -46,7 +46,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.roles.start import authentication_of
+from pyxbroker.roles.early_parts import authentication_of
 from pyxbroker.settings.config import Config
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.request import Body
