@@ -235,7 +235,7 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await filled(rest, "t", 500, 400, 300, 200, 100)
         await subscription_of(topic, "o")
-        for nothing in (0, 2**31 - 1, 2**63 - 1):
+        for nothing in (0, 2**31 - 1):
             assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{nothing}") == DONE
         assert backlog(topic) == 5, "as in Pulsar, 0 is no age"
         assert await rest("POST", f"{P}/t/subscription/s/expireMessages/350") == DONE
@@ -256,9 +256,9 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
             assert "Expire message by position not issued on topic" in str(body)
         assert await to(4) == DONE
         assert backlog(topic) == 0
-        assert (await rest("POST", f"{P}/t/subscription/s/expireMessages", '{"ledgerId": 1}'))[
-            0
-        ] == 400
+        for body in ('{"ledgerId": "x"}', "[]", "null"):
+            status, _ = await rest("POST", f"{P}/t/subscription/s/expireMessages", body)
+            assert status == 400, body
 
     run(tmp_path, scenario)
 

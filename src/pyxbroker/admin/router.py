@@ -1,8 +1,8 @@
 """From a path to its endpoint.
 
 A segment of an endpoint's path is literal or a parameter: `{name}` is any text that is not empty,
-`{name:int}` a whole number, `{name:bool}` true or false. Where several fit, literal segments are
-tried first and text last.
+`{name:int}` a whole number of 32 bits, `{name:long}` one of 64. Where several fit, literal segments
+are tried first and text last.
 
 The endpoints below a prefix are loaded, and become a tree, when the first request for it comes; by
 a thread, since importing them takes tens of milliseconds. With them come those that are refused
@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pyxbroker.admin.coercion import parse_int
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Request, parse_bool, parse_int
+from pyxbroker.admin.request import Request
 from pyxbroker.base.off_loop import OffLoop
+from pyxbroker.policies.shapes import INT_MAX
 
 
 def _parse_text(text: str) -> str:
@@ -29,8 +31,8 @@ def _parse_text(text: str) -> str:
 
 # The types of parameters, in the order in which they are tried. Each raises ValueError.
 PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": parse_int,
-    "bool": parse_bool,
+    "int": partial(parse_int, maximum=INT_MAX),
+    "long": parse_int,
     "text": _parse_text,
 }
 

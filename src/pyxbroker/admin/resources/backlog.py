@@ -18,14 +18,14 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
-    NO_POSITION,
+    NO_PLACE,
     check_changeable,
     check_stored,
     missing,
     moved_subscription_of,
     names_of,
-    number_of,
     opened,
+    place_of,
     stored_topic,
     with_each,
 )
@@ -231,7 +231,11 @@ async def expire_to(request: Request) -> Response:
     that it is excluded.
     """
     name = topic_of(request)
-    position = _position(await read_json(request))
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(400, NO_PLACE)
+    place = place_of(body)
+    position = (place.ledger_id, place.entry_id - place.is_excluded)
     await check_changeable(request, name, EXPIRING)
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
@@ -253,14 +257,6 @@ def _not_negative(request: Request, parameter: str) -> int:
     if number < 0:
         raise HttpError(412, f"{parameter} must not be negative.")
     return number
-
-
-def _position(body: object) -> tuple[int, int]:
-    """The last position that is acknowledged, of Pulsar's ResetCursorData."""
-    if not isinstance(body, dict):
-        raise HttpError(400, NO_POSITION)
-    ledger_id, entry_id = number_of(body, "ledgerId"), number_of(body, "entryId")
-    return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
 
 
 POSITION_BYTES_MAX = 16 << 10  # many times what a message id takes
