@@ -58,6 +58,13 @@ NOT_ISSUED = (
     "Expire message by position not issued on topic {} for subscription {} due to ongoing message"
     " expiration not finished or invalid message position provided."
 )
+# Two blanks and all: clients know the sentence.
+NOTHING_TO_EXPIRE = (
+    "Expire message by timestamp not issued on topic {} for subscription {} due to ongoing message"
+    " expiration not finished or subscription almost catch  up. If it's performed on a partitioned"
+    " topic operation might succeeded on other partitions, please check stats of individual"
+    " partition."
+)
 
 # --- topics -----------------------------------------------------------------------------------
 
@@ -214,15 +221,22 @@ async def _expire(
     await check_namespace(request, name.namespace)
     await check_stored(request, name, what)
 
+    refusals: list[HttpError] = []
+
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
         subscriptions = await of(topic)
-        if seconds > 0:
-            await expiry.expire(topic, seconds, subscriptions)
+        idle = await expiry.without_backlog(topic, subscriptions)
+        await expiry.expire(topic, seconds, subscriptions)
         await persist(subscriptions)
+        if idle is not None:
+            refusals.append(HttpError(409, NOTHING_TO_EXPIRE.format(topic.name, idle.name)))
 
     check_not_system(name, EXPIRING)
     await with_each(request, name, work)
+    # The other subscriptions and partitions have expired all the same, as in Pulsar.
+    if refusals:
+        raise refusals[0]
     return Response.empty()
 
 
