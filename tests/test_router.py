@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyxbroker.admin.answering import is_change
 from pyxbroker.admin.endpoints import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Body, Request
@@ -119,8 +120,20 @@ def test_what_is_not_there_and_what_is_not_allowed() -> None:
         assert refused(routes, "GET", path).status == (405 if path == "/a/b/1/" else 404), path
     error = refused(routes, "DELETE", "/a/b")
     # What both of the routes that fit take.
-    assert (error.status, error.headers) == (405, [("Allow", "GET, HEAD, POST, PUT")])
-    assert refused(routes, "GET", "/a/x").headers == [("Allow", "POST")]
+    assert (error.status, error.headers) == (405, [("Allow", "GET, HEAD, OPTIONS, POST, PUT")])
+    assert refused(routes, "GET", "/a/x").headers == [("Allow", "OPTIONS, POST")]
+
+
+def test_options_has_the_methods_of_a_path_and_changes_nothing() -> None:
+    routes = router(["GET /a/b", "PUT /a/b", "POST /a/{name}"])
+    asked = request("OPTIONS", "/a/b")
+    row = asyncio.run(routes.find(asked))
+    assert asked.endpoint is row
+    assert not is_change(row)
+    answer = asyncio.run(row.handler(asked))
+    assert (answer.status, answer.body) == (200, b"GET, HEAD, OPTIONS, POST, PUT")
+    assert dict(answer.headers)["Allow"] == "GET, HEAD, OPTIONS, POST, PUT"
+    assert refused(routes, "OPTIONS", "/a").status == 404
 
 
 def test_the_longest_prefix_counts_and_is_loaded_when_it_is_asked_for() -> None:

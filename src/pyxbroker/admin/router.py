@@ -19,6 +19,8 @@ from pyxbroker.admin.coercion import parse_int
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import TEXT, Response
+from pyxbroker.auth.authorization import OPEN
 from pyxbroker.base.off_loop import OffLoop
 from pyxbroker.policies.shapes import INT_MAX
 
@@ -36,6 +38,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "text": _parse_text,
 }
 
+OPTIONS = "OPTIONS"
 DOMAINS = ("persistent", "non-persistent")
 
 
@@ -113,8 +116,8 @@ class Router:
     async def find(self, request: Request) -> Endpoint:
         """The endpoint of a request, which gets it and its parameters.
 
-        HEAD is answered as GET. Raises HttpError: 404 when nothing is there, 405 with Allow when
-        there is, but not for this method.
+        HEAD is answered as GET, OPTIONS with the methods that a path takes. Raises HttpError: 404
+        when nothing is there, 405 with Allow when there is, but not for this method.
         """
         segments = request.segments()
         allowed: set[str] = set()
@@ -133,9 +136,12 @@ class Router:
         if "GET" in allowed:
             allowed.add("HEAD")
         methods = ", ".join(sorted(allowed))
-        raise HttpError(
-            405, f"{request.path} takes {methods}, not {request.method}.", [("Allow", methods)]
-        )
+        headers = [("Allow", ", ".join(sorted({*allowed, OPTIONS})))]
+        if request.method == OPTIONS:
+            handler = partial(_tell_methods, headers)
+            request.endpoint = Endpoint(OPTIONS, request.path, handler, OPEN, "The methods.")
+            return request.endpoint
+        raise HttpError(405, f"{request.path} takes {methods}, not {request.method}.", headers)
 
     def _prefix(self, segments: list[str]) -> tuple[str, ...] | None:
         """The longest prefix of a path that has endpoints."""
@@ -155,6 +161,10 @@ class Router:
             if _is_below(endpoint, prefix):
                 tree.add(endpoint, unless_there=True)
         return tree
+
+
+async def _tell_methods(headers: list[tuple[str, str]], request: Request) -> Response:
+    return Response(headers[0][1].encode(), TEXT, headers=headers)
 
 
 def _is_below(endpoint: Endpoint, prefix: tuple[str, ...]) -> bool:
