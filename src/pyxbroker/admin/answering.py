@@ -12,7 +12,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.response import Response
-from pyxbroker.web.router import Router
+from pyxbroker.web.router import OPTIONS, Router
 
 log = get_logger(__name__)
 
@@ -101,7 +101,7 @@ def is_change(endpoint: Endpoint) -> bool:
     """Whether it is administration: not what is only read, but for the few that say themselves that
     they have made something, and not what is published.
     """
-    return endpoint.method != "GET" and not endpoint.path.startswith(PUBLISHING)
+    return endpoint.method not in ("GET", OPTIONS) and not endpoint.path.startswith(PUBLISHING)
 
 
 def operation_of(endpoint: Endpoint) -> str:
