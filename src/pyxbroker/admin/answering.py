@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pyxbroker.admin import not_built
 from pyxbroker.admin.endpoints import RESOURCES, load
+from pyxbroker.admin.owners import check_owner
 from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.admin.request import Request
-from pyxbroker.auth.authorization import authorize
+from pyxbroker.auth.authorization import Resource, authorize
 from pyxbroker.base.errors import AuthorizationError, with_reference
 from pyxbroker.base.log import get_logger
 from pyxbroker.web.endpoint import Endpoint
@@ -36,7 +37,8 @@ async def answer(request: Request) -> Response:
             if refused is not None:
                 return refused
         endpoint = await _router.find(request)
-        await _authorize(request, endpoint)
+        resource = await _authorize(request, endpoint)
+        await check_owner(request, endpoint, resource)
         if not request.body.complete:
             # Its sender says when that is there, and may have lost the right by then.
             request.authorize_again = _authorize_again
@@ -58,9 +60,9 @@ async def answer(request: Request) -> Response:
     return response
 
 
-async def _authorize(request: Request, endpoint: Endpoint) -> None:
-    """Raises AuthorizationError, what is wrong with the name that the right is about, and what the
-    endpoint checks first.
+async def _authorize(request: Request, endpoint: Endpoint) -> Resource:
+    """Returns what the right is about. Raises AuthorizationError, what is wrong with the name of
+    that, and what the endpoint checks first.
     """
     broker = request.app.broker
     resource = endpoint.resource(request)
@@ -81,6 +83,7 @@ async def _authorize(request: Request, endpoint: Endpoint) -> None:
             error,
         )
         raise
+    return resource
 
 
 async def _authorize_again(request: Request) -> None:

@@ -118,7 +118,7 @@ class ProcessMetrics:
             "lookups_pending": broker.lookups_pending,
             "lookups_answered": sum(broker.lookups_us.counts),
             "lookups_failed": broker.lookups_failed,
-            "lookups_redirected": 0,
+            "lookups_redirected": broker.lookups_redirected,
             "managed_ledgers": topics.persistent_count,
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,

@@ -112,6 +112,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._common_name = common_name_of(transport.get_extra_info("peercert"))
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._is_open = True
         self._parser = RequestParser()
         self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
@@ -312,6 +313,7 @@ class HttpConnection(asyncio.Protocol):
             keep_alive=head.keep_alive,
             common_name=self._common_name,
             address=self.address,
+            is_tls=self._is_tls,
             login=self._login,
         )
         self._receiving = request

@@ -33,7 +33,8 @@ class Request(Generic[App]):
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
     those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate, `address` that of the client. `login()` is held
+    `common_name` that of the client's certificate, `address` that of the client; one that comes by
+    HTTPS `is_tls`. `login()` is held
     while it is looked at who that is. `authorize_again` is there where the right was looked at
     before the body had come. A GET that has made something, as a few do, says so in `has_created`.
     While it `is_for_client_only` nothing is changed, and the work ends when its client `is_gone`;
@@ -53,6 +54,7 @@ class Request(Generic[App]):
         "headers",
         "is_for_client_only",
         "is_gone",
+        "is_tls",
         "keep_alive",
         "login",
         "method",
@@ -80,6 +82,7 @@ class Request(Generic[App]):
         principal: Principal = ANONYMOUS,
         common_name: str = "",
         address: str = "",
+        is_tls: bool = False,
         login: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.method = method
@@ -92,6 +95,7 @@ class Request(Generic[App]):
         self.principal = principal
         self.common_name = common_name
         self.address = address
+        self.is_tls = is_tls
         self.login = login
         self.authorize_again: Callable[[Request[App]], Awaitable[None]] | None = None
         self.parameters: dict[str, Any] = {}

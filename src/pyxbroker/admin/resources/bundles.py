@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
+from pyxbroker.admin.owners import check_bundle
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -124,6 +125,7 @@ async def split(request: Request) -> Response:
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
+        await check_bundle(request, bundle)
     elif text == HOT:
         # What Pulsar takes for it is what its load manager says.
         raise HttpError(404, "Bundle range HOT not found")
