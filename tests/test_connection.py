@@ -90,7 +90,9 @@ def unwatched() -> Connections:
     return Connections(UnwatchingLoop(), Notes(), **limits)
 
 
-@pytest.mark.parametrize(("spared", "what"), [(0, "clients"), (1, "strangers")])
+@pytest.mark.parametrize(
+    ("spared", "what"), [(0, "the sockets of clients"), (1, "unauthenticated connections")]
+)
 def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None:
     """Else nobody would ever be served."""
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -104,7 +106,7 @@ def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None
         for _ in range(spared):
             os.close(taken.pop())
         first = os.fstat(0)
-        with pytest.raises(OSError, match=f"the sockets of {what} cannot be watched"):
+        with pytest.raises(OSError, match=f"cannot create an epoll for {what}"):
             unwatched()
         gc.collect()
         assert os.path.samestat(os.fstat(0), first), "it has closed what it has not opened"
@@ -119,7 +121,7 @@ def test_strangers_that_cannot_be_watched_any_more_are_said() -> None:
     kept = os.dup(group.strangers_fd)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), group.strangers_fd)
-        with pytest.raises(OSError, match="the sockets of strangers cannot be watched"):
+        with pytest.raises(OSError, match="cannot poll the sockets of unauthenticated"):
             group.on_ready()
     os.dup2(kept, group.strangers_fd)
     group.on_ready()

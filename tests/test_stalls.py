@@ -231,7 +231,7 @@ def test_an_idle_loop_does_not_wake_the_thread(caplog: pytest.LogCaptureFixture)
 
 def test_a_loop_of_another_kind_is_refused_with_a_reason() -> None:
     async def watched() -> None:
-        with pytest.raises(RuntimeError, match="not uvloop's"):
+        with pytest.raises(RuntimeError, match="not a uvloop.Loop"):
             TurnWatch(asyncio.get_running_loop(), LIMIT_S)
 
     asyncio.run(watched())

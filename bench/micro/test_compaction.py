@@ -14,7 +14,7 @@ BODY = bytes(1024)
 
 
 def batch_of_100() -> EntryBatch:
-    """One entry with messages of 1 KiB and as many keys."""
+    """Return an entry with messages of 1 KiB, each with a key of its own."""
     plain = b""
     for number in range(MESSAGES):
         head = wire.encode({2: f"key-{number}", 3: len(BODY)})

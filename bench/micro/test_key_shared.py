@@ -1,4 +1,4 @@
-"""keys.pyx: hashes of keys, and entries dealt to the owners of theirs."""
+"""keys.pyx: key hashes, and dispatch to the owners of keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_murmur3_of_16_bytes(benchmark: Any) -> None:
 
 @pytest.fixture
 def batch(storage: _native.Storage) -> EntryBatch:
-    """Entries of 1 KiB, each with a key of its own."""
+    """Return entries of 1 KiB, each with a key of its own."""
     writer = StorageWriter(storage)
     for number in range(ENTRIES):
         metadata = pb.MessageMetadata(
@@ -44,7 +44,7 @@ def batch(storage: _native.Storage) -> EntryBatch:
 
 
 class Consumers:
-    """Sixteen, on one connection; each owns a sixteenth of the hashes."""
+    """Sixteen consumers on one connection; each owns a sixteenth of the hashes."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -60,7 +60,7 @@ class Consumers:
         self.keys.set_owners(ends, array("i", slots))
 
     def settle(self) -> None:
-        """The client reads, and acknowledges everything."""
+        """Read everything as the client, and acknowledge it."""
         self.line.loop.run_soon()
         self.line.read_answers()
         for consumer in self.slots[1:]:

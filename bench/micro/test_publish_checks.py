@@ -1,4 +1,4 @@
-"""publish_checks.pyx: a look at the metadata of each SEND of a run."""
+"""publish_checks.pyx: checking the metadata of each SEND of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENTRIES = 100
 
 
 class Keeping(ProducerState):
-    """Keeps a copy of the run that it gets."""
+    """A producer that stores a copy of its last run."""
 
     kept: EntryRun
 

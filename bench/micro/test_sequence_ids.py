@@ -1,4 +1,4 @@
-"""sequence_ids.pyx: what deduplication costs a run, and what it reads when a topic is opened."""
+"""sequence_ids.pyx: cost of deduplication per run, and of its recovery when a topic is opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENTRIES = 100
 
 
 class Keeping(ProducerState):
-    """Keeps a copy of the run that it gets."""
+    """A producer that stores a copy of its last run."""
 
     kept: EntryRun
 

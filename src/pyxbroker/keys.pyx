@@ -1,4 +1,4 @@
-"""Key_Shared: hashes of keys, and which message of which key may go to whom; see keys.pxd."""
+"""Key_Shared: key hashes, and which consumer may receive which entries; see keys.pxd."""
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
@@ -11,10 +11,11 @@ cdef enum:
     PAGES = KEY_HASHES // STATES_PER_PAGE
     PAGES_PER_GROUP = 32
     GROUPS = PAGES // PAGES_PER_GROUP
-    KEY_BYTES = 1024                # a decoded key up to this size needs no memory of its own
-    POST_EVERY = 64                 # entries of a hash have a post among them, on average
-    NEAR_STEPS = 8                  # to what comes back beside the one before it
-    PRODUCER_NAME_BYTES = 512       # what of a producer's name counts for messages without a key
+    KEY_BYTES = 1024                # decoded keys up to this size use the stack
+    POST_EVERY = 64                 # average number of entries per post
+    NEAR_STEPS = 8                  # steps of a search before it uses the posts
+    # bytes of a producer name that are hashed for messages without a key
+    PRODUCER_NAME_BYTES = 512
 
 
 cdef inline uint32_t _rotate(uint32_t value, int bits) noexcept nogil:
@@ -85,7 +86,7 @@ cdef uint32_t _hash_of_base64(const uint8_t *data, uint32_t size) noexcept nogil
         decoded = <uint8_t *>malloc(size)
     if decoded != NULL:
         n = decode_base64(data, size, decoded)
-    # Pulsar's name for the key of an entry whose key cannot be read.
+    # Pulsar's constant for an entry whose key cannot be decoded.
     hash = murmur3(decoded, <uint32_t>n) if n >= 0 else murmur3(b"NONE_KEY", 8)
     if decoded != small:
         free(decoded)
@@ -129,11 +130,12 @@ cdef inline bint _is_past(int64_t ledger_id, int64_t entry_id, int64_t other_led
 
 
 cdef class KeyShared:
-    """Which entries of which key may go to whom; see keys.pxd."""
+    """Which consumer may receive which entries of which key; see keys.pxd."""
 
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
-            raise ValueError("%d is no number of hashes" % hashes)
+            raise ValueError("the number of hashes is %d or %d, not %d"
+                             % (KEY_HASHES - 1, KEY_HASHES, hashes))
         self.chance = <uint32_t>turn_now_ns() | 1
         self.ordered = ordered
         self.hashes = hashes
@@ -151,7 +153,7 @@ cdef class KeyShared:
     cdef int _free(self) noexcept:
         cdef int i, j
         if self.groups == NULL:
-            return 0  # there was no memory for it
+            return 0  # the allocation in __cinit__ failed
         for i in range(GROUPS):
             if self.groups[i] == NULL:
                 continue
@@ -168,7 +170,7 @@ cdef class KeyShared:
         return 0
 
     def clear(self):
-        """Forgets everything but the owners of hashes."""
+        """Clear everything except the owners of hashes."""
         self._free()
         self.slots = 0
         self.entries_size = self.entries_used = self.free_entry = 0
@@ -179,14 +181,15 @@ cdef class KeyShared:
 
     def set_owners(self, const uint16_t[::1] last_hashes not None,
                    const int32_t[::1] slots not None):
-        """Who owns which hashes: the last one of each range, ascending, and its slot; 0 is nobody.
+        """Set the owners of hashes: the last hash of each range ("H"), ascending, and the slot
+        ("i") of its owner; 0 is none.
         """
         cdef int32_t count = <int32_t>last_hashes.shape[0]
         cdef int32_t i
         cdef uint16_t *ends
         cdef int32_t *owners
         if slots.shape[0] != count:
-            raise ValueError("%d ranges have %d owners" % (count, slots.shape[0]))
+            raise ValueError("%d ranges need as many owners, not %d" % (count, slots.shape[0]))
         ends = <uint16_t *>malloc(max(count, 1) * sizeof(uint16_t))
         owners = <int32_t *>malloc(max(count, 1) * sizeof(int32_t))
         if ends == NULL or owners == NULL:
@@ -204,7 +207,7 @@ cdef class KeyShared:
         self._queue_again()
 
     def _queue_again(self):
-        """Every hash that can be served is queued for its present owner."""
+        """Rebuild the ready queues for the present owners."""
         cdef int32_t page, i
         cdef KeyState *states
         cdef KeyState *state
@@ -231,8 +234,8 @@ cdef class KeyShared:
                         break
 
     def draining(self):
-        """Hashes whose holder is not their owner: the holder's slot, the hash, how many entries it
-        has that are not settled, and how many wait until they are.
+        """Return the hashes whose holder is not their owner: (slot of the holder, hash, number of
+        its unsettled entries, number of waiting entries).
         """
         cdef int32_t page, i
         cdef uint32_t at
@@ -256,7 +259,7 @@ cdef class KeyShared:
         return found
 
     def forget_drained(self, int32_t slot):
-        """Another consumer has the slot."""
+        """Reset the drained count of a slot that is assigned to another consumer."""
         self.drained.pop(slot, None)
 
     cdef int32_t owner(self, int32_t hash) noexcept:
@@ -356,7 +359,7 @@ cdef class KeyShared:
             self._check_unused(hash, state)
         return 0
 
-    # --- entries that wait --------------------------------------------------------------------
+    # --- waiting entries ----------------------------------------------------------------------
 
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0:
         cdef uint32_t at = self.free_entry
@@ -386,7 +389,7 @@ cdef class KeyShared:
         return _compare(&self.entries[at], entry) < 0
 
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
-        """The last post before an entry; 0: none is."""
+        """Return the last post before an entry; 0 if there is none."""
         cdef uint32_t post = 0
         cdef uint32_t following = state.first_post
         while following and self._is_before(following, entry):
@@ -395,7 +398,7 @@ cdef class KeyShared:
         return post
 
     cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
-        """One that was put into the list, perhaps as its last one, may become a post."""
+        """Make an inserted entry a post at random; is_last: it is the last entry of its list."""
         cdef Waiting *entry = &self.entries[at]
         cdef uint32_t before = state.last_post
         self.chance ^= self.chance << 13
@@ -421,7 +424,7 @@ cdef class KeyShared:
         if (state != NULL and state.first
                 and _is_past(self.entries[state.last].ledger_id,
                              self.entries[state.last].entry_id, ledger_id, entry_id)):
-            # What is found by its place has one.
+            # Out of order: insert it at its position.
             return self.wait_again(hash, ledger_id, entry_id)
         at = self._new_entry(ledger_id, entry_id)
         state = self._use(hash)
@@ -443,7 +446,7 @@ cdef class KeyShared:
         cdef uint32_t after = state.first
         cdef uint32_t post
         cdef int steps = 0
-        # Those that come back mostly do so in runs, up or down; so the search is short.
+        # Entries are mostly requeued in ascending or descending runs, so the search is short.
         if state.returned and self._is_before(state.returned, new):
             before = state.returned
             after = self.entries[before].next
@@ -492,14 +495,14 @@ cdef class KeyShared:
         return 0
 
     def drop(self, int64_t ledger_id, int64_t first, int64_t last):
-        """Entries first..last of a ledger, which turned out to be gone, wait no longer.
+        """Remove waiting entries first..last of a ledger that were deleted; return their number.
 
-        Looks through everything that waits; returns how many of them did.
+        Scans all waiting entries.
         """
         return self._drop(ledger_id, first, ledger_id, last)
 
     def drop_up_to(self, int64_t ledger_id, int64_t entry_id):
-        """The same for everything up to a position."""
+        """Remove all waiting entries up to a position; return their number."""
         return self._drop(-1, 0, ledger_id, entry_id)
 
     cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
@@ -598,7 +601,7 @@ cdef class KeyShared:
         return hash
 
     def has_ready(self, int32_t slot):
-        """Whether something waits that may be sent to a consumer now."""
+        """Return True if an entry waits that may be sent to a consumer now."""
         cdef KeyState *state
         cdef int32_t hash
         while slot < self.slots and self.queues[slot].count:
@@ -612,10 +615,10 @@ cdef class KeyShared:
         return False
 
     def plan(self, int32_t slot, int64_t count_max, int64_t gap_max):
-        """What to read for a consumer: [(ledger_id, first, last)], ascending.
+        """Return the entries to read for a consumer: [(ledger_id, first, last)], ascending.
 
-        They hold up to count_max entries that may be sent to it, and between those at most gap_max
-        others in a row. Hashes take turns: what is planned last is planned first the next time.
+        The ranges contain up to count_max entries that may be sent to it, and gaps of at most
+        gap_max other entries. Hashes are served round-robin over successive calls.
         """
         cdef uint32_t turns = self.queues[slot].count if slot < self.slots else 0
         cdef int64_t n = 0
@@ -625,7 +628,7 @@ cdef class KeyShared:
         cdef Waiting *planned
         if turns == 0 or count_max <= 0:
             return []
-        # No more than there are; with none, the hashes that had some leave the queue.
+        # With no waiting entry, one iteration still removes unused hashes from the queue.
         count_max = min(count_max, max(<int64_t>self.waiting, <int64_t>1))
         planned = <Waiting *>malloc(<size_t>count_max * sizeof(Waiting))
         if planned == NULL:
@@ -650,41 +653,41 @@ cdef class KeyShared:
         finally:
             free(planned)
 
-    # What Python sees: tests hold these against an obvious model, and consumers leave with them.
+    # Most methods below are for tests; pending consumers use put_back.
 
     def owner_of(self, int32_t hash):
-        """The slot that owns a hash, 0: nobody."""
+        """Return the slot that owns a hash; 0: none."""
         return self.owner(hash)
 
     def may_be_sent(self, int32_t hash, int32_t slot):
-        """Whether a new entry of a hash may go to its owner now."""
+        """Return True if a new entry of a hash may be sent to its owner now."""
         return self.may_send(hash, slot)
 
     def sent(self, int32_t hash, int32_t slot):
-        """An entry was sent to a consumer."""
+        """Record that an entry was sent to a consumer."""
         self.hold(hash, slot)
 
     def settled(self, int32_t hash, int32_t slot):
-        """An entry is acknowledged, or taken back from a consumer."""
+        """Record that an entry was acknowledged or revoked."""
         self.release(hash, slot)
 
     def put(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """A new entry waits behind those of its hash."""
+        """Queue a new entry after the waiting entries of its hash."""
         self.wait(hash, ledger_id, entry_id)
 
     def put_back(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """An entry that was sent waits again, among those of its hash."""
+        """Queue an entry that was sent, in order among the waiting entries of its hash."""
         self.wait_again(hash, ledger_id, entry_id)
 
     def take(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """Removes an entry when it is the first that waits of its hash; True when it was."""
+        """Remove an entry if it is the first waiting one of its hash; return True if it was."""
         if not self.is_first(hash, ledger_id, entry_id):
             return False
         self.drop_first(hash)
         return True
 
     def holder_of(self, int32_t hash):
-        """(slot, entries) of who has entries of a hash that are not settled."""
+        """Return (slot, number of unsettled entries) of the holder of a hash."""
         cdef KeyState *state = self._find(hash)
         if state == NULL:
             return 0, 0
@@ -692,7 +695,7 @@ cdef class KeyShared:
 
     @property
     def states_in_use(self):
-        """Hashes that anything is known of."""
+        """Number of hashes with any state."""
         cdef int i, j
         cdef int64_t n = 0
         for i in range(GROUPS):
@@ -703,7 +706,7 @@ cdef class KeyShared:
 
     @property
     def bytes_held(self):
-        """What it takes to know of those hashes, without what waits."""
+        """Memory of the hash states in bytes, without waiting entries."""
         cdef int i, j
         cdef int64_t size = GROUPS * sizeof(void *)
         for i in range(GROUPS):
@@ -729,13 +732,13 @@ cdef list _stretches(const Waiting *planned, int64_t count, int64_t gap_max):
 
 
 def murmur3_of(const uint8_t[::1] data not None):
-    """Murmur3 of bytes, 32 bits, seed 0, without the sign bit."""
+    """Return the Murmur3 hash of bytes, 32 bits, seed 0, without the sign bit."""
     return murmur3(&data[0] if data.shape[0] else <const uint8_t *>b"", <uint32_t>data.shape[0])
 
 
 def key_hash_of(producer_name, uint64_t sequence_id, ordering_key=None, partition_key=None,
                 bint is_base64=False, uint32_t hashes=KEY_HASHES):
-    """The hash of an entry's key from the bytes of its metadata's fields; None: not there."""
+    """Return the key hash of an entry from the fields of its metadata; None for missing fields."""
     cdef MetadataPeek peek
     cdef bytes name = producer_name
     cdef bytes ordering = ordering_key
