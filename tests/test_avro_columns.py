@@ -64,7 +64,7 @@ def rows(
     """The rows of payloads with a schema version."""
     programs = Programs(newest, lambda asked: versions[asked.decode()])
     columns = programs.columns(-1)
-    columns.want(Position(3, -1), Position(4, -1))
+    columns.set_range(Position(3, -1), Position(4, -1))
     for number, each in enumerate(payloads):
         fields = {"schema_version": version} if version else {}
         columns.take_entry(3, number, section(each or b"", null_value=each is None, **fields))

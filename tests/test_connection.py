@@ -37,7 +37,7 @@ from served import (
     turns,
 )
 
-UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
+UNFINISHED_MAX = 128  # UNAUTHENTICATED_SLABS_MAX
 SLAB_BYTES, SLABS_KEPT_MAX = 512 * 1024, 16
 ACKS_MAX = 1000
 
@@ -118,12 +118,12 @@ def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None
 
 def test_strangers_that_cannot_be_watched_any_more_are_said() -> None:
     group = unwatched()
-    kept = os.dup(group.strangers_fd)
+    kept = os.dup(group.unauthenticated_fd)
     with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), group.strangers_fd)
+        os.dup2(nothing.fileno(), group.unauthenticated_fd)
         with pytest.raises(OSError, match="cannot poll the sockets of unauthenticated"):
             group.on_ready()
-    os.dup2(kept, group.strangers_fd)
+    os.dup2(kept, group.unauthenticated_fd)
     group.on_ready()
     os.close(kept)
 
@@ -419,7 +419,7 @@ def test_who_cannot_be_watched_any_more_ends_and_nothing_is_left_of_it() -> None
         far.send(struct.pack(">II", 100_000, 99_996) + bytes(19_996))
         await turns()
         assert list(side.group.unfinished) == [stranger]
-        with nothing_can_be_watched_by(side.group.strangers_fd):
+        with nothing_can_be_watched_by(side.group.unauthenticated_fd):
             stranger.send_frame(
                 bytes(10 << 20)
             )  # more than a socket takes: it has to be waited for

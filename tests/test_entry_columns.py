@@ -25,8 +25,8 @@ from pyxbroker.entry_columns import (
     CHUNK,
     DONE,
     FULL,
-    LOOK,
     MORE,
+    NEW_LEDGER,
     NONE,
     NUMBER,
     OTHER,
@@ -49,7 +49,7 @@ def columns_of(
     begin: Position = NEAR, end: Position = FAR, partition: int = -1, **bounds: int
 ) -> EntryColumns:
     columns = EntryColumns(BYTES, (VARIABLE,), compression, partition, **bounds)
-    columns.want(begin, end)
+    columns.set_range(begin, end)
     return columns
 
 
@@ -188,22 +188,23 @@ def test_what_is_before_and_behind_a_range_is_left_out() -> None:
     assert columns.position == (3, 1, -1)
     assert columns.take_entry(3, 3, section(b"d")) == DONE
     assert columns.finish().rows == 0
-    assert columns.spend() == 3 and columns.spend() == 0
+    assert columns.take_permits() == 3 and columns.take_permits() == 0
 
 
 def test_the_first_entry_of_each_later_ledger_is_looked_at_before() -> None:
     columns = columns_of(Position(3, 5), Position(9, 0))
-    assert columns.take_entry(7, 0, section(b"a")) == LOOK
-    assert columns.take_entry(7, 0, section(b"a")) == LOOK
+    assert columns.take_entry(7, 0, section(b"a")) == NEW_LEDGER
+    assert columns.take_entry(7, 0, section(b"a")) == NEW_LEDGER
     assert (columns.ledger_id, columns.entry_id) == (7, 0)
-    columns.pass_look()
+    columns.accept_ledger()
     assert columns.take_entry(7, 0, section(b"a")) == MORE
     assert columns.take_entry(7, 1, section(b"a")) == MORE
-    assert columns.take_entry(8, 0, section(b"b")) == LOOK  # who knows how many were in the last
-    columns.pass_look()
+    # The number of entries in the previous ledger is unknown.
+    assert columns.take_entry(8, 0, section(b"b")) == NEW_LEDGER
+    columns.accept_ledger()
     assert columns.take_entry(8, 0, section(b"b")) == MORE
-    assert columns.take_entry(11, 0, section(b"c")) == LOOK  # not the last one of the range
-    columns.pass_look()
+    assert columns.take_entry(11, 0, section(b"c")) == NEW_LEDGER  # not the last one of the range
+    columns.accept_ledger()
     assert columns.take_entry(11, 0, section(b"c")) == DONE
     assert [each.payload for each in rows_of(columns.finish())] == [b"a", b"a", b"b"]
 
@@ -219,11 +220,11 @@ def test_chunks_are_left_to_who_puts_them_together() -> None:
         producer_name="p", sequence_id=0, publish_time=1, compression=pb.LZ4, uncompressed_size=45
     )
     columns.add_message(Position(3, 0), metadata.SerializeToString(), whole)
-    columns.pass_entry()
+    columns.accept_chunk()
     assert columns.position == (3, 0, -1)
-    columns.spend()
+    columns.take_permits()
     assert columns.take_entry(3, 0, chunk) == MORE  # it was seen to
-    assert columns.spend() == 1
+    assert columns.take_permits() == 1
     (row,) = rows_of(columns.finish())
     assert (row.payload, row.position) == (b"whole" * 9, Position(3, 0))
 
@@ -235,8 +236,8 @@ def test_messages_of_another_reader_are_rows_like_others() -> None:
     )
     for index in range(2):
         columns.add_message(Position(7, 8, index), metadata.SerializeToString(), b"%d" % index)
-    assert columns.take_entry(7, 9, section(b"next")) == LOOK
-    columns.pass_look()
+    assert columns.take_entry(7, 9, section(b"next")) == NEW_LEDGER
+    columns.accept_ledger()
     assert columns.take_entry(7, 9, section(b"next")) == FULL
     found = rows_of(columns.finish())
     assert [(each.position, each.batch_size, each.payload) for each in found] == [
@@ -261,7 +262,7 @@ def test_columns_are_full_within_a_batch_and_go_on_there(codec: int) -> None:
         assert columns.take(memoryview(stream)[at:])[1] == stop_then  # and it stays so
         found += rows_of(columns.finish())
     assert [each.payload for each in found] == [b"%d" % n for n in range(11)]
-    assert columns.spend() == 11 and at == len(stream)
+    assert columns.take_permits() == 11 and at == len(stream)
 
 
 def test_columns_are_full_by_their_bytes() -> None:
@@ -449,7 +450,7 @@ def test_columns_that_broke_off_are_of_no_more_use() -> None:
 
 def decoded(decoding: int, width: int, *payloads: bytes | None) -> Any:
     columns = EntryColumns(decoding, (width,), compression)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     for number, each in enumerate(payloads):
         columns.take_entry(3, number, section(each or b"", null_value=each is None))
     filled = columns.finish()
@@ -492,7 +493,7 @@ def test_layouts_that_fit_no_values_are_refused() -> None:
 
 def test_columns_that_are_not_asked_for_have_no_rows() -> None:
     columns = EntryColumns(NONE, (), compression, kept=0)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     properties = [pb.KeyValue(key="a", value="1")]
     columns.take_entry(3, 0, section(b"v", partition_key="k", properties=properties, event_time=1))
     filled = columns.finish()
@@ -506,7 +507,7 @@ def test_columns_that_are_not_asked_for_have_no_rows() -> None:
 
 def test_who_sent_a_message_and_where_it_is() -> None:
     columns = EntryColumns(BYTES, (VARIABLE,), compression, kept=255)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     columns.take_entry(3, 0, section(b"v", sequence_id=8, ordering_key=b"o"))
     heads = head(b"a", sequence_id=5), head(b"b"), head(b"c", ordering_key=b"\xff")
     columns.take_entry(3, 1, section(b"".join(heads), sequence_id=4, num_messages_in_batch=3))
@@ -643,7 +644,7 @@ def test_programs_are_of_the_columns_that_are_wanted_and_the_newest_is_there() -
 
     def columns() -> EntryColumns:
         made = EntryColumns(AVRO, (8,), compression, program_of=found.get, translate=translated)
-        made.want(NEAR, FAR)
+        made.set_range(NEAR, FAR)
         return made
 
     one = columns()

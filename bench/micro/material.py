@@ -59,7 +59,7 @@ class Handlers:
         return True
 
     def wait_turn(self, connection: Connection) -> None:
-        connection.group.loop.call_soon(connection.go_on)
+        connection.group.loop.call_soon(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         raise AssertionError(f"a command of type {kind}")

@@ -54,7 +54,7 @@ def test_select_of_an_entry_of_100(benchmark: Any) -> None:
         latest.resolve(part, None)
 
     def select() -> EntryRun | None:
-        latest.begin()
+        latest.begin_selection()
         return latest.select(batch, 0, -1, 1 << 20)[0]
 
     run = benchmark(select)

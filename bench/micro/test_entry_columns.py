@@ -48,7 +48,7 @@ def frames(body: bytes, codec: int) -> bytes:
 
 
 def read(columns: EntryColumns, stream: bytes) -> int:
-    columns.want((3, -1, -1), (4, 0, -1))
+    columns.set_range((3, -1, -1), (4, 0, -1))
     view = memoryview(stream)
     rows, stop = 0, FULL
     while stop == FULL:

@@ -11,7 +11,7 @@ from bench.micro import material
 from bench.micro.material import Line
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.delivery import ConsumerState, deal, deal_waiting
+from pyxbroker.delivery import ConsumerState, dispatch_by_key, dispatch_waiting
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.keys import KeyShared, murmur3_of
 from pyxbroker.proto import PulsarApi as pb
@@ -81,7 +81,7 @@ def test_100_entries_dealt_to_16_consumers_and_acknowledged(
 
     def round_of() -> int:
         consumers.give_permits(ENTRIES)
-        sent = deal(batch, consumers.slots, consumers.keys, acks, {}, [], 10_000)
+        sent = dispatch_by_key(batch, consumers.slots, consumers.keys, acks, {}, [], 10_000)
         assert consumers.keys.waiting == 0
         consumers.settle()
         return sent
@@ -96,12 +96,12 @@ def test_100_entries_that_wait_first(benchmark: Any, line: Line, batch: EntryBat
 
     def round_of() -> int:
         consumers.give_permits(0)
-        deal(batch, consumers.slots, keys, acks, {}, [], 10_000)
+        dispatch_by_key(batch, consumers.slots, keys, acks, {}, [], 10_000)
         assert keys.waiting == ENTRIES
         consumers.give_permits(ENTRIES)
         planned = sum(len(keys.plan(slot, ENTRIES, 8)) for slot in range(1, CONSUMERS + 1))
         assert planned >= CONSUMERS
-        sent = deal_waiting(batch, consumers.slots, keys, acks, {}, [])
+        sent = dispatch_waiting(batch, consumers.slots, keys, acks, {}, [])
         consumers.settle()
         return sent
 

@@ -18,7 +18,7 @@ class Keeping(ProducerState):
     kept: EntryRun
 
     def publish(self, run: EntryRun) -> None:
-        run.keep()
+        run.copy_data()
         self.kept = run
 
 

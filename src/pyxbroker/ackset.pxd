@@ -25,15 +25,15 @@ cdef class AckSet:
     cdef readonly int64_t partial_words         # words of all their ack sets
     cdef readonly int64_t refused               # ack sets not stored because of a memory limit
     cdef int64_t restored_words                 # words of bitmaps allocated while restoring
-    cdef readonly bint has_passed               # the mark has passed batches that are not freed yet
+    cdef readonly bint has_passed_batches       # the mark has passed batches that are not freed yet
     cdef bint tracked                           # changes are recorded for encoding
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     # Return the ack set of a batch, or None if no message was acknowledged individually.
-    cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id)
+    cdef bytes ack_set_words(self, int64_t ledger_id, int64_t entry_id)
     # Return the ack set without words beyond the end of the batch. `messages` is the batch's own
     # message count, which may be any value; it is set to the number of unacknowledged messages,
     # which may be 0.
-    cdef bytes left_of_batch(self, int64_t ledger_id, int64_t entry_id, int32_t *messages)
+    cdef bytes trimmed_ack_set(self, int64_t ledger_id, int64_t entry_id, int32_t *messages)
     cdef int _add(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef EntryBitmap _bitmap(self, int64_t ledger_id)
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1
@@ -45,7 +45,7 @@ cdef class AckSet:
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1
 
 # Count the 1 bits among the first `messages` bits of an ack set of at most BATCH_WORDS_MAX words.
-cdef int32_t bits_below(bytes words, int64_t messages) noexcept
+cdef int32_t count_bits(bytes words, int64_t messages) noexcept
 
 # Positions in order, in any ledger: those to redeliver.
 cdef class PositionSet:

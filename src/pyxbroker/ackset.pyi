@@ -28,7 +28,7 @@ class AckSet:
     def mark_delete(self) -> Position:
         """The mark-delete position: everything up to it is acknowledged."""
     @property
-    def has_passed(self) -> bool:
+    def has_passed_batches(self) -> bool:
         """True while the mark has passed batches whose ack sets drop_passed() has not freed yet."""
     @property
     def holes(self) -> int:
@@ -54,7 +54,7 @@ class AckSet:
         """Acknowledge the messages of an existing batch whose bits are 0; return True if any was
         new.
         """
-    def messages_left(self, ledger_id: int, entry_id: int) -> int | None:
+    def unacked_in_batch(self, ledger_id: int, entry_id: int) -> int | None:
         """Return how many messages of a partially acknowledged batch are unacknowledged. Return
         None for a batch that is acknowledged as a whole or not at all.
         """

@@ -21,7 +21,7 @@ cdef extern from *:
 cdef enum:
     BATCH_BYTES = 200               # approximate memory of a batch in addition to its words
     BATCHES_BYTES_MAX = 256 << 20   # above this, new acks of single messages are not stored
-    DROPPED_AT_ONCE = 1024          # passed batches freed per call: about 0.4 ms
+    DROPPED_PER_CALL = 1024         # passed batches freed per call: about 0.4 ms
     # sets below this size are exempt from the limit over all cursors
     BATCHES_BYTES_SMALL = 1 << 20
     # 132 MiB: a bit for each of a billion entries, and the pages of those bits.
@@ -74,7 +74,7 @@ cdef bint _has_room(AckSet acks) noexcept:
     return False
 
 
-cdef int32_t bits_below(bytes words, int64_t messages) noexcept:
+cdef int32_t count_bits(bytes words, int64_t messages) noexcept:
     cdef const uint64_t *word = <const uint64_t *><const char *>words
     cdef int64_t count = min(<int64_t>(len(words) // 8), (messages + 63) // 64)
     cdef int32_t found = 0
@@ -211,7 +211,7 @@ cdef class AckSet:
         """Drop all individually acknowledged entries and ack sets; the mark stays."""
         self.ledgers = {}
         self.holes = 0
-        self.has_passed = False
+        self.has_passed_batches = False
         self.batches = {}
         _count(self, -self.partial, -self.partial_words)
 
@@ -279,34 +279,36 @@ cdef class AckSet:
 
     # --- ack sets of batches --------------------------------------------------------------------
 
-    cdef bytes left_of_batch(self, int64_t ledger_id, int64_t entry_id, int32_t *messages):
-        cdef bytes words = self.left_of(ledger_id, entry_id)
+    cdef bytes trimmed_ack_set(self, int64_t ledger_id, int64_t entry_id, int32_t *messages):
+        cdef bytes words = self.ack_set_words(ledger_id, entry_id)
         # A batch without a valid message count is as large as the client's ack set.
         cdef int64_t most = messages[0] if messages[0] > 0 else BATCH_WORDS_MAX * 64
         messages[0] = max(messages[0], 1)
         if words is None:
             return None
-        messages[0] = bits_below(words, most)
+        messages[0] = count_bits(words, most)
         # The client may have set bits beyond the end of the batch.
         return words[:(most + 63) // 64 * 8] if len(words) * 8 >= most + 64 else words
 
-    cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id):
+    cdef bytes ack_set_words(self, int64_t ledger_id, int64_t entry_id):
         cdef LedgerBatches batches
         if self.partial == 0:
             return None
         batches = self.batches.get(ledger_id)
         return None if batches is None else batches.left.get(entry_id)
 
-    def messages_left(self, int64_t ledger_id, int64_t entry_id):
+    def unacked_in_batch(self, int64_t ledger_id, int64_t entry_id):
         """Return how many messages of a partially acknowledged batch are unacknowledged. Return
         None for a batch that is acknowledged as a whole or not at all.
         """
-        words = None if self.contains(ledger_id, entry_id) else self.left_of(ledger_id, entry_id)
-        return None if words is None else bits_below(words, BATCH_WORDS_MAX * 64)
+        if self.contains(ledger_id, entry_id):
+            return None
+        words = self.ack_set_words(ledger_id, entry_id)
+        return None if words is None else count_bits(words, BATCH_WORDS_MAX * 64)
 
     def ack_set(self, int64_t ledger_id, int64_t entry_id):
         """Return the ack set of a partially acknowledged batch as words; [] for other batches."""
-        cdef bytes words = self.left_of(ledger_id, entry_id)
+        cdef bytes words = self.ack_set_words(ledger_id, entry_id)
         if words is None or self.contains(ledger_id, entry_id):
             return []
         return [(<const int64_t *><const char *>words)[i] for i in range(len(words) // 8)]
@@ -344,7 +346,7 @@ cdef class AckSet:
         cdef uint32_t i
         if self.contains(ledger_id, entry_id):
             return 0
-        before = self.left_of(ledger_id, entry_id)
+        before = self.ack_set_words(ledger_id, entry_id)
         if before is not None:
             held = <const uint64_t *><const char *>before
             count = min(count, <uint32_t>(len(before) // 8))
@@ -389,7 +391,7 @@ cdef class AckSet:
     def drop_passed(self):
         """Free a number of ack sets that the mark has passed; return True if none is left."""
         self._drop_batches()
-        return not self.has_passed
+        return not self.has_passed_batches
 
     def drop_batches(self):
         """Free a number of ack sets regardless of the mark; return True if none is left.
@@ -398,7 +400,7 @@ cdef class AckSet:
         """
         cdef LedgerBatches batches
         cdef int64_t entry_id
-        cdef int room = DROPPED_AT_ONCE
+        cdef int room = DROPPED_PER_CALL
         for ledger_id in list(self.batches):
             batches = self.batches[ledger_id]
             entry_id = batches.ids.next_set(0)
@@ -416,14 +418,14 @@ cdef class AckSet:
         """
         cdef LedgerBatches batches
         cdef int64_t entry_id
-        cdef int room = DROPPED_AT_ONCE
-        self.has_passed = False
+        cdef int room = DROPPED_PER_CALL
+        self.has_passed_batches = False
         for ledger_id in [each for each in self.batches if each <= self.mark_ledger_id]:
             batches = self.batches[ledger_id]
             entry_id = batches.ids.next_set(0)
             while entry_id != -1 and self.contains(ledger_id, entry_id):
                 if room == 0:
-                    self.has_passed = True
+                    self.has_passed_batches = True
                     return 0
                 room -= 1
                 self._forget_batch(ledger_id, entry_id)

@@ -59,7 +59,7 @@ cdef struct Shape:
 
 cdef class LatestMessages:
     cdef uint64_t secret[2]
-    cdef bint keeps_keyless         # all messages without a key are retained
+    cdef bint retains_keyless       # all messages without a key are retained
     cdef readonly uint64_t messages  # scanned so far; also the number of the next message
     cdef uint64_t messages_max
     cdef uint8_t *bits              # by message number: 1 if it is retained
@@ -85,7 +85,7 @@ cdef class LatestMessages:
     cdef int _scan_batch(self, Shape *shape, const uint8_t *data, uint32_t size) noexcept nogil
     cdef void _keep(self, uint64_t number) noexcept nogil
     cdef void _keep_whole(self, uint64_t number) noexcept nogil
-    cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil
+    cdef void _finish_entry(self, EntryBatch batch, int i, Shape *shape) noexcept nogil
     cdef int _scan(self, EntryBatch batch, int *at) noexcept nogil
     cdef int _resolve(self, const KeyRecord *records, uint32_t count) noexcept nogil
     cdef int _resolve_partial(self, const KeyRecord *records, uint32_t count) noexcept nogil

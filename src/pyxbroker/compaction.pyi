@@ -20,7 +20,7 @@ class LatestMessages:
     """
 
     def __init__(
-        self, secret: bytes, keeps_keyless: bool = False, messages_max: int = 1 << 31
+        self, secret: bytes, retains_keyless: bool = False, messages_max: int = 1 << 31
     ) -> None: ...
     @property
     def messages(self) -> int:
@@ -47,7 +47,7 @@ class LatestMessages:
         """Write the full blocks to a file. Raise OSError on failure."""
     def resolve(self, part: int, file: IO[bytes] | None) -> None:
         """Determine the latest message of each key of one part. Raise MemoryError or OSError."""
-    def begin(self) -> None:
+    def begin_selection(self) -> None:
         """Start the selection at the first entry."""
     def select(
         self, batch: EntryBatch, first: int, partition: int, bytes_max: int
@@ -64,7 +64,7 @@ class LatestMessages:
         batch differs from the scanned one.
         """
 
-def packed(batch: EntryBatch, index: int) -> tuple[int, int, bytes]:
+def compressed_payload(batch: EntryBatch, index: int) -> tuple[int, int, bytes]:
     """Return (compression, uncompressed size, payload). Raise ValueError if malformed."""
 
 def record(position: Position, partition: int, entry: bytes) -> bytes:

@@ -29,11 +29,11 @@ cdef enum:
     TABLE_SIZE_MIN = 1024
     ID_BYTES_MAX = 4096             # far above the size of a message id
     # A message that was compacted out: SingleMessageMetadata with payload_size 0 and compacted_out.
-    EMPTY_PLACE_BYTES = 8
-    REBUILT_AT_ONCE = 4096          # messages of a batch per release of the GIL
+    COMPACTED_OUT_BYTES = 8
+    REBUILT_PER_SLICE = 4096        # messages of a batch per release of the GIL
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
-cdef const uint8_t *_EMPTY_PLACE = b"\0\0\0\4\x18\0\x20\1"
+cdef const uint8_t *_COMPACTED_OUT = b"\0\0\0\4\x18\0\x20\1"
 
 KEY_PARTS = PARTS
 BLOCK_BYTES = sizeof(KeyRecord) * BLOCK_RECORDS
@@ -141,7 +141,7 @@ cdef inline void _shape_of(EntryBatch batch, int i, Shape *out) noexcept nogil:
 
 
 # Return how many messages of a batch an earlier compaction has removed.
-cdef inline uint32_t _places(const Shape *shape) noexcept nogil:
+cdef inline uint32_t _compacted_out_count(const Shape *shape) noexcept nogil:
     cdef uint32_t left = shape.peek.compacted_indexes
     if shape.kind == BATCH and 0 < left <= shape.count:
         return shape.count - left
@@ -167,7 +167,7 @@ cdef int _next_batched(const uint8_t *data, uint32_t size, uint32_t *at, uint32_
     return 0
 
 
-def packed(EntryBatch batch not None, int i):
+def compressed_payload(EntryBatch batch not None, int i):
     """Return (compression, uncompressed size, payload). Raise ValueError if malformed."""
     cdef Shape shape
     if i < 0 or i >= batch.count:
@@ -180,13 +180,13 @@ def packed(EntryBatch batch not None, int i):
 
 
 cdef class LatestMessages:
-    def __cinit__(self, bytes secret not None, bint keeps_keyless=False,
+    def __cinit__(self, bytes secret not None, bint retains_keyless=False,
                   uint64_t messages_max=<uint64_t>1 << 31):
         cdef const uint8_t *start = secret
         if len(secret) != 16:
             raise ValueError("a secret has 16 bytes, not %d" % len(secret))
         memcpy(self.secret, start, 16)
-        self.keeps_keyless = keeps_keyless
+        self.retains_keyless = retains_keyless
         self.messages_max = messages_max
         self.last_ledger_id = self.last_entry_id = -1
         self.whole_from = UINT64_MAX
@@ -260,7 +260,7 @@ cdef class LatestMessages:
         cdef uint64_t size = peek.uncompressed_size if peek.has_uncompressed_size \
             else shape.payload_size
         if peek.partition_key == NULL:
-            if self.keeps_keyless:
+            if self.retains_keyless:
                 self._keep(self.messages)
             return 0
         if peek.num_chunks > 1:
@@ -284,7 +284,7 @@ cdef class LatestMessages:
         cdef uint32_t payload, i, _i
         cdef uint32_t live = 0
         cdef uint64_t number
-        cdef bint has_places = _places(shape) > 0
+        cdef bint has_places = _compacted_out_count(shape) > 0
         cdef bint is_whole = data == NULL
         cdef int code
         if not is_whole:
@@ -306,7 +306,7 @@ cdef class LatestMessages:
                 if has_places:
                     self.bits[number >> 3] |= 1 << (number & 7)
             elif peek.partition_key == NULL:
-                if self.keeps_keyless:
+                if self.retains_keyless:
                     self._keep(number)
             else:
                 code = self._record(peek.partition_key, peek.partition_key_size, number,
@@ -335,7 +335,7 @@ cdef class LatestMessages:
                 self._keep_whole(self.messages)
             if code != 0:
                 return code
-            self._scanned(batch, at[0], &shape)
+            self._finish_entry(batch, at[0], &shape)
             at[0] += 1
         return 0
 
@@ -350,7 +350,7 @@ cdef class LatestMessages:
         self.whole_from = min(self.whole_from, number)
         self._keep(number)
 
-    cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil:
+    cdef void _finish_entry(self, EntryBatch batch, int i, Shape *shape) noexcept nogil:
         self.messages += shape.count
         if self.has_live:
             self.last_ledger_id = batch.ledger_id
@@ -389,7 +389,7 @@ cdef class LatestMessages:
             code = self._reserve(shape.count)
             if code == 0:
                 code = self._scan_batch(&shape, data, size)
-                self._scanned(batch, i, &shape)
+                self._finish_entry(batch, i, &shape)
         self._check(code)
 
     cdef int _check(self, int code) except -1:
@@ -562,7 +562,7 @@ cdef class LatestMessages:
 
     # --- selecting ----------------------------------------------------------------------------
 
-    def begin(self):
+    def begin_selection(self):
         """Start the selection at the first entry."""
         free(self.table)
         self.table = NULL
@@ -587,11 +587,11 @@ cdef class LatestMessages:
             chosen[at[0]] = found == shape.count
             if chosen[at[0]]:
                 bytes[0] += batch.refs[at[0]].length + HEADER_BYTES_MAX
-            if found <= _places(&shape):
+            if found <= _compacted_out_count(&shape):
                 chosen[at[0]] = 0
             elif found < shape.count:
                 return 1
-            self.kept += found - _places(&shape) if chosen[at[0]] else 0
+            self.kept += found - _compacted_out_count(&shape) if chosen[at[0]] else 0
             self.selected += shape.count
             at[0] += 1
         return 0
@@ -660,8 +660,8 @@ cdef class LatestMessages:
                 chosen[found] = i
                 found += 1
             else:
-                memcpy(out + filled[0], _EMPTY_PLACE, EMPTY_PLACE_BYTES)
-                filled[0] += EMPTY_PLACE_BYTES
+                memcpy(out + filled[0], _COMPACTED_OUT, COMPACTED_OUT_BYTES)
+                filled[0] += COMPACTED_OUT_BYTES
         return found
 
     def rebuild(self, EntryBatch batch not None, int index, bytes unpacked):
@@ -677,7 +677,7 @@ cdef class LatestMessages:
         cdef uint32_t end, found
         cdef uint32_t at = 0
         cdef uint64_t filled = 0
-        cdef uint32_t chosen[REBUILT_AT_ONCE]
+        cdef uint32_t chosen[REBUILT_PER_SLICE]
         cdef uint8_t *out
         cdef list left = []
         if index < 0 or index >= batch.count:
@@ -691,13 +691,13 @@ cdef class LatestMessages:
         if shape.kind != BATCH or self.selected + shape.count > self.messages:
             raise ValueError("the batch differs from the one that was scanned")
         # A placeholder has 8 bytes. Only messages of 6 bytes are smaller than that.
-        out = <uint8_t *>malloc(size + <uint64_t>shape.count * EMPTY_PLACE_BYTES)
+        out = <uint8_t *>malloc(size + <uint64_t>shape.count * COMPACTED_OUT_BYTES)
         if out == NULL:
             raise MemoryError("no memory for a batch")
         try:
             while first < shape.count:
                 # Release the GIL between slices: a batch may have a million messages.
-                end = min(first + REBUILT_AT_ONCE, shape.count)
+                end = min(first + REBUILT_PER_SLICE, shape.count)
                 with nogil:
                     found = self._rebuild(data, size, first, end, &at, out, &filled, chosen)
                 if found > end - first:

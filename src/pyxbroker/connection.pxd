@@ -27,7 +27,7 @@ cdef enum:
     READ_BYTES_MIN = 65536
     HANDSHAKE_FRAME_BYTES_MAX = 131072      # largest frame before CONNECTED
     # unauthenticated connections that may hold a slab, with up to 128 KiB of a CONNECT
-    STRANGERS_SLABS_MAX = 128
+    UNAUTHENTICATED_SLABS_MAX = 128
     OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the client
     OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the client
     # unsent bytes below which delivery resumes; large steps are cheaper
@@ -53,7 +53,7 @@ cdef enum:
     PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS | PAUSED_RATE
     ACKS_MAX = 1000                 # unanswered acknowledgements before reading pauses
 
-    FRAMES_PER_LOOK = 64            # frames between two checks of the clock
+    FRAMES_PER_CLOCK_CHECK = 64     # frames between two checks of the clock
     RATED_READ_BYTES = 16384        # read size after throttling; doubles with each unthrottled read
     READ_NS_MAX = 3 * 1000 * 1000   # reading time per loop iteration, or per granted slot
     # sockets served per loop iteration; thousands may disconnect together
@@ -71,7 +71,7 @@ cdef class Connections:
     # call back for every ready socket within the same loop iteration.
     cdef readonly int fd
     # A separate epoll for connections that are not established. Their time is limited together.
-    cdef readonly int strangers_fd
+    cdef readonly int unauthenticated_fd
     cdef readonly dict watched              # descriptor -> Connection that waits for its socket
     # unauthenticated connections that hold a slab, oldest first
     cdef readonly dict unfinished
@@ -96,7 +96,7 @@ cdef class Connections:
     cdef list dirty                         # connections with output of the current Turn
     cdef object flush_call
     cdef int mark_dirty(self, Connection connection) except -1
-    cdef int keep_slab_of(self, Connection stranger) except -1
+    cdef int add_unfinished(self, Connection stranger) except -1
     cdef int publish_started(self, int64_t size) except -1
     cdef int publish_ended(self, int64_t size) except -1
     cdef int _check_gate(self) except -1
@@ -126,7 +126,7 @@ cdef class Connection:
     cdef public int protocol_version        # min(ours, the client's)
     cdef public object session              # state of the handlers for this connection
     cdef readonly bint closed
-    cdef public bint heard                  # received bytes since the last keep-alive check
+    cdef public bint received_since_check   # received bytes since the last keep-alive check
     cdef readonly dict producers            # id -> ProducerState
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
@@ -139,7 +139,7 @@ cdef class Connection:
     cdef OutVector out
     cdef Slab slab
     cdef uint32_t read_bytes_max            # limit of one read
-    cdef readonly uint32_t rates            # number of rates that throttle it
+    cdef readonly uint32_t throttling_rates  # number of rates that throttle it
     cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]
     cdef uint64_t end
     cdef bytes stash
@@ -154,7 +154,7 @@ cdef class Connection:
     cdef bint has_ended                     # the client has closed its end
     cdef bint reading
     cdef readonly bint writing              # waits until the socket is writable
-    cdef public bint taken                  # sent bytes since the last keep-alive check
+    cdef public bint sent_since_check       # sent bytes since the last keep-alive check
     cdef bint is_dirty
     cdef uint32_t events                    # epoll events of the socket being watched
     cdef int _on_readable(self) except -1
@@ -165,12 +165,12 @@ cdef class Connection:
     cdef int on_ready(self, uint32_t events) except -1
     cdef int _receive(self) except -1
     cdef int64_t _receive_tls(self, uint64_t room) except? -3
-    cdef int _read_on(self) except -1
+    cdef int _read_decrypted(self) except -1
     cdef uint64_t _output_bytes(self) except? 0
     cdef int _send(self) except? -1
     cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
-    cdef int _keep_rest(self) except -1
+    cdef int _store_partial_frame(self) except -1
     cdef bint _may_begin(self) except -1
     cdef int _wait_turn(self) except -1
     cdef bint _on_frame(self, Frame *frame) except -1

@@ -43,12 +43,12 @@ class Connections:
     def fd(self) -> int:
         """The epoll descriptor that the loop watches for all sockets."""
     @property
-    def strangers_fd(self) -> int:
+    def unauthenticated_fd(self) -> int:
         """The epoll descriptor for the sockets of unauthenticated connections."""
     @property
     def free_slabs(self) -> list[int]:
         """Sizes of the free slabs in bytes."""
-    def serve_strangers_at(self, door: Any) -> None:
+    def serve_unauthenticated_from(self, door: Any) -> None:
         """Let the door of the process decide when unauthenticated connections are served."""
     @property
     def live(self) -> set[Connection]:
@@ -108,7 +108,7 @@ class ProducerState:
         """Publish the run of SENDs of one read. Subclasses override this."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
         """Send one SEND_RECEIPT per entry of a durable run, all in one write."""
-    def run_of_refused(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
+    def refused_run(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
         """Return a run without data for a refused SEND. It counts as pending until settled."""
     def settle(self, run: EntryRun) -> None:
         """Remove an answered or failed run from the pending counts and limits."""
@@ -119,9 +119,9 @@ class Connection:
     protocol_version: int
     session: Any
     """State of the handlers for this connection."""
-    heard: bool
+    received_since_check: bool
     """True if bytes were received since the last keep-alive check."""
-    taken: bool
+    sent_since_check: bool
     """True if the client read any output since the last keep-alive check, or output has only begun
     to wait since.
     """
@@ -169,7 +169,7 @@ class Connection:
         """Bytes queued for the client and not sent yet."""
     def send_frame(self, frame: bytes) -> None:
         """Queue a whole frame. It is sent at the end of the current Turn."""
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume after a wait: continue a long command, then the frames read after it."""
     def pause_commands(self, on: bool) -> None:
         """Pause while too many commands of the client are in progress, or resume."""
@@ -181,12 +181,12 @@ class Connection:
     @property
     def pending_acks(self) -> int:
         """Unanswered acknowledgements."""
-    def rate_begun(self) -> None:
+    def begin_throttling(self) -> None:
         """Pause reading because of one more exceeded rate."""
-    def rate_over(self) -> None:
+    def end_throttling(self) -> None:
         """End the pause for one rate. Reading resumes after the last one."""
     @property
-    def rates(self) -> int:
+    def throttling_rates(self) -> int:
         """Number of rates that throttle the connection."""
     @property
     def is_paused(self) -> bool:
@@ -194,7 +194,7 @@ class Connection:
 
     def when_writable(self, call: Callable[[], object]) -> None:
         """Call call() once when the client has read enough for delivery to resume."""
-    def not_when_writable(self, call: Callable[[], object]) -> None:
+    def cancel_when_writable(self, call: Callable[[], object]) -> None:
         """Cancel a call registered with when_writable()."""
     def forget_producer(self, producer_id: int) -> int:
         """Remove a producer. Late SENDs for it are dropped.

@@ -71,38 +71,38 @@ cdef class Connections:
         self.flush_call = self._flush
         self.watched = {}
         self.unfinished = {}
-        self.strangers_fd = -1
+        self.unauthenticated_fd = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, "cannot create an epoll for the sockets of clients")
-        self.strangers_fd = epoll_create1(EPOLL_CLOEXEC)
-        if self.strangers_fd < 0:
+        self.unauthenticated_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.unauthenticated_fd < 0:
             raise OSError(errno, "cannot create an epoll for unauthenticated connections")
         loop.add_reader(self.fd, self._on_ready)
-        loop.add_reader(self.strangers_fd, self.on_ready)
+        loop.add_reader(self.unauthenticated_fd, self.on_ready)
 
     def __dealloc__(self):
         if self.fd >= 0:
             close_fd(self.fd)
-        if self.strangers_fd >= 0:
-            close_fd(self.strangers_fd)
+        if self.unauthenticated_fd >= 0:
+            close_fd(self.unauthenticated_fd)
 
     @property
     def free_slabs(self):
         """Sizes of the free slabs in bytes."""
         return self.slabs.sizes()
 
-    def serve_strangers_at(self, door):
+    def serve_unauthenticated_from(self, door):
         """Let the door of the process decide when unauthenticated connections are served."""
-        self.loop.remove_reader(self.strangers_fd)
-        door.watch(self.strangers_fd, self)
+        self.loop.remove_reader(self.unauthenticated_fd)
+        door.watch(self.unauthenticated_fd, self)
 
     def on_ready(self):
         """Serve one ready socket of an unauthenticated connection. Sockets are served round-robin.
         """
         cdef Connection connection
         cdef epoll_event event
-        cdef int count = epoll_wait(self.strangers_fd, &event, 1, 0)
+        cdef int count = epoll_wait(self.unauthenticated_fd, &event, 1, 0)
         if count < 0 and errno != EINTR:
             raise OSError(errno, "cannot poll the sockets of unauthenticated connections")
         if count > 0:
@@ -149,13 +149,13 @@ cdef class Connections:
         self.live.add(connection)
         return connection
 
-    cdef int keep_slab_of(self, Connection stranger) except -1:
+    cdef int add_unfinished(self, Connection stranger) except -1:
         """Record that an unauthenticated connection holds a slab with a part of its CONNECT. Above
         the limit the handlers close one of the older ones: an honest client would have sent the
         rest by now.
         """
         self.unfinished[stranger] = None
-        if len(self.unfinished) > STRANGERS_SLABS_MAX:
+        if len(self.unfinished) > UNAUTHENTICATED_SLABS_MAX:
             self.handlers.on_too_many_unfinished(self.unfinished)
         return 0
 
@@ -268,7 +268,7 @@ cdef class ProducerState:
             entry_id += stored
         connection.group.mark_dirty(connection)
 
-    def run_of_refused(self, uint64_t sequence_id, uint64_t highest_sequence_id):
+    def refused_run(self, uint64_t sequence_id, uint64_t highest_sequence_id):
         """Return a run without data for a refused SEND. It counts as pending until settled."""
         cdef Connection connection = self.connection
         cdef EntryRun run = EntryRun(self)
@@ -284,7 +284,7 @@ cdef class ProducerState:
     def settle(self, EntryRun run not None):
         """Remove an answered or failed run from the pending counts and limits."""
         cdef Connection connection = self.connection
-        cdef int64_t size = <int64_t>(run.bytes - run.prefixed)
+        cdef int64_t size = <int64_t>(run.bytes - run.broker_metadata_bytes)
         self.pending_sends -= run.count
         connection.pending_sends -= run.count
         connection.pending_send_bytes -= size
@@ -310,7 +310,7 @@ cdef class Connection:
         self.waiting_output = {}
         self.out = OutVector()
         self.read_bytes_max = UINT32_MAX
-        self.heard = True
+        self.received_since_check = True
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -322,14 +322,14 @@ cdef class Connection:
         try:
             if self._receive():
                 self._consume_frames()
-                self._read_on()
+                self._read_decrypted()
         except Exception as error:
             self._fail(error)
         finally:
             turn.end()
         return 0
 
-    cdef int _read_on(self) except -1:
+    cdef int _read_decrypted(self) except -1:
         """Read data that TLS has already decrypted, as the socket does not become readable for it.
         Bounded by what one read of the socket brought.
         """
@@ -347,7 +347,7 @@ cdef class Connection:
         finally:
             self.close()
 
-    def go_on(self):
+    def resume(self):
         """Resume after a wait: continue a long command, then the frames read after it."""
         cdef Turn turn = self.group.turn
         turn.begin()
@@ -357,11 +357,11 @@ cdef class Connection:
             if self.has_ended:
                 self.close()
             if self.closed:
-                self._keep_rest()
+                self._store_partial_frame()
             elif self.slab is not None or self.stash is not None:
                 self._take_slab()
                 self._consume_frames()
-            self._read_on()
+            self._read_decrypted()
             self._update_reading()
         except Exception as error:
             self._fail(error)
@@ -413,16 +413,16 @@ cdef class Connection:
                 n = TLS_AGAIN if errno == EAGAIN or errno == EINTR else 0
         if n > 0:
             self.end += <uint64_t>n
-            self.heard = True
+            self.received_since_check = True
             return 1
         if n == TLS_AGAIN or self.closed:
-            self._keep_rest()
+            self._store_partial_frame()
             return 0
         self.has_ended = True
         if self._may_begin():
             self.close()
         # No frame refers to the slab any more, so it can be released.
-        self._keep_rest()
+        self._store_partial_frame()
         return 0
 
     cdef int64_t _receive_tls(self, uint64_t room) except? -3:
@@ -439,7 +439,7 @@ cdef class Connection:
         cdef Frame frame
         cdef int64_t n
         cdef uint32_t frame_bytes_max
-        cdef uint32_t looked_at = 0
+        cdef uint32_t frames_since_check = 0
         cdef int64_t began_ns = 0
         cdef bint was_granted = self.is_granted
         if was_granted:
@@ -461,15 +461,15 @@ cdef class Connection:
                 self.close()
                 return 0
             # A FLOW, an ACK or a redelivery may take as long as a thousand SENDs.
-            if self.has_worked or looked_at == FRAMES_PER_LOOK:
+            if self.has_worked or frames_since_check == FRAMES_PER_CLOCK_CHECK:
                 self.has_worked = False
-                looked_at = 0
+                frames_since_check = 0
                 if began_ns == 0:
                     began_ns = self.group.turn.began_ns()
                 if turn_now_ns() - began_ns > READ_NS_MAX:
                     self._wait_turn()
                     break
-            looked_at += 1
+            frames_since_check += 1
             if not self._on_frame(&frame):
                 break
             if self.part_at and not self.closed:
@@ -481,9 +481,9 @@ cdef class Connection:
         self._publish_runs()
         if self.read_bytes_max < SLAB_BYTES and not self.paused & PAUSED_RATE:
             self.read_bytes_max *= 2
-        return self._keep_rest()
+        return self._store_partial_frame()
 
-    cdef int _keep_rest(self) except -1:
+    cdef int _store_partial_frame(self) except -1:
         """Keep a partial frame in as little memory as possible."""
         cdef uint64_t rest = self.end - self.start
         cdef uint64_t wanted = STASH_BYTES_MAX
@@ -499,7 +499,7 @@ cdef class Connection:
             self.group.unfinished.pop(self, None)
             return self.group.slabs.release(slab)
         if not self.established:
-            self.group.keep_slab_of(self)
+            self.group.add_unfinished(self)
         # The partial frame exceeds a stash, so its size field is complete and was checked against
         # the limit.
         wanted = <uint64_t>load_be32(slab.data + self.start) + 4
@@ -758,16 +758,16 @@ cdef class Connection:
         if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
             self._set_paused(PAUSED_ACKS, False)
 
-    def rate_begun(self):
+    def begin_throttling(self):
         """Pause reading because of one more exceeded rate."""
-        self.rates += 1
+        self.throttling_rates += 1
         self.read_bytes_max = RATED_READ_BYTES
         self._set_paused(PAUSED_RATE, True)
 
-    def rate_over(self):
+    def end_throttling(self):
         """End the pause for one rate. Reading resumes after the last one."""
-        self.rates -= 1
-        if self.rates == 0:
+        self.throttling_rates -= 1
+        if self.throttling_rates == 0:
             self._set_paused(PAUSED_RATE, False)
 
     @property
@@ -781,7 +781,7 @@ cdef class Connection:
 
     cdef int _set_writing(self, bint on) except -1:
         self.writing = on
-        self.taken = self.taken or on
+        self.sent_since_check = self.sent_since_check or on
         return self._watch()
 
     cdef int _watch(self) except -1:
@@ -789,7 +789,7 @@ cdef class Connection:
         waits for neither direction is removed.
         """
         cdef Connections group = self.group
-        cdef int epoll = group.fd if self.established else group.strangers_fd
+        cdef int epoll = group.fd if self.established else group.unauthenticated_fd
         cdef epoll_event event
         cdef int code
         cdef int what = EPOLL_CTL_MOD
@@ -889,7 +889,7 @@ cdef class Connection:
             if code < 0:
                 self.close()
                 return 0
-            self.taken = True
+            self.sent_since_check = True
             if code == 0:
                 self._set_writing(False)
             if self.paused & PAUSED_OUTPUT and self._output_bytes() * 2 < OUT_PENDING_PAUSE:
@@ -909,13 +909,13 @@ cdef class Connection:
         calls = self.waiting_output
         self.waiting_output = {}
         for call in calls:
-            self.group.turn.more.run(call)
+            self.group.turn.dispatching.run(call)
 
     def when_writable(self, call):
         """Call call() once when the client has read enough for delivery to resume."""
         self.waiting_output[call] = None
 
-    def not_when_writable(self, call):
+    def cancel_when_writable(self, call):
         """Cancel a call registered with when_writable()."""
         self.waiting_output.pop(call, None)
 
@@ -951,7 +951,7 @@ cdef class Connection:
             return
         if not self.writing:
             if self.tls is not None:
-                self.tls.say_goodbye(self.out, self.fd)
+                self.tls.close_notify(self.out, self.fd)
             elif self.out.pending:
                 self.out.send(self.fd)
         self.closed = True

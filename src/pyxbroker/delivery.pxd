@@ -48,8 +48,8 @@ cdef class Holders:
     cdef int _settle_batch(self, AckItem *item, AckSet acks, dict redelivery_counts,
                            dict others) except -1
 
-cdef enum PassedOver:
-    NOT_PASSED_OVER         # eligible
+cdef enum SkipReason:
+    NOT_SKIPPED             # eligible
     NO_PERMITS              # no permits, or closed
     AT_LIMIT
     SOCKET_FULL
@@ -68,12 +68,12 @@ cdef class Rotation:
     # connection -> {consumer: None}, skipped for a full socket
     cdef dict full
     cdef list newly_full                    # connections in `full` since take_newly_full()
-    cdef readonly int64_t asked             # number of eligibility checks
+    cdef readonly int64_t eligibility_checks
     cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept
     cdef int _set(self, Py_ssize_t slot, int64_t level) noexcept
     cdef int _rebuild(self) except -1
-    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1
-    cdef int _ask_again(self, ConsumerState consumer) except -1
+    cdef int _skip(self, ConsumerState consumer, SkipReason why) except -1
+    cdef int _stop_skipping(self, ConsumerState consumer) except -1
 
 # The hot half of a consumer. broker/topics/consumer.py adds the policies.
 cdef class ConsumerState:
@@ -84,14 +84,14 @@ cdef class ConsumerState:
     cdef int64_t wanted
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # limit of unacked_messages; 0: none
-    cdef public bint wants_block            # the client accepts broker entry metadata
+    cdef public bint wants_broker_metadata  # the client accepts broker entry metadata
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
     cdef public SentCount sent_total        # of its subscription; None: no dispatch rate
     cdef Holders holders                    # of its subscription; None: it is the only consumer
     cdef int32_t holder_slot                # its index in holders
     cdef Rotation rotation                  # of a Shared subscription, or None
     cdef Py_ssize_t rotation_slot           # its index in rotation
-    cdef PassedOver passed_over             # reason why the rotation skips it
+    cdef SkipReason skip_reason             # reason why the rotation skips it
     cdef public int64_t consumer_epoch      # -1: the client does not use epochs
     cdef public bint closed
     # False: nothing is redelivered, or everything after the mark
@@ -113,13 +113,13 @@ cdef class ConsumerState:
     cdef void _mark_sent(self) except *     # records that output was queued on the connection
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
-    cdef int _settled(self, int64_t held) except -1
-    cdef int _less_unacked(self, int64_t messages) except -1
+    cdef int _on_settled(self, int64_t held) except -1
+    cdef int _reduce_unacked(self, int64_t messages) except -1
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
 
 # Consumers that have permits but cannot receive: one for each cause.
-cdef class Blocked:
+cdef class BlockedConsumers:
     cdef readonly list consumers            # one at a limit, and one of each connection
     cdef bint limited                       # there is one at a limit
     cdef Connection last                    # connection of the consumer checked last

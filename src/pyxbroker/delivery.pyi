@@ -75,7 +75,7 @@ class Holders:
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
 
-    wants_block: bool
+    wants_broker_metadata: bool
     permits: int
     """Messages the client still accepts; negative after a batch that exceeded the permits."""
     unacked_messages: int
@@ -148,7 +148,7 @@ class ConsumerState:
         """Limit of unacknowledged messages of the consumer; 0: none."""
     def set_unacked_max(self, messages: int) -> None:
         """Change the limit. Below the new limit the consumer resumes immediately."""
-    def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
+    def read_budget(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
         """Return (entries, bytes) to read: what its permits and its connection accept now."""
     def deliver(
         self,
@@ -157,7 +157,7 @@ class ConsumerState:
         stop: int,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None = None,
         chunked: object | None = None,
     ) -> int:
@@ -167,7 +167,7 @@ class ConsumerState:
         Acknowledged entries are skipped. Entries that clients never receive are skipped and
         appended to undeliverable. Entries that are not due yet are added to delayed, if given.
         """
-    def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
+    def reduce_pending(self, ledger_id: int, entry_id: int, left: int) -> int:
         """Reduce a delivered batch to `left` messages; return how many were settled."""
     def settle(self, run: AckRun) -> int:
         """Settle the whole entries of an individual ACK; return the number of their messages."""
@@ -190,9 +190,9 @@ class ConsumerState:
         """Return all pending positions in order."""
     def take_back(self) -> TakenBack:
         """Revoke all pending deliveries and return them."""
-    def note_acked(self, run: AckRun) -> None:
+    def count_acked(self, run: AckRun) -> None:
         """Count acknowledgements of a consumer whose deliveries are not stored as pending."""
-    def note_acked_entries(self, entries: int) -> None:
+    def count_acked_entries(self, entries: int) -> None:
         """Count a number of acknowledged entries of such a consumer."""
 
 class TakenBack:
@@ -212,7 +212,7 @@ class TakenBack:
     def forget(self) -> list[FreedDict]:
         """Return the dicts to free with free_items(). The entries will be read again."""
 
-def free_some(dicts: list[FreedDict], items_max: int) -> bool:
+def free_items(dicts: list[FreedDict], items_max: int) -> bool:
     """Free up to items_max items of nested dicts that are no longer in use. Return True when none
     is left. Freeing a million items in one call takes too long.
     """
@@ -220,7 +220,7 @@ def free_some(dicts: list[FreedDict], items_max: int) -> bool:
 class Rotation:
     """Round-robin order of the consumers of a Shared subscription."""
 
-    asked: int
+    eligibility_checks: int
     """Number of eligibility checks."""
 
     def add(self, consumer: ConsumerState) -> None:
@@ -229,45 +229,47 @@ class Rotation:
         """Remove a consumer."""
     def next(self) -> Any:
         """Return the consumer for the next entries, or None if no consumer can receive any."""
-    def served(self) -> None:
+    def advance(self) -> None:
         """Advance past the consumer that next() returned."""
     @property
     def is_limited(self) -> bool:
         """True if next() returned None and a consumer waits for acknowledgements."""
     def take_newly_full(self) -> Sequence[Connection]:
         """Return the connections that became too full for a consumer since the last call."""
-    def waits_for(self, connection: Connection) -> bool:
+    def is_waiting_for(self, connection: Connection) -> bool:
         """Return True if a consumer is skipped until retry_connection() is called for its
         connection.
         """
-    def has_room(self, connection: Connection) -> None:
+    def retry_connection(self, connection: Connection) -> None:
         """Stop skipping the consumers of a connection whose socket accepts more."""
 
-class Blocked:
+class BlockedConsumers:
     """Consumers that have permits but cannot receive: one for each cause."""
 
     consumers: list[Any]
 
-def place_of(consumers: list[Any], consumer: ConsumerState) -> int:
+def find_consumer(consumers: list[Any], consumer: ConsumerState) -> int:
     """Return the index of a consumer in a list. Raise ValueError if it is missing."""
 
-def worth_together(
-    consumers: list[Any], entries_max: int, bytes_max: int, blocked: Blocked
+def total_read_budget(
+    consumers: list[Any], entries_max: int, bytes_max: int, blocked: BlockedConsumers
 ) -> tuple[int, int]:
     """Return (entries, bytes) that the consumers can receive together, up to these limits."""
 
-def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: Blocked) -> int:
+def next_ready(
+    consumers: list[Any], turn_of: int, keys: KeyShared, blocked: BlockedConsumers
+) -> int:
     """Return the index of the first consumer at or after turn_of that can receive a waiting entry
     now, or -1.
     """
 
-def deal(
+def dispatch_by_key(
     batch: EntryBatch,
     consumers: Sequence[ConsumerState | None],
     keys: KeyShared,
     acks: AckSet,
     redelivery_counts: dict[tuple[int, int], int],
-    left_out: list[tuple[int, int]],
+    undeliverable: list[tuple[int, int]],
     waiting_max: int,
     delayed: DelayedIndex | None = None,
     again: bool = False,
@@ -281,13 +283,13 @@ def deal(
     waiting entries.
     """
 
-def deal_waiting(
+def dispatch_waiting(
     batch: EntryBatch,
     consumers: Sequence[ConsumerState | None],
     keys: KeyShared,
     acks: AckSet,
     redelivery_counts: dict[tuple[int, int], int],
-    left_out: list[tuple[int, int]],
+    undeliverable: list[tuple[int, int]],
 ) -> int:
     """Send waiting entries that are first for their key; return how many stopped waiting.
 
@@ -310,7 +312,7 @@ class Peeked(NamedTuple):
 def count_messages(batch: EntryBatch, start: int, stop: int) -> int:
     """Count the messages of entries start..stop-1 of a batch, without markers."""
 
-def deal_now(
+def dispatch_without_queue(
     batch: EntryBatch,
     start: int,
     stop: int,

@@ -4,7 +4,7 @@ from libc.stdint cimport INT64_MAX, uint8_t
 from libc.stdlib cimport free, malloc
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from pyxbroker.ackset cimport PositionSet, bits_below
+from pyxbroker.ackset cimport PositionSet, count_bits
 from pyxbroker.buffers cimport OutVector
 from pyxbroker.commands cimport (
     ACK_SET_WORD_BYTES_MAX,
@@ -22,7 +22,7 @@ from pyxbroker.native cimport entry_ref
 from typing import NamedTuple
 
 cdef double AVERAGE_WEIGHT = 0.5        # of the newest delivery in the moving average
-cdef double DEALT_WEIGHT = 0.0625       # of the newest entry of a key in the moving average
+cdef double KEYED_WEIGHT = 0.0625       # of the newest entry of a key in the moving average
 
 cdef enum:
     # low 32 bits of a value in `pending`; the key hash is above them
@@ -30,7 +30,7 @@ cdef enum:
 
     SLOTS_GONE_MIN = 32             # smaller rotations are not compacted
 
-cdef int64_t NOBODY = INT64_MAX         # level of a slot without eligible consumer
+cdef int64_t NO_CONSUMER = INT64_MAX    # level of a slot without eligible consumer
 
 # Number of the current round, so that each connection pins a batch once per round.
 cdef uint64_t _rounds = 0
@@ -169,9 +169,9 @@ cdef class Holders:
             if holder is not None and holder._settle(item.ledger_id, item.entry_id):
                 others[holder] = None
             return 0
-        words = acks.left_of(item.ledger_id, item.entry_id)
-        if holder is not None and words is not None and holder.settle_all_but(
-                item.ledger_id, item.entry_id, bits_below(words, len(words) * 8)):
+        words = acks.ack_set_words(item.ledger_id, item.entry_id)
+        if holder is not None and words is not None and holder.reduce_pending(
+                item.ledger_id, item.entry_id, count_bits(words, len(words) * 8)):
             others[holder] = None
         return 0
 
@@ -251,8 +251,8 @@ cdef class ConsumerState:
     @permits.setter
     def permits(self, int64_t messages):
         self.wanted = messages
-        if messages > 0 and self.passed_over == NO_PERMITS:
-            self.rotation._ask_again(self)
+        if messages > 0 and self.skip_reason == NO_PERMITS:
+            self.rotation._stop_skipping(self)
 
     @property
     def can_deliver(self):
@@ -275,8 +275,8 @@ cdef class ConsumerState:
         """Change the limit. Below the new limit the consumer resumes immediately."""
         self.unacked_max = messages
         self.at_limit = messages > 0 and self.unacked_messages >= messages
-        if not self.at_limit and self.passed_over == AT_LIMIT:
-            self.rotation._ask_again(self)
+        if not self.at_limit and self.skip_reason == AT_LIMIT:
+            self.rotation._stop_skipping(self)
 
     cdef bint _can_take(self) noexcept:
         if self.wanted <= 0 or self.at_limit or self.closed:
@@ -285,7 +285,7 @@ cdef class ConsumerState:
             return False
         return self.connection.can_deliver()
 
-    def worth_reading(self, int entries_max, int64_t bytes_max):
+    def read_budget(self, int entries_max, int64_t bytes_max):
         """Return (entries, bytes) to read: what its permits and its connection accept now.
 
         Entries read beyond that would have to be read again.
@@ -295,7 +295,7 @@ cdef class ConsumerState:
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
-                dict redelivery_counts, list left_out not None, DelayedIndex delayed=None,
+                dict redelivery_counts, list undeliverable not None, DelayedIndex delayed=None,
                 chunked=None):
         """Send entries start..stop-1 of a batch while there are permits. Return the index where it
         stopped.
@@ -321,7 +321,7 @@ cdef class ConsumerState:
             if acks.contains(batch.ledger_id, entry_id):
                 continue
             if not peek_message(batch, i - 1, &peek):
-                left_out.append((batch.ledger_id, entry_id))
+                undeliverable.append((batch.ledger_id, entry_id))
                 continue
             if delayed is not None and peek.deliver_at_time > delayed.now:
                 delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
@@ -329,9 +329,9 @@ cdef class ConsumerState:
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
             messages = peek.num_messages
-            words = acks.left_of_batch(batch.ledger_id, entry_id, &messages)
+            words = acks.trimmed_ack_set(batch.ledger_id, entry_id, &messages)
             if messages == 0:
-                left_out.append((batch.ledger_id, entry_id))
+                undeliverable.append((batch.ledger_id, entry_id))
                 continue
             if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
                 taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
@@ -367,7 +367,8 @@ cdef class ConsumerState:
         cdef const uint8_t *data = ref.data + batch.data_offset
         cdef uint32_t size = ref.length - batch.data_offset
         # Broker entry metadata is sent only to clients that support it.
-        cdef uint32_t skipped = 0 if self.wants_block else broker_metadata_size(data, size)
+        cdef uint32_t skipped = (0 if self.wants_broker_metadata
+                                 else broker_metadata_size(data, size))
         cdef uint32_t words = 0 if ack_set is None else <uint32_t>(len(ack_set) // 8)
         cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX + words * ACK_SET_WORD_BYTES_MAX)
         cdef dict ledger
@@ -413,23 +414,23 @@ cdef class ConsumerState:
         if not ledger:
             del self.pending[ledger_id]
         if held:
-            self._settled(held)
+            self._on_settled(held)
             if self.holders is not None:
                 self.holders.release(ledger_id, entry_id, self.holder_slot)
         return held
 
-    cdef int _settled(self, int64_t held) except -1:
-        self._less_unacked(held & MESSAGES_MASK)
+    cdef int _on_settled(self, int64_t held) except -1:
+        self._reduce_unacked(held & MESSAGES_MASK)
         if self.keys is not None:
             self.keys.release(<int32_t>(held >> 32), self.slot)
         return 0
 
-    cdef int _less_unacked(self, int64_t messages) except -1:
+    cdef int _reduce_unacked(self, int64_t messages) except -1:
         self.unacked_messages -= messages
         if self.at_limit and self.unacked_messages * 2 <= self.unacked_max:
             self.at_limit = False
-            if self.passed_over == AT_LIMIT:
-                self.rotation._ask_again(self)
+            if self.skip_reason == AT_LIMIT:
+                self.rotation._stop_skipping(self)
         if self.unacked_total is not None:
             self.unacked_total.add(-messages)
         return 0
@@ -447,7 +448,7 @@ cdef class ConsumerState:
         self.acked += messages
         return messages
 
-    def settle_all_but(self, int64_t ledger_id, int64_t entry_id, int64_t left):
+    def reduce_pending(self, int64_t ledger_id, int64_t entry_id, int64_t left):
         """Reduce a delivered batch to `left` messages; return how many were settled."""
         cdef dict ledger = self.pending.get(ledger_id)
         cdef int64_t held, messages
@@ -458,7 +459,7 @@ cdef class ConsumerState:
         if left >= messages:
             return 0
         ledger[entry_id] = held - messages + left
-        self._less_unacked(messages - left)
+        self._reduce_unacked(messages - left)
         return messages - left
 
     def settle_one(self, int64_t ledger_id, int64_t entry_id):
@@ -503,10 +504,10 @@ cdef class ConsumerState:
         taken.holders = self.holders
         taken.holder_slot = self.holder_slot
         self.pending = {}
-        self._less_unacked(self.unacked_messages)
+        self._reduce_unacked(self.unacked_messages)
         return taken
 
-    def note_acked(self, AckRun run not None):
+    def count_acked(self, AckRun run not None):
         """Count acknowledgements of a consumer whose deliveries are not stored as pending."""
         cdef int i
         cdef double messages = 0
@@ -514,7 +515,7 @@ cdef class ConsumerState:
             messages += self.messages_per_entry if run.items[i].left == 0 else 1
         self.acked += <uint64_t>(messages + 0.5)
 
-    def note_acked_entries(self, int64_t entries):
+    def count_acked_entries(self, int64_t entries):
         """Count a number of acknowledged entries of such a consumer."""
         self.acked += <uint64_t>(max(entries, 0) * self.messages_per_entry + 0.5)
 
@@ -557,7 +558,7 @@ cdef class TakenBack:
                 if self.keys is None:
                     to.put(ledger_id, entry_id)
                 else:
-                    self.keys.wait_again(<int32_t>(held >> 32), ledger_id, entry_id)
+                    self.keys.requeue(<int32_t>(held >> 32), ledger_id, entry_id)
                 if redelivery_counts is not None:
                     position = (ledger_id, entry)
                     redelivery_counts[position] = redelivery_counts.get(position, 0) + 1
@@ -567,7 +568,7 @@ cdef class TakenBack:
         return [self.pending, self.entries]
 
 
-def free_some(list dicts not None, int64_t items_max):
+def free_items(list dicts not None, int64_t items_max):
     """Free up to items_max items of nested dicts that are no longer in use. Return True when none
     is left. Freeing a million items in one call takes too long.
     """
@@ -586,7 +587,7 @@ def free_some(list dicts not None, int64_t items_max):
     return True
 
 
-def place_of(list consumers not None, ConsumerState consumer not None):
+def find_consumer(list consumers not None, ConsumerState consumer not None):
     """Return the index of a consumer in a list, searched from the end, where the consumers of a
     disconnecting client usually are.
     """
@@ -613,18 +614,18 @@ cdef class Rotation:
             self._rebuild()
         consumer.rotation = self
         consumer.rotation_slot = len(self.consumers)
-        consumer.passed_over = NO_PERMITS
+        consumer.skip_reason = NO_PERMITS
         self.consumers.append(consumer)
         if consumer.wanted > 0:
-            self._ask_again(consumer)
+            self._stop_skipping(consumer)
 
     def remove(self, ConsumerState consumer not None):
         """Remove a consumer."""
         if consumer.rotation is not self:
             return
         # An eligible consumer is in no other list.
-        self._ask_again(consumer)
-        self._set(consumer.rotation_slot, NOBODY)
+        self._stop_skipping(consumer)
+        self._set(consumer.rotation_slot, NO_CONSUMER)
         self.consumers[consumer.rotation_slot] = None
         self.gone += 1
         consumer.rotation = None
@@ -640,33 +641,33 @@ cdef class Rotation:
         cdef ConsumerState consumer
         cdef Py_ssize_t slot
         self.chosen = -1
-        while self.width and self.levels[1] != NOBODY:
+        while self.width and self.levels[1] != NO_CONSUMER:
             slot = self._find(self.turn_of, self.levels[1])
             if slot < 0:
                 slot = self._find(0, self.levels[1])
             consumer = self.consumers[slot]
-            self.asked += 1
+            self.eligibility_checks += 1
             if consumer._can_take():
                 self.chosen = slot
                 return consumer
             if consumer.wanted <= 0 or consumer.closed or consumer.connection.closed:
-                self._pass_over(consumer, NO_PERMITS)
+                self._skip(consumer, NO_PERMITS)
             elif consumer.unacked_total is not None and consumer.unacked_total.stops():
                 return None     # the limit holds for all consumers
             elif consumer.at_limit:
-                self._pass_over(consumer, AT_LIMIT)
+                self._skip(consumer, AT_LIMIT)
             else:
-                self._pass_over(consumer, SOCKET_FULL)
+                self._skip(consumer, SOCKET_FULL)
         return None
 
-    def served(self):
+    def advance(self):
         """Advance past the consumer that next() returned."""
         self.turn_of = self.chosen + 1
 
     @property
     def is_limited(self):
         """True if next() returned None and a consumer waits for acknowledgements."""
-        return self.at_limit > 0 or (self.width > 0 and self.levels[1] != NOBODY)
+        return self.at_limit > 0 or (self.width > 0 and self.levels[1] != NO_CONSUMER)
 
     def take_newly_full(self):
         """Return the connections that became too full for a consumer since the last call."""
@@ -674,17 +675,17 @@ cdef class Rotation:
         self.newly_full = None
         return taken or ()
 
-    def waits_for(self, Connection connection not None):
+    def is_waiting_for(self, Connection connection not None):
         """Return True if a consumer is skipped until retry_connection() is called for its
         connection.
         """
         return self.full is not None and connection in self.full
 
-    def has_room(self, Connection connection not None):
+    def retry_connection(self, Connection connection not None):
         """Stop skipping the consumers of a connection whose socket accepts more."""
         if self.full is not None:
             for consumer in list(self.full.get(connection, ())):
-                self._ask_again(consumer)
+                self._stop_skipping(consumer)
 
     cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept:
         """Find the first slot from `start` on with that level, which is the best one; -1 if none.
@@ -736,7 +737,7 @@ cdef class Rotation:
             turn_of += consumer.rotation_slot < self.turn_of
             consumer.rotation_slot = slot
         for slot in range(len(consumers), width):
-            levels[width + slot] = NOBODY
+            levels[width + slot] = NO_CONSUMER
         for node in range(width - 1, 0, -1):
             levels[node] = min(levels[2 * node], levels[2 * node + 1])
         free(self.levels)
@@ -748,7 +749,7 @@ cdef class Rotation:
         self.chosen = -1
         return 0
 
-    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1:
+    cdef int _skip(self, ConsumerState consumer, SkipReason why) except -1:
         """Skip a consumer until the reason is gone."""
         cdef Connection connection = consumer.connection
         if why == AT_LIMIT:
@@ -762,13 +763,13 @@ cdef class Rotation:
                     self.newly_full = []
                 self.newly_full.append(connection)
             self.full[connection][consumer] = None
-        consumer.passed_over = why
-        return self._set(consumer.rotation_slot, NOBODY)
+        consumer.skip_reason = why
+        return self._set(consumer.rotation_slot, NO_CONSUMER)
 
-    cdef int _ask_again(self, ConsumerState consumer) except -1:
-        cdef PassedOver why = consumer.passed_over
+    cdef int _stop_skipping(self, ConsumerState consumer) except -1:
+        cdef SkipReason why = consumer.skip_reason
         cdef dict others
-        if why == NOT_PASSED_OVER:
+        if why == NOT_SKIPPED:
             return 0
         if why == AT_LIMIT:
             self.at_limit -= 1
@@ -777,11 +778,11 @@ cdef class Rotation:
             del others[consumer]
             if not others:
                 del self.full[consumer.connection]
-        consumer.passed_over = NOT_PASSED_OVER
+        consumer.skip_reason = NOT_SKIPPED
         return self._set(consumer.rotation_slot, consumer.priority_level)
 
 
-cdef class Blocked:
+cdef class BlockedConsumers:
     """Consumers that have permits but cannot receive: one for each cause. They are used to
     determine when delivery can resume.
     """
@@ -807,15 +808,15 @@ cdef class Blocked:
         return 0
 
 
-def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
-                   Blocked blocked not None):
+def total_read_budget(list consumers not None, int entries_max, int64_t bytes_max,
+                      BlockedConsumers blocked not None):
     """Return (entries, bytes) that the consumers can receive together, up to these limits."""
     cdef ConsumerState consumer
     cdef int64_t entries = 0
     cdef int64_t size = 0
     for consumer in consumers:
         if consumer._can_take():
-            more, room = consumer.worth_reading(entries_max, bytes_max)
+            more, room = consumer.read_budget(entries_max, bytes_max)
             entries += more
             size += room
             if entries >= entries_max and size >= bytes_max:
@@ -826,7 +827,7 @@ def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
 
 
 def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
-               Blocked blocked not None):
+               BlockedConsumers blocked not None):
     """Return the index of the first consumer at or after turn_of that can receive a waiting entry
     now, or -1.
     """
@@ -859,12 +860,12 @@ cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
 
 
 # Send an entry to the owner of its key. Returns 0 if all its messages are acknowledged.
-cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek *peek, int32_t hash,
-                  AckSet acks, dict redelivery_counts) except -1:
+cdef int _dispatch_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek *peek,
+                      int32_t hash, AckSet acks, dict redelivery_counts) except -1:
     cdef uint32_t count = 0
     cdef bint first = consumer.pinned_in != _rounds
     cdef int32_t messages = peek.num_messages
-    cdef bytes words = acks.left_of_batch(batch.ledger_id, batch.refs[i].entry_id, &messages)
+    cdef bytes words = acks.trimmed_ack_set(batch.ledger_id, batch.refs[i].entry_id, &messages)
     if messages == 0:
         return 0
     if redelivery_counts:
@@ -872,16 +873,16 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
     consumer._send(batch, i, messages, words, hash, count, first)
     consumer.chunks_out += peek.num_chunks > 1
     consumer.keys.hold(hash, consumer.slot)
-    consumer.messages_per_entry += (messages - consumer.messages_per_entry) * DEALT_WEIGHT
+    consumer.messages_per_entry += (messages - consumer.messages_per_entry) * KEYED_WEIGHT
     if first:
         consumer.pinned_in = _rounds
         consumer._mark_sent()
     return 1
 
 
-def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
-         AckSet acks not None, dict redelivery_counts, list left_out not None,
-         int64_t waiting_max, DelayedIndex delayed=None, bint again=False):
+def dispatch_by_key(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+                    AckSet acks not None, dict redelivery_counts, list undeliverable not None,
+                    int64_t waiting_max, DelayedIndex delayed=None, bint again=False):
     """Send entries to the owners of their keys. Entries that cannot be sent wait in keys.
 
     consumers is indexed by slot; the first one is None. Stops when waiting_max entries wait, and
@@ -904,7 +905,7 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if acks.contains(batch.ledger_id, entry_id):
             continue
         if not peek_message(batch, i, &peek):
-            left_out.append((batch.ledger_id, entry_id))
+            undeliverable.append((batch.ledger_id, entry_id))
             continue
         if delayed is not None and peek.deliver_at_time > delayed.now:
             delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
@@ -914,18 +915,18 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if slot and keys.may_send(hash, slot):
             consumer = consumers[slot]
             if consumer._can_take():
-                if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
-                    left_out.append((batch.ledger_id, entry_id))
+                if not _dispatch_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                    undeliverable.append((batch.ledger_id, entry_id))
                 continue
         if again:
-            keys.wait_again(hash, batch.ledger_id, entry_id)
+            keys.requeue(hash, batch.ledger_id, entry_id)
         else:
             keys.wait(hash, batch.ledger_id, entry_id)
     return batch.count
 
 
-def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
-                 AckSet acks not None, dict redelivery_counts, list left_out not None):
+def dispatch_waiting(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+                     AckSet acks not None, dict redelivery_counts, list undeliverable not None):
     """Send waiting entries that are first for their key; return how many stopped waiting.
 
     Acknowledged entries stop waiting. Entries without unacknowledged messages are appended to
@@ -947,17 +948,17 @@ def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared k
         if not keys.is_first(hash, batch.ledger_id, entry_id):
             continue
         if acks.contains(batch.ledger_id, entry_id):
-            keys.drop_first(hash)
+            keys.remove_first(hash)
             gone += 1
             continue
         slot = keys.owner(hash)
-        if slot == 0 or not keys.may_go_on(hash, slot):
+        if slot == 0 or not keys.may_send_first(hash, slot):
             continue
         consumer = consumers[slot]
         if consumer._can_take():
-            if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
-                left_out.append((batch.ledger_id, entry_id))
-            keys.drop_first(hash)
+            if not _dispatch_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                undeliverable.append((batch.ledger_id, entry_id))
+            keys.remove_first(hash)
             gone += 1
     return gone
 
@@ -973,8 +974,8 @@ def count_messages(EntryBatch batch not None, int start, int stop):
     return messages
 
 
-def deal_now(EntryBatch batch not None, int start, int stop, list consumers not None,
-             KeyShared keys not None):
+def dispatch_without_queue(EntryBatch batch not None, int start, int stop, list consumers not None,
+                           KeyShared keys not None):
     """Send entries start..stop-1 to the owners of their keys; return the number of messages that
     were dropped.
 

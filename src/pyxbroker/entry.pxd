@@ -9,7 +9,7 @@ cdef class Digest:
     cdef digest spec
 
 cdef enum:
-    BLOCK_BYTES_MAX = 28            # size of the broker entry metadata before a client's payload
+    BROKER_METADATA_BYTES_MAX = 28  # broker entry metadata before a client's payload
 
     ITEM_CHUNK = 1                  # kind of a RunItem: a chunk of a message, possibly the last
     # kind of a RunItem: its sequence id does not count for deduplication
@@ -30,14 +30,14 @@ cdef class EntryRun:
     cdef readonly uint32_t count
     cdef uint32_t capacity
     cdef readonly uint64_t bytes    # of all data
-    cdef readonly uint64_t prefixed     # of them, broker entry metadata
+    cdef readonly uint64_t broker_metadata_bytes  # of them, broker entry metadata
     cdef readonly uint64_t messages
     cdef public object owner        # notified by on_run_added(run) or on_run_failed(run, error)
     cdef public int64_t ledger_id   # set when appended to a ledger
     cdef public int64_t first_entry_id
     cdef int64_t started_ns         # when its first entry was read (turn_now_ns)
     cdef uint8_t *copied            # the run's own copy of the data, if it had to wait
-    cdef object kept                # Python object that owns the data of a run created from bytes
+    cdef object data_owner          # Python object that owns the data of a run created from bytes
     cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
                     uint32_t length, uint32_t crc, int32_t num_messages) except -1
 

@@ -59,11 +59,11 @@ class EntryRun:
         data.
         """
     @property
-    def prefixed(self) -> int:
+    def broker_metadata_bytes(self) -> int:
         """Bytes of broker entry metadata that add_broker_metadata() added."""
-    def prefix(self, timestamp_ms: int, index: int) -> int:
+    def add_broker_metadata(self, timestamp_ms: int, index: int) -> int:
         """Prepend broker entry metadata to each entry; return the index of the last message."""
-    def keep(self) -> None:
+    def copy_data(self) -> None:
         """Copy the data, so that the run can outlive the read that brought it."""
     def release(self) -> None:
         """Free the copy, if any. The bookies have stored the data."""

@@ -56,7 +56,7 @@ class Position(NamedTuple):
         return f"{self.ledger_id}:{self.entry_id}"
 
 
-cdef uint32_t _build_block(uint8_t *out, uint64_t timestamp_ms, int64_t index) noexcept:
+cdef uint32_t _build_broker_metadata(uint8_t *out, uint64_t timestamp_ms, int64_t index) noexcept:
     """Write 0x0e02, the size of a BrokerEntryMetadata, and the message; return the total size."""
     cdef uint8_t *at = out + 6
     if timestamp_ms:
@@ -110,7 +110,7 @@ cdef class EntryRun:
         """Create a run of one entry, for data that the broker itself writes."""
         cdef EntryRun run = EntryRun(owner)
         cdef const uint8_t *start = data
-        run.kept = data
+        run.data_owner = data
         run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
         return run
 
@@ -131,26 +131,26 @@ cdef class EntryRun:
                 rest.items[rest.count - 1].kind = item.kind
         return rest if rest.count else None
 
-    def prefix(self, uint64_t timestamp_ms, int64_t index):
+    def add_broker_metadata(self, uint64_t timestamp_ms, int64_t index):
         """Prepend broker entry metadata to each entry, in a copy of the data. A time of 0 and an
         index below 0 are omitted.
 
         index is that of the message before the run. Return the index of the run's last message.
         """
-        cdef uint8_t block[BLOCK_BYTES_MAX]
+        cdef uint8_t block[BROKER_METADATA_BYTES_MAX]
         cdef RunItem *item
         cdef uint8_t *copy
         cdef uint64_t at = 0
         cdef uint32_t i, size
         cdef bint counts = index >= -1
-        copy = <uint8_t *>malloc(self.bytes + <uint64_t>self.count * BLOCK_BYTES_MAX)
+        copy = <uint8_t *>malloc(self.bytes + <uint64_t>self.count * BROKER_METADATA_BYTES_MAX)
         if copy == NULL:
             raise MemoryError("no memory for the metadata of a run of %d bytes" % self.bytes)
         for i in range(self.count):
             item = &self.items[i]
             if counts:
                 index += item.num_messages if item.num_messages > 0 else 1
-            size = _build_block(block, timestamp_ms, index if counts else -1)
+            size = _build_broker_metadata(block, timestamp_ms, index if counts else -1)
             memcpy(copy + at, block, size)
             memcpy(copy + at + size, item.data, item.length)
             item.crc = _api.crc32c_combine(_api.crc32c(0, block, size), item.crc, item.length)
@@ -158,17 +158,17 @@ cdef class EntryRun:
             item.length += size
             at += item.length
             self.bytes += size
-            self.prefixed += size
+            self.broker_metadata_bytes += size
         free(self.copied)
         self.copied = copy
-        self.kept = None
+        self.data_owner = None
         return index
 
-    def keep(self):
+    def copy_data(self):
         """Copy the data, so that the run can outlive the read that brought it."""
         cdef uint32_t i
         cdef uint64_t at = 0
-        if self.copied != NULL or self.kept is not None:
+        if self.copied != NULL or self.data_owner is not None:
             return
         self.copied = <uint8_t *>malloc(self.bytes if self.bytes else 1)
         if self.copied == NULL:
@@ -183,7 +183,7 @@ cdef class EntryRun:
         cdef uint32_t i
         free(self.copied)
         self.copied = NULL
-        self.kept = None
+        self.data_owner = None
         for i in range(self.count):
             self.items[i].data = NULL
 

@@ -27,7 +27,7 @@ cdef enum Stop:
     STOP_FULL = 2                   # the columns are full: call finish()
     # The entry is the first one received of its ledger: the caller checks that no entry before it
     # is missing, and continues with accept_ledger().
-    STOP_LOOK = 3
+    STOP_NEW_LEDGER = 3
     # The last entry taken is a chunk of a message. The caller continues with accept_chunk().
     STOP_CHUNK = 4
     STOP_DONE = 5                   # the range is complete
@@ -51,7 +51,7 @@ cdef enum Kept:
     KEEP_SEQUENCE_ID = 32
     KEEP_ORDERING_KEY = 64
     KEEP_POSITION = 128             # ledger, entry and batch index as numbers
-    KEEP_USUAL = 15
+    KEEP_DEFAULT = 15
     KEEP_ALL = 255
 
 cdef struct Place:
@@ -116,7 +116,7 @@ cdef class EntryColumns:
     cdef Place begin
     cdef Place end
     cdef Place handled              # position of the last message that was handled
-    cdef Place looked               # the entry that accept_ledger() was called for
+    cdef Place accepted                 # the entry that accept_ledger() was called for
     cdef readonly int64_t ledger_id     # of the current entry
     cdef readonly int64_t entry_id
     cdef readonly bytes chunk_metadata  # MessageMetadata of the current chunk
@@ -156,7 +156,7 @@ cdef class EntryColumns:
                          uint32_t size) except -1
     cdef int _count(self, const EntryHead *entry) noexcept
     cdef int _end_entry(self) except -1
-    cdef bint _wants_look(self, const Place *place) noexcept
+    cdef bint _is_new_ledger(self, const Place *place) noexcept
     cdef int _open_chunk(self, const EntryHead *entry) except -1
     cdef int _add_messages(self, const EntryHead *entry) except -1
     cdef int _add_batch(self, const EntryHead *entry, const uint8_t *data, uint32_t size) except -1
@@ -167,7 +167,7 @@ cdef class EntryColumns:
     cdef int _add_nulls(self) except -1
     cdef int _add_number(self, const uint8_t *data, uint32_t size) except -1
     cdef int _add_record(self, const uint8_t *data, uint32_t size) except -1
-    cdef int _see_version(self, const EntryHead *entry) except -1
+    cdef int _set_version(self, const EntryHead *entry) except -1
     cdef AvroProgram _program(self, object version)
     cdef int _add_key(self, const Head *head) except -1
     cdef int _add_id(self, const EntryHead *entry, int32_t index) except -1

@@ -8,7 +8,7 @@ from pyxbroker.avro_columns import AvroProgram
 MORE: int
 OTHER: int
 FULL: int
-LOOK: int
+NEW_LEDGER: int
 CHUNK: int
 DONE: int
 """Reasons why taking entries stops; see Stop in entry_columns.pxd."""
@@ -28,7 +28,7 @@ PRODUCER_NAME: int
 SEQUENCE_ID: int
 ORDERING_KEY: int
 POSITION: int
-USUAL: int
+DEFAULT: int
 """Optional columns, one bit each, and those enabled by default; see Kept in entry_columns.pxd."""
 
 BITS: int
@@ -136,13 +136,13 @@ class EntryColumns:
     @property
     def is_done(self) -> bool:
         """True once the whole range was read."""
-    def want(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
+    def set_range(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
         """Set the range (begin, end] of positions (ledger, entry, batch index)."""
-    def pass_look(self) -> None:
-        """Continue after LEDGER: no entry before the current one is missing."""
-    def pass_entry(self) -> None:
+    def accept_ledger(self) -> None:
+        """Continue after NEW_LEDGER: no entry before the current one is missing."""
+    def accept_chunk(self) -> None:
         """Continue after CHUNK: the chunk was handled."""
-    def spend(self) -> int:
+    def take_permits(self) -> int:
         """Return the permits used by received entries since the last call."""
     def take(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
         """Decode frames; return (number of bytes consumed, reason of the stop).
@@ -153,8 +153,8 @@ class EntryColumns:
     def take_entry(
         self, ledger_id: int, entry_id: int, data: bytes | bytearray | memoryview
     ) -> int:
-        """Decode one entry; return the reason of the stop, or MORE. After FULL and LEDGER the entry
-        is not consumed and must be passed again.
+        """Decode one entry; return the reason of the stop, or MORE. After FULL and NEW_LEDGER
+        the entry is not consumed and must be passed again.
         """
     def add_message(self, position: tuple[int, int, int], metadata: bytes, payload: bytes) -> None:
         """Add a message that the caller assembled, from chunks or with another reader. position is

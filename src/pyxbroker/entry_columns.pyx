@@ -51,7 +51,7 @@ cdef enum:
 MORE = STOP_MORE
 OTHER = STOP_OTHER
 FULL = STOP_FULL
-LOOK = STOP_LOOK
+NEW_LEDGER = STOP_NEW_LEDGER
 CHUNK = STOP_CHUNK
 DONE = STOP_DONE
 
@@ -69,7 +69,7 @@ PRODUCER_NAME = KEEP_PRODUCER_NAME
 SEQUENCE_ID = KEEP_SEQUENCE_ID
 ORDERING_KEY = KEEP_ORDERING_KEY
 POSITION = KEEP_POSITION
-USUAL = KEEP_USUAL
+DEFAULT = KEEP_DEFAULT
 
 BITS = WIDTH_BITS
 VARIABLE = WIDTH_VARIABLE
@@ -171,7 +171,7 @@ _numbers[0][:] = [4, 6, 17, 12, 25, 30, 18]
 _numbers[1][:] = [1, 2, 6, 5, 9, 10, 7]
 
 
-cdef inline bint _see_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
+cdef inline bint _parse_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
     """Store a field that both kinds of metadata have; return False for other fields."""
     if field.wire == WIRE_BYTES:
         if field.number == numbers[F_KEY]:
@@ -217,7 +217,7 @@ cdef int _parse_batched(const uint8_t *data, uint32_t size, Head *head) except -
     while at < size:
         if parse_field(data, size, &at, &field) != 0:
             raise Damaged("the metadata of a message in its batch cannot be decoded")
-        if _see_shared(head, &field, _numbers[1]) or field.wire != WIRE_VARINT:
+        if _parse_shared(head, &field, _numbers[1]) or field.wire != WIRE_VARINT:
             continue
         if field.number == 3:
             head.payload_size = <int32_t>field.value
@@ -242,7 +242,7 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
     while at < size:
         if parse_field(data, size, &at, &field) != 0:
             raise Damaged("its metadata cannot be decoded")
-        if _see_shared(&entry.message, &field, _numbers[0]):
+        if _parse_shared(&entry.message, &field, _numbers[0]):
             continue
         if field.wire == WIRE_BYTES:
             if field.number == 1:
@@ -255,13 +255,13 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
                 entry.schema_version = field.data
                 entry.schema_version_size = field.size
         elif field.wire == WIRE_VARINT:
-            seen |= _see_number(entry, &field)
+            seen |= _parse_number(entry, &field)
     if seen != 7:
         raise Damaged("its metadata lacks required fields")
     return 0
 
 
-cdef inline int _see_number(EntryHead *entry, const Field *field) noexcept:
+cdef inline int _parse_number(EntryHead *entry, const Field *field) noexcept:
     if field.number == 2:
         entry.message.sequence_id = field.value
         entry.message.has_sequence_id = True
@@ -354,7 +354,7 @@ cdef class EntryColumns:
 
     def __cinit__(self, int decoding, widths not None, codecs not None, int32_t partition=-1,
                   program_of=None, translate=None, int64_t rows_max=1 << 16,
-                  int64_t bytes_max=8 << 20, int kept=KEEP_USUAL):
+                  int64_t bytes_max=8 << 20, int kept=KEEP_DEFAULT):
         cdef int i
         # Cython enums are unsigned.
         if not 0 <= kept <= <int>KEEP_ALL:
@@ -428,12 +428,12 @@ cdef class EntryColumns:
 
     # --- the range ------------------------------------------------------------------------------
 
-    def want(self, begin not None, end not None):
+    def set_range(self, begin not None, end not None):
         """Set the range (begin, end] of positions (ledger, entry, batch index)."""
         _set_place(&self.begin, begin)
         _set_place(&self.end, end)
         self.handled = self.begin
-        self.looked.ledger_id = self.looked.entry_id = -2
+        self.accepted.ledger_id = self.accepted.entry_id = -2
 
     @property
     def position(self):
@@ -446,18 +446,18 @@ cdef class EntryColumns:
         """True once the whole range was read."""
         return _compare(&self.handled, &self.end) >= 0
 
-    def pass_look(self):
-        """Continue after LEDGER: no entry before the current one is missing."""
-        self.looked.ledger_id = self.ledger_id
-        self.looked.entry_id = self.entry_id
+    def accept_ledger(self):
+        """Continue after NEW_LEDGER: no entry before the current one is missing."""
+        self.accepted.ledger_id = self.ledger_id
+        self.accepted.entry_id = self.entry_id
 
-    def pass_entry(self):
+    def accept_chunk(self):
         """Continue after CHUNK: the chunk was handled."""
         self.handled.ledger_id = self.ledger_id
         self.handled.entry_id = self.entry_id
         self.handled.batch_index = WHOLE
 
-    def spend(self):
+    def take_permits(self):
         """Return the permits used by received entries since the last call."""
         cdef int64_t found = self.permits
         self.permits = 0
@@ -484,15 +484,15 @@ cdef class EntryColumns:
                 return at, STOP_MORE if frame_size == FRAME_INCOMPLETE else STOP_OTHER
             stop = self._take_frame(frame.command, frame.command_size, frame.payload,
                                     frame.payload_size)
-            if stop in (STOP_OTHER, STOP_FULL, STOP_LOOK):
+            if stop in (STOP_OTHER, STOP_FULL, STOP_NEW_LEDGER):
                 return at, stop
             at += frame_size
             if stop != STOP_MORE:
                 return at, stop
 
     def take_entry(self, int64_t ledger_id, int64_t entry_id, const uint8_t[::1] data not None):
-        """Decode one entry; return the reason of the stop, or MORE. After FULL and LEDGER the entry
-        is not consumed and must be passed again.
+        """Decode one entry; return the reason of the stop, or MORE. After FULL and NEW_LEDGER
+        the entry is not consumed and must be passed again.
         """
         return self._take_entry(ledger_id, entry_id, &data[0] if data.shape[0] else <uint8_t *>b"",
                                 <uint32_t>data.shape[0])
@@ -542,8 +542,8 @@ cdef class EntryColumns:
             _parse_section(data, size, False, &entry)
             self._count(&entry)
             return STOP_MORE
-        if self._wants_look(&place):
-            return STOP_LOOK
+        if self._is_new_ledger(&place):
+            return STOP_NEW_LEDGER
         if self._is_full():
             return STOP_FULL
         if self.is_within and not _is_same_entry(&place, &self.within):
@@ -575,8 +575,9 @@ cdef class EntryColumns:
             free_memory(&self.scratch)
         return 0
 
-    cdef bint _wants_look(self, const Place *place) noexcept:
-        return place.ledger_id != self.handled.ledger_id and not _is_same_entry(place, &self.looked)
+    cdef bint _is_new_ledger(self, const Place *place) noexcept:
+        return (place.ledger_id != self.handled.ledger_id
+                and not _is_same_entry(place, &self.accepted))
 
     cdef int _open_chunk(self, const EntryHead *entry) except -1:
         self.chunk_metadata = entry.message.data[:entry.message.size]
@@ -661,7 +662,7 @@ cdef class EntryColumns:
 
     cdef int _add_row(self, const EntryHead *entry, const Head *head, const uint8_t *data,
                       uint32_t size, int32_t index) except -1:
-        self._see_version(entry)
+        self._set_version(entry)
         self.is_uneven = True
         if head.has_null_value:
             self._add_nulls()
@@ -673,7 +674,7 @@ cdef class EntryColumns:
         self._add_times(entry, head)
         if self.kept & KEEP_PROPERTIES:
             self._add_properties(head)
-        if self.kept & ~KEEP_USUAL:
+        if self.kept & ~KEEP_DEFAULT:
             self._add_sender(entry, head)
             self._add_position(index)
         self.bytes += head.size
@@ -721,7 +722,7 @@ cdef class EntryColumns:
         self.bytes += program.decode(data, size, self.values, self.rows)
         return 0
 
-    cdef int _see_version(self, const EntryHead *entry) except -1:
+    cdef int _set_version(self, const EntryHead *entry) except -1:
         cdef const char *last
         cdef bytes version
         cdef AvroProgram program = None

@@ -20,7 +20,7 @@ cdef class HashRanges:
     cdef readonly object overlap    # two adjacent ranges with a common hash, or None
     cdef int32_t capacity
     cdef int _append(self, int32_t first, int32_t last) except -1
-    cdef int _settle(self) except -1
+    cdef int _finish(self) except -1
     cdef int _sort(self) except -1
 
 # The ranges of all consumers of a subscription. No two of them overlap.

@@ -71,7 +71,7 @@ cdef class HashRanges:
         cdef HashRanges made = HashRanges()
         for first, last in ranges:
             made._append(first, last)
-        made._settle()
+        made._finish()
         return made
 
     @staticmethod
@@ -118,7 +118,7 @@ cdef class HashRanges:
                     bounds[key >> 3] = value
             made._append(<int32_t>bounds[1], <int32_t>bounds[2])
         if made.count <= ranges_max:
-            made._settle()
+            made._finish()
         return mode, made, out_of_order
 
     cdef int _append(self, int32_t first, int32_t last) except -1:
@@ -138,7 +138,7 @@ cdef class HashRanges:
             self.backward = (first, last)
         return 0
 
-    cdef int _settle(self) except -1:
+    cdef int _finish(self) except -1:
         """Sort all ranges, detect overlaps, and release excess capacity."""
         cdef int32_t i
         cdef void *moved

@@ -61,8 +61,8 @@ cdef class KeyShared:
     cdef uint32_t entries_used      # number of entries ever allocated from `entries`
     cdef uint32_t free_entry        # head of the free list; 0: empty
     # random state that selects posts, so that no message order can defeat them
-    cdef uint32_t chance
-    cdef readonly int64_t looked_at  # entries compared while searching for insert positions
+    cdef uint32_t random_state
+    cdef readonly int64_t comparisons  # entries compared while searching for insert positions
     cdef ReadyQueue *queues         # by slot
     cdef int32_t slots              # length of queues
     cdef uint16_t *range_ends       # ascending last hashes of ranges
@@ -72,27 +72,27 @@ cdef class KeyShared:
     cdef readonly uint32_t hashes   # see key_hash
     cdef readonly int64_t waiting   # number of waiting entries
     cdef readonly int64_t queued    # number of hashes in ready queues
-    cdef public bint news           # a hash became ready since the caller cleared this
+    cdef public bint has_new_ready  # a hash became ready since the caller cleared this
     cdef readonly object drained    # dict: number of hashes that each slot has drained
     cdef readonly int64_t drained_total
     cdef int32_t owner(self, int32_t hash) noexcept
     # Return True if a new entry of a hash may be sent to its owner now.
     cdef bint may_send(self, int32_t hash, int32_t slot) noexcept
     # Return True if the first waiting entry of a hash may be sent to its owner.
-    cdef bint may_go_on(self, int32_t hash, int32_t slot) noexcept
+    cdef bint may_send_first(self, int32_t hash, int32_t slot) noexcept
     # Record that an entry was sent, or is settled.
     cdef int hold(self, int32_t hash, int32_t slot) except -1
     cdef int release(self, int32_t hash, int32_t slot) except -1
     # Queue an entry after the waiting entries of its hash (wait), or in order among them (requeue).
     cdef int wait(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
-    cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
+    cdef int requeue(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
     # Return True if an entry is the first waiting one of its hash; remove that entry.
     cdef bint is_first(self, int32_t hash, int64_t ledger_id, int64_t entry_id) noexcept
-    cdef int drop_first(self, int32_t hash) except -1
+    cdef int remove_first(self, int32_t hash) except -1
     cdef KeyState *_page(self, int32_t page) noexcept
     cdef KeyState *_find(self, int32_t hash) noexcept
-    cdef KeyState *_use(self, int32_t hash) except NULL
-    cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept
+    cdef KeyState *_acquire_state(self, int32_t hash) except NULL
+    cdef int _free_if_unused(self, int32_t hash, KeyState *state) noexcept
     cdef bint _is_ready(self, KeyState *state, int32_t slot) noexcept
     cdef int _check_ready(self, int32_t hash, KeyState *state) except -1
     cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
@@ -101,7 +101,7 @@ cdef class KeyShared:
                       int64_t first, int64_t last_ledger, int64_t last) except -1
     cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept
-    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept
+    cdef int _maybe_make_post(self, KeyState *state, uint32_t at, bint is_last) noexcept
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0
     cdef int _push(self, int32_t slot, int32_t hash) except -1
     cdef int32_t _pop(self, int32_t slot) noexcept

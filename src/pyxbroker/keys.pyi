@@ -10,7 +10,7 @@ class KeyShared:
     hash is sent while its holder is not its owner, or while an earlier entry of it waits.
     """
 
-    news: bool
+    has_new_ready: bool
     """True if a hash became ready since the caller set this to False."""
 
     def __init__(self, ordered: bool, hashes: int = 65536) -> None: ...
@@ -24,7 +24,7 @@ class KeyShared:
     def waiting(self) -> int:
         """Number of waiting entries."""
     @property
-    def looked_at(self) -> int:
+    def comparisons(self) -> int:
         """Entries compared while searching for insert positions."""
     @property
     def queued(self) -> int:
@@ -53,7 +53,7 @@ class KeyShared:
         """Return the hashes whose holder is not their owner: (slot of the holder, hash, number of
         its unsettled entries, number of waiting entries).
         """
-    def forget_drained(self, slot: int) -> None:
+    def reset_drained(self, slot: int) -> None:
         """Reset the drained count of a slot that is assigned to another consumer."""
     def has_ready(self, slot: int) -> bool:
         """Return True if an entry waits that may be sent to a consumer now."""

@@ -136,7 +136,7 @@ cdef class KeyShared:
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
             raise ValueError("the number of hashes is %d or %d, not %d"
                              % (KEY_HASHES - 1, KEY_HASHES, hashes))
-        self.chance = <uint32_t>turn_now_ns() | 1
+        self.random_state = <uint32_t>turn_now_ns() | 1
         self.ordered = ordered
         self.hashes = hashes
         self.drained = {}
@@ -175,7 +175,7 @@ cdef class KeyShared:
         self.slots = 0
         self.entries_size = self.entries_used = self.free_entry = 0
         self.waiting = self.queued = 0
-        self.news = False
+        self.has_new_ready = False
 
     # --- owners -------------------------------------------------------------------------------
 
@@ -204,9 +204,9 @@ cdef class KeyShared:
         self.range_ends = ends
         self.range_owners = owners
         self.ranges = count
-        self._queue_again()
+        self._rebuild_queues()
 
-    def _queue_again(self):
+    def _rebuild_queues(self):
         """Rebuild the ready queues for the present owners."""
         cdef int32_t page, i
         cdef KeyState *states
@@ -229,7 +229,7 @@ cdef class KeyShared:
                 if state.first:
                     self._check_ready(page * STATES_PER_PAGE + i, state)
                 elif was_queued:
-                    self._check_unused(page * STATES_PER_PAGE + i, state)
+                    self._free_if_unused(page * STATES_PER_PAGE + i, state)
                     if self._page(page) == NULL:
                         break
 
@@ -258,7 +258,7 @@ cdef class KeyShared:
                 found.append((state.holder, page * STATES_PER_PAGE + i, state.held, waiting))
         return found
 
-    def forget_drained(self, int32_t slot):
+    def reset_drained(self, int32_t slot):
         """Reset the drained count of a slot that is assigned to another consumer."""
         self.drained.pop(slot, None)
 
@@ -284,7 +284,7 @@ cdef class KeyShared:
         cdef KeyState *page = self._page(hash // STATES_PER_PAGE)
         return NULL if page == NULL else &page[hash % STATES_PER_PAGE]
 
-    cdef KeyState *_use(self, int32_t hash) except NULL:
+    cdef KeyState *_acquire_state(self, int32_t hash) except NULL:
         cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
         cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
         cdef KeyGroup *group
@@ -303,7 +303,7 @@ cdef class KeyShared:
             group.in_use[at] += 1
         return state
 
-    cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept:
+    cdef int _free_if_unused(self, int32_t hash, KeyState *state) noexcept:
         cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
         cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
         cdef KeyGroup *group = place[0]
@@ -329,13 +329,13 @@ cdef class KeyShared:
         state = self._find(hash)
         return state == NULL or (state.first == 0 and self._is_ready(state, slot))
 
-    cdef bint may_go_on(self, int32_t hash, int32_t slot) noexcept:
+    cdef bint may_send_first(self, int32_t hash, int32_t slot) noexcept:
         return self._is_ready(self._find(hash), slot)
 
     cdef int hold(self, int32_t hash, int32_t slot) except -1:
         cdef KeyState *state
         if self.ordered:
-            state = self._use(hash)
+            state = self._acquire_state(hash)
             state.held += 1
             state.holder = slot
         return 0
@@ -356,7 +356,7 @@ cdef class KeyShared:
                 self.drained_total += 1
             if state.first:
                 self._check_ready(hash, state)
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
     # --- waiting entries ----------------------------------------------------------------------
@@ -385,7 +385,7 @@ cdef class KeyShared:
         return at
 
     cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept:
-        self.looked_at += 1
+        self.comparisons += 1
         return _compare(&self.entries[at], entry) < 0
 
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
@@ -397,14 +397,14 @@ cdef class KeyShared:
             following = self.entries[post].next_post
         return post
 
-    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
+    cdef int _maybe_make_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
         """Make an inserted entry a post at random; is_last: it is the last entry of its list."""
         cdef Waiting *entry = &self.entries[at]
         cdef uint32_t before = state.last_post
-        self.chance ^= self.chance << 13
-        self.chance ^= self.chance >> 17
-        self.chance ^= self.chance << 5
-        if self.chance % POST_EVERY:
+        self.random_state ^= self.random_state << 13
+        self.random_state ^= self.random_state >> 17
+        self.random_state ^= self.random_state << 5
+        if self.random_state % POST_EVERY:
             return 0
         if not is_last:
             before = self._post_before(state, entry)
@@ -425,23 +425,23 @@ cdef class KeyShared:
                 and _is_past(self.entries[state.last].ledger_id,
                              self.entries[state.last].entry_id, ledger_id, entry_id)):
             # Out of order: insert it at its position.
-            return self.wait_again(hash, ledger_id, entry_id)
+            return self.requeue(hash, ledger_id, entry_id)
         at = self._new_entry(ledger_id, entry_id)
-        state = self._use(hash)
+        state = self._acquire_state(hash)
         if state.first:
             self.entries[state.last].next = at
             state.last = at
-            self._try_post(state, at, True)
+            self._maybe_make_post(state, at, True)
             return 0
         state.first = state.last = at
         state.returned = 0
-        self._try_post(state, at, True)
+        self._maybe_make_post(state, at, True)
         return self._check_ready(hash, state)
 
-    cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
+    cdef int requeue(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
         cdef uint32_t at = self._new_entry(ledger_id, entry_id)
         cdef Waiting *new = &self.entries[at]
-        cdef KeyState *state = self._use(hash)
+        cdef KeyState *state = self._acquire_state(hash)
         cdef uint32_t before = 0
         cdef uint32_t after = state.first
         cdef uint32_t post
@@ -462,7 +462,7 @@ cdef class KeyShared:
         state.returned = at
         if after == 0:
             state.last = at
-        self._try_post(state, at, after == 0)
+        self._maybe_make_post(state, at, after == 0)
         if before:
             self.entries[before].next = at
             return 0
@@ -476,7 +476,7 @@ cdef class KeyShared:
         return (self.entries[state.first].entry_id == entry_id
                 and self.entries[state.first].ledger_id == ledger_id)
 
-    cdef int drop_first(self, int32_t hash) except -1:
+    cdef int remove_first(self, int32_t hash) except -1:
         cdef KeyState *state = self._find(hash)
         cdef uint32_t at = state.first
         if state.returned == at:
@@ -491,7 +491,7 @@ cdef class KeyShared:
         self.waiting -= 1
         if state.first == 0:
             state.last = 0
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
     def drop(self, int64_t ledger_id, int64_t first, int64_t last):
@@ -541,7 +541,7 @@ cdef class KeyShared:
             else:
                 self.entries[at].next = 0
                 self.entries[at].next_post = 0
-                self._try_post(state, at, True)
+                self._maybe_make_post(state, at, True)
                 if kept:
                     self.entries[kept].next = at
                 else:
@@ -550,7 +550,7 @@ cdef class KeyShared:
             at = following
         state.last = kept
         if kept == 0:
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
     # --- ready queues -------------------------------------------------------------------------
@@ -561,7 +561,7 @@ cdef class KeyShared:
             return 0
         self._push(slot, hash)
         state.queued = slot
-        self.news = True
+        self.has_new_ready = True
         return 0
 
     cdef int _push(self, int32_t slot, int32_t hash) except -1:
@@ -611,7 +611,7 @@ cdef class KeyShared:
                 return True
             self._pop(slot)
             state.queued = 0
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return False
 
     def plan(self, int32_t slot, int64_t count_max, int64_t gap_max):
@@ -641,7 +641,7 @@ cdef class KeyShared:
                 at = state.first
                 if at == 0:
                     state.queued = 0
-                    self._check_unused(hash, state)
+                    self._free_if_unused(hash, state)
                     continue
                 self._push(slot, hash)
                 while at and n < count_max:
@@ -677,13 +677,13 @@ cdef class KeyShared:
 
     def put_back(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
         """Queue an entry that was sent, in order among the waiting entries of its hash."""
-        self.wait_again(hash, ledger_id, entry_id)
+        self.requeue(hash, ledger_id, entry_id)
 
     def take(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
         """Remove an entry if it is the first waiting one of its hash; return True if it was."""
         if not self.is_first(hash, ledger_id, entry_id):
             return False
-        self.drop_first(hash)
+        self.remove_first(hash)
         return True
 
     def holder_of(self, int32_t hash):

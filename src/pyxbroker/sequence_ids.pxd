@@ -15,4 +15,4 @@ cdef class SequenceIds:
     # when the producer name was last known to be connected, in s
     cdef public double last_seen
     cdef public bint has_failed             # an appended entry was not stored
-    cdef int _judge(self, EntryRun run, uint32_t i) noexcept
+    cdef int _classify(self, EntryRun run, uint32_t i) noexcept

@@ -21,7 +21,7 @@ class SequenceIds:
         """Record a run as appended if all its SENDs are new, and return True. Otherwise change
         nothing.
         """
-    def judge(self, run: EntryRun, i: int) -> int:
+    def classify(self, run: EntryRun, i: int) -> int:
         """Classify one SEND of a run as 0, IS_DUPLICATE or IS_UNKNOWN, and record a new one as
         appended.
         """
@@ -30,5 +30,5 @@ class SequenceIds:
     def reset(self) -> None:
         """Reset to the stored ids after some appended entries were not stored."""
 
-def replay(batch: EntryBatch, found: dict[bytes, int], name_bytes_max: int) -> None:
+def collect_highest(batch: EntryBatch, found: dict[bytes, int], name_bytes_max: int) -> None:
     """Collect the highest sequence id of each producer in entries into found."""

@@ -36,7 +36,7 @@ cdef class SequenceIds:
         self.pushed = persisted
         self.persisted = persisted
 
-    cdef int _judge(self, EntryRun run, uint32_t i) noexcept:
+    cdef int _classify(self, EntryRun run, uint32_t i) noexcept:
         cdef RunItem *item = &run.items[i]
         if item.kind == ITEM_CHUNK:
             # Decide now: the bytes are no longer available once it is stored.
@@ -57,7 +57,7 @@ cdef class SequenceIds:
             item = &run.items[i]
             if item.kind != 0 or <int64_t>item.sequence_id <= pushed:
                 self.pushed = pushed
-                if self._judge(run, i) != NOT_DUPLICATE:
+                if self._classify(run, i) != NOT_DUPLICATE:
                     self.pushed = before
                     return False
                 if item.kind == ITEM_UNCOUNTED:
@@ -66,14 +66,14 @@ cdef class SequenceIds:
         self.pushed = pushed
         return True
 
-    def judge(self, EntryRun run not None, uint32_t i):
+    def classify(self, EntryRun run not None, uint32_t i):
         """Classify one SEND of a run as 0, IS_DUPLICATE or IS_UNKNOWN, and record a new one as
         appended.
         """
         cdef int found
         if i >= run.count:
             raise IndexError(i)
-        found = self._judge(run, i)
+        found = self._classify(run, i)
         if found == NOT_DUPLICATE and run.items[i].kind != ITEM_UNCOUNTED:
             self.pushed = _highest(&run.items[i])
         return found
@@ -95,7 +95,7 @@ cdef class SequenceIds:
         self.has_failed = False
 
 
-def replay(EntryBatch batch not None, dict found not None, uint32_t name_bytes_max):
+def collect_highest(EntryBatch batch not None, dict found not None, uint32_t name_bytes_max):
     """Collect the highest sequence id of each producer in entries into found, name (bytes) -> id,
     the most recent name last. Entries with longer names are ignored.
     """

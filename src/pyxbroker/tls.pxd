@@ -30,7 +30,7 @@ cdef class TlsStream:
     # Return the size of the records that wait for the socket, including those of the protocol
     # itself.
     cdef int64_t output_bytes(self) except -1
-    cdef int say_goodbye(self, OutVector out, int fd) except -1
+    cdef int close_notify(self, OutVector out, int fd) except -1
     cdef int64_t _open(self, uint8_t *at, uint64_t room) except? -3
-    cdef bint _shake_hands(self) except -1
+    cdef bint _handshake(self) except -1
     cdef int _send_records(self, int fd) except? -1

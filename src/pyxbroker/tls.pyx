@@ -59,7 +59,7 @@ cdef class TlsStream:
                 self.context = None
             self.incoming.write(PyMemoryView_FromMemory(<char *>buffer_in, n, PyBUF_READ))
         try:
-            if not self.established and not self._shake_hands():
+            if not self.established and not self._handshake():
                 return TLS_AGAIN
             return self._open(at, room)
         except ZeroReturn:
@@ -70,7 +70,7 @@ cdef class TlsStream:
             self.failure = error.reason or str(error)
             return TLS_FAILED
 
-    cdef bint _shake_hands(self) except -1:
+    cdef bint _handshake(self) except -1:
         """Advance the handshake; return True once it is complete."""
         try:
             self.ssl.do_handshake()
@@ -151,7 +151,7 @@ cdef class TlsStream:
             if self.unsent_at == len(self.unsent):
                 self.unsent = None
 
-    cdef int say_goodbye(self, OutVector out, int fd) except -1:
+    cdef int close_notify(self, OutVector out, int fd) except -1:
         """Send what the socket accepts immediately, then close_notify. Called before closing."""
         try:
             if self.send(out, fd) == 0 and self.established and self.failure is None:

@@ -31,8 +31,8 @@ cdef class Share:
 
 cdef class Turn:
     cdef readonly object loop
-    cdef readonly Share news        # notifications of new entries
-    cdef readonly Share more        # dispatchers with more work
+    cdef readonly Share notifications   # of new entries
+    cdef readonly Share dispatching     # dispatchers with more work
     cdef public TurnWatch watch     # measures loop iterations; may be None
     cdef list calls                 # may register further calls
     cdef list last_calls            # writes to sockets, after all other calls

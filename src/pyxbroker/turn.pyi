@@ -17,8 +17,8 @@ class Share:
     """Time after which a call must yield and request another turn, in ns."""
 
     def now_ns(self) -> int:
-        """Return the clock that lasts_long() compares with."""
-    def lasts_long(self, began_ns: int) -> bool:
+        """Return the clock that has_used_slice() compares with."""
+    def has_used_slice(self, began_ns: int) -> bool:
         """Return True if a call that started at began_ns must yield and request another turn."""
     def run(self, call: Callable[[], object]) -> None:
         """Run call() now if time is left in this loop iteration; otherwise queue it."""
@@ -36,10 +36,10 @@ class Turn:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop."""
     @property
-    def news(self) -> Share:
+    def notifications(self) -> Share:
         """For notifications of new entries."""
     @property
-    def more(self) -> Share:
+    def dispatching(self) -> Share:
         """For dispatchers with more work."""
     def at_end(self, call: Callable[[], object]) -> None:
         """Run call() when the current turn ends, or in a turn of its own."""

@@ -17,10 +17,10 @@ cdef class Share:
         self.run_call = self._run
 
     def now_ns(self):
-        """Return the clock that lasts_long() compares with."""
+        """Return the clock that has_used_slice() compares with."""
         return turn_now_ns()
 
-    def lasts_long(self, int64_t began_ns):
+    def has_used_slice(self, int64_t began_ns):
         """Return True if a call that started at began_ns must yield and request another turn."""
         return turn_now_ns() - began_ns >= self.call_ns
 
@@ -84,8 +84,8 @@ cdef class Turn:
         self.loop = loop
         # Notifications are short, so they share a whole slice; a dispatcher may use half of it per
         # call.
-        self.news = Share(self, SHARE_NS)
-        self.more = Share(self, STEPS_NS)
+        self.notifications = Share(self, SHARE_NS)
+        self.dispatching = Share(self, STEPS_NS)
         self.calls = []
         self.last_calls = []
 

@@ -76,6 +76,6 @@ cdef class TurnWatch:
     cdef void (*uv_close)(void *handle, void *callback) noexcept nogil
     cdef uint64_t sampled_turn      # reported as STALLED
     cdef int64_t patience_ns        # duration at which it is reported again
-    cdef uint64_t told_turn         # reported as ENDED
+    cdef uint64_t reported_turn     # reported as ENDED
     cdef int _start(self, void *uv_loop, void *handle, size_t init, size_t start,
                     void *callback) except -1

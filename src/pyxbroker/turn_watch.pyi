@@ -20,7 +20,7 @@ class TurnWatch:
         STALLED: the current iteration exceeds the limit; reported again when it seems stuck. ENDED:
         a stalled iteration has ended after that time. CLOSED: the watch was closed.
         """
-    def lasts(self, turn: int) -> float:
+    def elapsed(self, turn: int) -> float:
         """Return how long an iteration has lasted so far, in seconds; 0 if it has ended."""
     def histogram(self) -> tuple[list[tuple[float, int]], float]:
         """Return (upper bound in seconds, count) of each bucket, the last one unbounded, and the

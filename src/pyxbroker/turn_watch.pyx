@@ -16,7 +16,7 @@ cdef extern from *:
     };
 
     enum { HANDLE_BYTES = 1024 };  /* uv_prepare_t and uv_check_t take about 120 */
-    #define LOOK_NS 50000000       /* polling interval while the loop is busy */
+    #define POLL_NS 50000000       /* polling interval while the loop is busy */
     #define STUCK_NS 10000000000
 
     /* The first members of every uv_handle_t: the user's data and the loop. */
@@ -26,7 +26,7 @@ cdef extern from *:
     };
 
     /* uv_prepare_cb: the loop is about to poll its sockets. */
-    static void turn_over(void *handle)
+    static void turn_ended(void *handle)
     {
         struct turn_clock *clock = ((struct turn_handle *)handle)->clock;
         int bucket = 0;
@@ -48,7 +48,7 @@ cdef extern from *:
 
     /* uv_check_cb: the loop has polled and served its sockets. If nothing marked the start of the
      * iteration, use libuv's clock. It has millisecond resolution, so round up. */
-    static void turn_looked(void *handle)
+    static void turn_polled(void *handle)
     {
         struct turn_handle *own = handle;
         struct turn_clock *clock = own->clock;
@@ -63,18 +63,18 @@ cdef extern from *:
 
     /* Called by the watching thread without the GIL. Blocks until there is an event to report. */
     static int turn_wait(struct turn_clock *clock, uint64_t *sampled, int64_t *patience_ns,
-                         uint64_t told)
+                         uint64_t reported)
     {
         uint64_t seen = 0;
         struct timespec until;
         for (;;) {
-            if (__atomic_load_n(&clock->stall_turn, __ATOMIC_SEQ_CST) != told)
+            if (__atomic_load_n(&clock->stall_turn, __ATOMIC_SEQ_CST) != reported)
                 return TURN_ENDED;
             if (__atomic_load_n(&clock->closed, __ATOMIC_SEQ_CST))
                 return TURN_CLOSED;
             uint64_t turns = __atomic_load_n(&clock->turns, __ATOMIC_SEQ_CST);
             int64_t started_ns = __atomic_load_n(&clock->started_ns, __ATOMIC_SEQ_CST);
-            int64_t wait_ns = LOOK_NS;
+            int64_t wait_ns = POLL_NS;
             if (started_ns != 0) {
                 if (*sampled != turns + 1)
                     *patience_ns = clock->limit_ns;
@@ -127,10 +127,10 @@ cdef extern from *:
     const int TURN_ENDED
     struct turn_handle:
         turn_clock *clock
-    void turn_over(void *handle) noexcept nogil
-    void turn_looked(void *handle) noexcept nogil
+    void turn_ended(void *handle) noexcept nogil
+    void turn_polled(void *handle) noexcept nogil
     int turn_wait(turn_clock *clock, uint64_t *sampled, int64_t *patience_ns,
-                  uint64_t told) noexcept nogil
+                  uint64_t reported) noexcept nogil
     void turn_close(turn_clock *clock) noexcept nogil
     void turn_free_handle(void *handle) noexcept nogil
 
@@ -186,8 +186,8 @@ cdef class TurnWatch:
         sem_init(&self.clock.wake, 0, 0)
         self.clock.limit_ns = <int64_t>(limit_s * 1e9)
         self.clock.now_ms = <uint64_t (*)(const void *) noexcept nogil>now_ms
-        self._start(uv_loop, self.prepare, functions[0], functions[1], <void *>turn_over)
-        self._start(uv_loop, self.check, functions[2], functions[3], <void *>turn_looked)
+        self._start(uv_loop, self.prepare, functions[0], functions[1], <void *>turn_ended)
+        self._start(uv_loop, self.check, functions[2], functions[3], <void *>turn_polled)
         # The handles must not keep the loop running.
         unref(self.prepare)
         unref(self.check)
@@ -210,16 +210,16 @@ cdef class TurnWatch:
         cdef int what
         cdef int64_t patience_ns = self.patience_ns
         with nogil:
-            what = turn_wait(self.clock, &self.sampled_turn, &patience_ns, self.told_turn)
+            what = turn_wait(self.clock, &self.sampled_turn, &patience_ns, self.reported_turn)
         self.patience_ns = patience_ns
         if what == TURN_STALLED:
             return what, self.sampled_turn, patience_ns / 1e9
         if what == TURN_ENDED:
-            self.told_turn = self.clock.stall_turn
-            return what, self.told_turn, self.clock.stall_ns / 1e9
+            self.reported_turn = self.clock.stall_turn
+            return what, self.reported_turn, self.clock.stall_ns / 1e9
         return what, 0, 0.0
 
-    def lasts(self, uint64_t turn):
+    def elapsed(self, uint64_t turn):
         """Return how long an iteration has lasted so far, in seconds; 0 if it has ended."""
         cdef int64_t started_ns = self.clock.started_ns
         if started_ns == 0 or self.clock.turns + 1 != turn:
