@@ -96,7 +96,7 @@ cdef class Connections:
     cdef list dirty                         # connections with output of the current Turn
     cdef object flush_call
     cdef int mark_dirty(self, Connection connection) except -1
-    cdef int add_unfinished(self, Connection stranger) except -1
+    cdef int add_unfinished(self, Connection connection) except -1
     cdef int publish_started(self, int64_t size) except -1
     cdef int publish_ended(self, int64_t size) except -1
     cdef int _check_gate(self) except -1

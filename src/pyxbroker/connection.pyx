@@ -149,12 +149,12 @@ cdef class Connections:
         self.live.add(connection)
         return connection
 
-    cdef int add_unfinished(self, Connection stranger) except -1:
+    cdef int add_unfinished(self, Connection connection) except -1:
         """Record that an unauthenticated connection holds a slab with a part of its CONNECT. Above
         the limit the handlers close one of the older ones: an honest client would have sent the
         rest by now.
         """
-        self.unfinished[stranger] = None
+        self.unfinished[connection] = None
         if len(self.unfinished) > UNAUTHENTICATED_SLABS_MAX:
             self.handlers.on_too_many_unfinished(self.unfinished)
         return 0
