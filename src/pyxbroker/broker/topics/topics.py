@@ -116,7 +116,7 @@ class Topics:
         self._policies = NamespacePolicies(broker, store, self.cache, turn.run, config.clusterName)
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
-            self._unacked = BrokerUnacked(broker.unacked_in_broker_max, turn.more)
+            self._unacked = BrokerUnacked(broker.unacked_in_broker_max, turn.dispatching)
         self.broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
