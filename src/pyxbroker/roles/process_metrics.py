@@ -9,26 +9,33 @@ from typing import TYPE_CHECKING, cast
 from pyxbroker.add_stats import BOUNDS_US, PublishLatency
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.broker_port import Ports
-from pyxbroker.roles.local_storage import LocalStorage
-from pyxbroker.roles.parts import LoopWatch
 from pyxbroker.stats.latencies import Latency
-from pyxbroker.web.server import WebServer
 
 if TYPE_CHECKING:
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.roles.local_storage import LocalStorage
+    from pyxbroker.roles.parts import LoopWatch
     from pyxbroker.stats.broker_series import BrokerStats
     from pyxbroker.stats.metrics import Turns
+    from pyxbroker.web.server import WebServer
 
 
 class ProcessMetrics:
-    """A MetricsSource (stats/metrics.py). `web` and `loop_watch` are there where they are made."""
+    """A MetricsSource (stats/metrics.py) of a process, with or without a storage of its own.
+
+    `web` and `loop_watch` are set once they are made.
+    """
 
     web: WebServer | None = None
     loop_watch: LoopWatch | None = None
 
     def __init__(
-        self, broker: Broker, ports: Ports, storage: LocalStorage, publish_latency: PublishLatency
+        self,
+        broker: Broker,
+        ports: Ports,
+        storage: LocalStorage | None,
+        publish_latency: PublishLatency,
     ) -> None:
         self.config = broker.config
         self._broker = broker
@@ -50,11 +57,14 @@ class ProcessMetrics:
 
     def storage_stats(self) -> dict[str, int]:
         """The counters of the embedded bookie (storage.h, storage_stats)."""
+        if self._storage is None:
+            return {}
         return cast(dict[str, int], self._storage.bookie.storage.stats())
 
     def latencies(self) -> dict[str, Latency]:
         """How long messages took to be stored, and the bookie's adds, syncs and reads."""
-        stored = self._storage.bookie.storage.latencies()
+        storage = self._storage
+        stored = {} if storage is None else storage.bookie.storage.latencies()
         latencies = {field: Latency(*each) for field, each in stored.items()}
         return {
             **latencies,
@@ -70,7 +80,7 @@ class ProcessMetrics:
 
     def unknown_ledgers(self) -> list[int]:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""
-        return self._storage.garbage.unknown_ledgers
+        return [] if self._storage is None else self._storage.garbage.unknown_ledgers
 
     def client_state(self) -> ClientMemory:
         """What is remembered for clients."""
@@ -143,4 +153,4 @@ class ProcessMetrics:
 
     def disk_usage(self) -> dict[str, tuple[int, int]]:
         """(free, total) bytes of each file system, by the first directory that is on it."""
-        return self._storage.disk_usage()
+        return {} if self._storage is None else self._storage.disk_usage()
