@@ -55,7 +55,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    server = WebServer(Application(cast(Any, service), service).answer, 0)
+    server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
     server.start(sock)
 
     def request(path: str, method: str) -> Answer:
@@ -182,7 +182,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         sock = listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
-        server = WebServer(Application(cast(Any, service), service).answer, 0)
+        server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
         server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()

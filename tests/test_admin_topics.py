@@ -42,7 +42,7 @@ class Rest:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.app = Application(broker.service, broker.service)
+        self.app = Application(broker.service, lambda: broker.service)
 
     async def answer(
         self, method: str, target: str, body: bytes | str = b"", kind: str = "application/json"

@@ -62,7 +62,7 @@ async def ask(
     headers = {"authorization": f"Bearer {token(role)}", "content-type": "application/json", **more}
     request = Request(method, path, query, headers, stream, address="10.0.0.1")
     service: Any = broker.service
-    return (await Application(service, service).answer(request)).status
+    return (await Application(service, lambda: service).answer(request)).status
 
 
 def serve(directory: Path, scenario: Any, **more: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_bad_token_that_is_served_as_anonymous_is_told_all_the_same(
         headers = {"authorization": f"Bearer {BAD}"}
         request = Request("GET", "/admin/v2/clusters", "", headers, body, address="10.0.0.1")
         service: Any = broker.service
-        assert (await Application(service, service).answer(request)).status == 200
+        assert (await Application(service, lambda: service).answer(request)).status == 200
         assert request.principal == Principal("nobody")
         assert told(lines) == [
             {

@@ -98,7 +98,7 @@ def asked(
         stream = body or Body(0, lambda: None)
         if body is None:
             stream.end()
-        application = Application(cast(Any, service), service)
+        application = Application(cast(Any, service), lambda: service)
         request = Request(method, path, query, {}, stream, **more)
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()

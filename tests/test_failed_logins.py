@@ -243,7 +243,7 @@ def application_of(store: MemoryStore, **more: Any) -> tuple[FakeService, Applic
     config = Config(**settings(**more))
     service = FakeService(store, config)
     service.authentication = Authentication(config)
-    return service, Application(cast(Any, service), cast(Any, service))
+    return service, Application(cast(Any, service), lambda: cast(Any, service))
 
 
 def ask(

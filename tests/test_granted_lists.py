@@ -50,7 +50,9 @@ async def ask(broker: Broker, role: str, path: str) -> tuple[int, bytes]:
     body.end()
     headers = {"authorization": f"Bearer {token(role)}"}
     service: Any = broker.service
-    answer = await Application(service, service).answer(Request("GET", path, "", headers, body))
+    answer = await Application(service, lambda: service).answer(
+        Request("GET", path, "", headers, body)
+    )
     return answer.status, answer.body if isinstance(answer.body, bytes) else b""
 
 

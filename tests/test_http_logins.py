@@ -45,7 +45,7 @@ def asked(
         if body is None:
             stream.end()
         request = Request(method, path, query, headers or {}, stream)
-        application = Application(cast(Any, service), service)  # type: ignore[arg-type]
+        application = Application(cast(Any, service), lambda: service)  # type: ignore[arg-type]
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()
         return answer, request.principal

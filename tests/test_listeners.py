@@ -210,7 +210,7 @@ def test_rest_answers_for_the_listener_that_a_request_names(tmp_path: Path) -> N
             body.end()
             request = Request("GET", path, query, headers, body)
             service: Any = broker.service
-            answer = await Application(service, service).answer(request)
+            answer = await Application(service, lambda: service).answer(request)
             assert isinstance(answer.body, bytes)
             return answer.status, json.loads(answer.body)
 

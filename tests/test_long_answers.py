@@ -224,7 +224,7 @@ def test_two_scrapes_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         service: Any = FakeService(MemoryStore())
-        app = Application(service, service)
+        app = Application(service, lambda: service)
         collector = await app.collector.get()
         monkeypatch.setattr(collector, "sample", running.counted(collector.sample))
         answers = await asyncio.gather(*(app.answer(asked("/metrics")) for _ in range(10)))
@@ -293,7 +293,7 @@ def test_what_scrapes_hold_is_charged_and_there_is_room_for_some() -> None:
         service: Any = FakeService(MemoryStore())
         service.loaded = [Topic(f"{NAME}/t{number}", "public/default") for number in range(100)]
         memory = service.client_memory
-        app = Application(service, service)
+        app = Application(service, lambda: service)
 
         async def held_bytes() -> int:
             request = asked("/metrics")

@@ -549,7 +549,7 @@ def test_a_client_that_takes_gzip_gets_it(accepted: str, is_packed: bool) -> Non
         service = FakeService(store)
         many_topics(service)
         sock = listen("127.0.0.1", 0)
-        server = WebServer(Application(cast(Any, service), service).answer, 0)
+        server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
         server.start(sock)
 
         def get() -> tuple[http.client.HTTPResponse, bytes]:

@@ -54,8 +54,9 @@ async def serve_and_stop(config: Config, directory: Path) -> None:
         config, metadata, ledgers, connections, FarStorage(), listeners, None
     )
     await parts.serve_ports(broker, ports)
-    metrics = ProcessMetrics(broker, ports, None, latency)
-    web = metrics.web = parts.serve_web(broker, ports, metrics)
+    web = parts.serve_web(
+        broker, ports, lambda: ProcessMetrics(broker, ports, None, latency, web, None)
+    )
     assert web is not None
     loop = asyncio.get_running_loop()
     topic = f"{own.web_url}/topics/persistent/public/default/t"

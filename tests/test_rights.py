@@ -607,7 +607,7 @@ async def rest(
     if data:
         head["content-type"] = "application/json"
     request = Request(method, target, "", head, stream)
-    return (await Application(broker.service, broker.service).answer(request)).status
+    return (await Application(broker.service, lambda: broker.service).answer(request)).status
 
 
 LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
@@ -723,7 +723,7 @@ def test_what_is_for_whoever_is_known_needs_no_right(tmp_path: Path) -> None:
             body.end()
             head = {"authorization": f"Bearer {token('nobody')}"}
             request = Request("GET", path, "", head, body)
-            answer = await Application(broker.service, source).answer(request)
+            answer = await Application(broker.service, lambda: source).answer(request)
             assert answer.status == 200, path
 
     serve(tmp_path, scenario)
@@ -891,7 +891,7 @@ def test_who_has_lost_a_right_when_its_body_comes_changes_nothing(tmp_path: Path
 
     async def scenario(broker: Broker) -> None:
         await broker.topic()
-        application = Application(broker.service, broker.service)
+        application = Application(broker.service, lambda: broker.service)
         checks = []
         permissions: Any = broker.service.permissions
         check = permissions.check

@@ -74,7 +74,7 @@ async def held(
     config = Config(**settings())
     service = FakeService(store, config)
     service.authentication = authentication = Authentication(config)
-    application = Application(cast(Any, service), cast(Any, service))
+    application = Application(cast(Any, service), lambda: cast(Any, service))
     verify = authentication.verify_request
     memory = ClientMemory(memory_max)
 

@@ -31,13 +31,18 @@ STATISTICS_FREE_BYTES = 64 << 10
 class Application:
     """What the resources find in `request.app`."""
 
-    def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
+    def __init__(self, broker: Broker, make_metrics_source: Callable[[], MetricsSource]) -> None:
         self.broker = broker
-        self.metrics_source = metrics_source
+        self._make_metrics_source = make_metrics_source
         # With the first request: a start does not wait for routes and refusals.
         self._answer = OffLoop(_import_answer)
         # Takes the samples of /metrics, and knows the ones before.
         self.collector = OffLoop(_make_collector)
+
+    @cached_property
+    def metrics_source(self) -> MetricsSource:
+        """The numbers of the process, which are made ready when they are first asked for."""
+        return self._make_metrics_source()
 
     @cached_property
     def entries_read(self) -> asyncio.Semaphore:

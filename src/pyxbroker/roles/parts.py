@@ -7,7 +7,7 @@ early_parts.py, the embedded bookie and its disks in local_storage.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import PublishLatency
@@ -108,12 +108,14 @@ async def serve_ports(broker: Broker, ports: Ports) -> None:
         port.serve(broker)
 
 
-def serve_web(broker: Broker, ports: Ports, metrics: MetricsSource) -> WebServer | None:
+def serve_web(
+    broker: Broker, ports: Ports, make_metrics: Callable[[], MetricsSource]
+) -> WebServer | None:
     """Serve REST and /metrics from now on; None where no web port is open."""
     if ports.web is None and ports.web_tls is None:
         return None
     web = WebServer(
-        Application(broker, metrics).answer,
+        Application(broker, make_metrics).answer,
         broker.config.maxHttpServerConnections,
         broker.pace,
         broker.client_memory,

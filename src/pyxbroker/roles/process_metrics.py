@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """A MetricsSource (stats/metrics.py) of a process, with or without a storage of its own.
-
-    `web` and `loop_watch` are set once they are made.
-    """
-
-    web: WebServer | None = None
-    loop_watch: LoopWatch | None = None
+    """A MetricsSource (stats/metrics.py) of a process, with or without a storage of its own."""
 
     def __init__(
         self,
@@ -36,12 +30,16 @@ class ProcessMetrics:
         ports: Ports,
         storage: LocalStorage | None,
         publish_latency: PublishLatency,
+        web: WebServer | None,
+        loop_watch: LoopWatch | None,
     ) -> None:
         self.config = broker.config
         self._broker = broker
         self._ports = ports
         self._storage = storage
         self._publish_latency = publish_latency
+        self._web = web
+        self._loop_watch = loop_watch
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics."""
@@ -89,15 +87,15 @@ class ProcessMetrics:
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
-        if self.web is not None:
-            refused["maxHttpServerConnections"] = self.web.refused
+        if self._web is not None:
+            refused["maxHttpServerConnections"] = self._web.refused
         return +refused
 
     def closed_connections(self) -> dict[str, int]:
         """Connections that were closed for others, by the setting that allows no more."""
         closed = self._broker.gave_way.copy()
-        if self.web is not None:
-            closed["maxHttpServerConnections"] = self.web.gave_way
+        if self._web is not None:
+            closed["maxHttpServerConnections"] = self._web.gave_way
         return +closed
 
     def stray_commands(self) -> dict[str, int]:
@@ -141,14 +139,14 @@ class ProcessMetrics:
             LedgerErrors(*broker.ledger_errors),
             bundles,
             None if broker.authentication is None else broker.authentication.counts,
-            None if self.web is None else self.web.counts,
+            None if self._web is None else self._web.counts,
         )
 
     def turns(self) -> Turns | None:
         """How long the turns of the event loop took, where that is measured."""
         from pyxbroker.stats.metrics import Turns
 
-        watch = self.loop_watch
+        watch = self._loop_watch
         return None if watch is None else Turns(*watch.turns.histogram())
 
     def disk_usage(self) -> dict[str, tuple[int, int]]:

@@ -17,11 +17,11 @@ from pyxbroker.broker.listeners import Listeners
 from pyxbroker.roles import parts
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.roles.local_storage import LocalStorage, fit_to_one_bookie
-from pyxbroker.roles.process_metrics import ProcessMetrics
 from pyxbroker.web.server import WebServer
 
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.stats.metrics import MetricsSource
 
 
 class Standalone:
@@ -47,6 +47,7 @@ class Standalone:
         self._listeners = listeners
         self._authentication = authentication
         self._storage: LocalStorage
+        self._latency = PublishLatency(self.config.managedLedgerStatsPeriodSeconds)
         self._web: WebServer | None = None
         self._loop_watch: parts.LoopWatch | None = None
 
@@ -56,9 +57,8 @@ class Standalone:
         fit_to_one_bookie(config)
         connections = parts.make_connections(config)
         turn = connections.turn
-        latency = PublishLatency(config.managedLedgerStatsPeriodSeconds)
         local = self._storage = LocalStorage(self._data, storage, bookie_id, turn)
-        ledgers = parts.make_ledgers(config, metadata, local.bookies, turn, latency)
+        ledgers = parts.make_ledgers(config, metadata, local.bookies, turn, self._latency)
         broker = self.broker = local.broker = parts.make_broker(
             *(config, metadata, ledgers, connections, local.state),
             self._listeners,
@@ -67,10 +67,22 @@ class Standalone:
         broker.spill_directory = local.layout.ledgers
         local.state.check()
         await parts.serve_ports(broker, self._ports)
-        metrics = ProcessMetrics(broker, self._ports, local, latency)
-        self._web = metrics.web = parts.serve_web(broker, self._ports, metrics)
-        self._loop_watch = metrics.loop_watch = parts.watch_loop(turn)
+        self._web = parts.serve_web(broker, self._ports, self._make_metrics)
+        self._loop_watch = parts.watch_loop(turn)
         local.start()
+
+    def _make_metrics(self) -> MetricsSource:
+        # With the first scrape: a start does not wait for it.
+        from pyxbroker.roles.process_metrics import ProcessMetrics
+
+        return ProcessMetrics(
+            self.broker,
+            self._ports,
+            self._storage,
+            self._latency,
+            self._web,
+            self._loop_watch,
+        )
 
     def journal_failure(self) -> str | None:
         """Why nothing can be written any more until a restart, or None."""
