@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from pyxbroker.base.errors import UnknownListener
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 
 # The field of Addresses for each scheme.

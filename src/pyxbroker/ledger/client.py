@@ -13,10 +13,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.entry import CRC32C, Digest

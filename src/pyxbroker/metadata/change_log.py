@@ -55,10 +55,10 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker.base.directories import NO_SPACE, finish_file, open_file, temporary_of, write_fully
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 log = get_logger(__name__)
