@@ -235,7 +235,7 @@ package: dev ## sdist and wheel are whole and start, on the oldest and the newes
 
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)
-	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin
+	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin src/pyxbroker/commit.txt
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark
 	find src tests compat_tests torture bench harness -name __pycache__ -type d -prune -exec rm -rf {} +
 

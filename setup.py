@@ -32,6 +32,7 @@ PACKAGE = Path("src/pyxbroker")
 NATIVE = Path("src/bookie_native")
 PROTO = Path("proto")
 BUILD = Path("build")
+COMMIT = PACKAGE / "commit.txt"
 DESCRIPTORS = PACKAGE / "proto" / "descriptors.bin"
 
 CYTHON_DIRECTIVES = {
@@ -65,6 +66,18 @@ def _write_if_changed(path: Path, text: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return str(path)
+
+
+def note_commit() -> None:
+    """Writes which commit is built, for `pyxbroker version`. An sdist brings the file with it."""
+    if not Path(".git").exists():
+        return
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return  # without git nobody knows
+    _write_if_changed(COMMIT, found.stdout)
 
 
 def compile_descriptors() -> None:
@@ -209,6 +222,7 @@ class BuildPython(build_py):
         super().run()
 
 
+note_commit()
 setup(
     ext_modules=[Extension("pyxbroker._native", ["src/bookie_native/module.c"])],
     cmdclass={"build_ext": BuildExtensions, "build_py": BuildPython},

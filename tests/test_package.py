@@ -74,6 +74,7 @@ def tree_of_sources(target: Path) -> Path:
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built by the backend that pyproject.toml names, as every front end does it."""
     source = tree_of_sources(tmp_path_factory.mktemp("source"))
+    (source / "src" / "pyxbroker" / "commit.txt").write_text("0123456789ab\n")  # of a checkout
     target = tmp_path_factory.mktemp("sdist")
     build = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
     run(sys.executable, "-c", build, target, cwd=source)
@@ -107,6 +108,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("/METADATA")))
+        assert archive.read("pyxbroker/commit.txt") == b"0123456789ab\n"
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"pyxbroker"}
     sources = ROOT / "src" / "pyxbroker"
     for suffix in ("py", "pyi", "pxd"):
