@@ -122,6 +122,22 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert b"Requires-Dist: uvloop" in metadata
 
 
+def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
+    command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "objects")]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYXBROKER_MODULES": "turn_watch,reads"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = re.findall(r"^pyxbroker: +(\d+) % of the modules: compiled (\S+)$", done.stdout, re.M)
+    assert {name for _, name in told} == {"pyxbroker.reads", "pyxbroker.turn_watch"}
+    assert told[-1][0] == "100"
+
+
 def start_and_publish(python: Path, directory: Path) -> None:
     """A broker that is installed takes a message, outside of the tree, and stops when asked to."""
     command = [python.parent / "pyxbroker", "standalone", "--data", directory / "data"]
