@@ -101,8 +101,8 @@ parts: READY = 10
 parts: fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
-quicktest: dev ## unit tests only, seconds
-	$(PYTEST) -n auto -m 'not interop and not slow and not spark' tests
+quicktest: dev ## unit tests that start no process and take no time, less than a minute
+	$(PYTEST) -n auto -m 'not interop and not slow and not spark and not process and not long' tests
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
