@@ -102,7 +102,7 @@ parts: fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
 quicktest: dev ## unit tests that start no process and take no time, less than a minute
-	$(PYTEST) -n auto -m 'not interop and not slow and not spark and not process and not long' tests
+	$(PYTEST) -n $$((2 * $$(nproc))) -m 'not interop and not slow and not spark and not process and not long' tests
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
