@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import Resource, Right
 from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
