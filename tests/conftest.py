@@ -1,4 +1,4 @@
-"""What all tests here share: the kinds of metadata store."""
+"""What all tests here share: the kinds of metadata store, and marks that tests need not carry."""
 
 from __future__ import annotations
 
@@ -8,8 +8,30 @@ from pathlib import Path
 import pytest
 from harness.apache_records import ApacheRecords
 
+from marks import Starters, long_tests
 from metadata_backends import Backend
 from zookeeper_server import ZooKeeperServer
+
+TESTS = Path(__file__).parent
+PEERS = {"zookeeper", "apache"}  # fixtures
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that want a peer, start processes or take long, before -m selects."""
+    starters = Starters()
+    long = set(long_tests())
+    for item in items:
+        if not isinstance(item, pytest.Function) or TESTS not in item.path.parents:
+            continue
+        fixtures = item._fixtureinfo.name2fixturedefs
+        if PEERS & set(fixtures):
+            item.add_marker("interop")
+        functions = [item.function, *(each.func for of in fixtures.values() for each in of)]
+        if any(starters.starts(each) for each in functions):
+            item.add_marker("process")
+        if item.nodeid.partition("[")[0] in long:
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pyxbroker.admin import not_built
 from pyxbroker.admin.endpoints import RESOURCES, load
-from pyxbroker.admin.owners import check_owner
-from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import Resource, authorize
 from pyxbroker.base.errors import AuthorizationError, with_reference
@@ -38,7 +36,10 @@ async def answer(request: Request) -> Response:
                 return refused
         endpoint = await _router.find(request)
         resource = await _authorize(request, endpoint)
-        await check_owner(request, endpoint, resource)
+        if "topic" in request.parameters or "bundle" in request.parameters:
+            from pyxbroker.admin.owners import check_owner
+
+            await check_owner(request, endpoint, resource)
         if not request.body.complete:
             # Its sender says when that is there, and may have lost the right by then.
             request.authorize_again = _authorize_again
@@ -91,6 +92,8 @@ async def _authorize_again(request: Request) -> None:
 
 
 def _refusal(request: Request, error: Exception) -> Response:
+    from pyxbroker.admin.refusals import refusal_of  # a start does not wait for it
+
     answer = refusal_of(error)
     if answer is None:
         about = {"method": request.method, "path": request.path}

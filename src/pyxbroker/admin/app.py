@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.off_loop import OffLoop
-from pyxbroker.web.long_answers import LongAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
     from pyxbroker.stats.load import Load
     from pyxbroker.stats.metrics import Collector, MetricsSource
+    from pyxbroker.web.long_answers import LongAnswers
     from pyxbroker.web.response import Response
 
 
@@ -52,11 +52,15 @@ class Application:
     @cached_property
     def long_answers(self) -> dict[str, LongAnswers]:
         """The lines of those that are made a few at a time, by their kinds."""
+        from pyxbroker.web.long_answers import LongAnswers
+
         return {kind: LongAnswers(count) for kind, count in MADE_AT_ONCE.items()}
 
     @cached_property
     def statistics(self) -> LongAnswers:
         """The room for statistics of topics, in bytes."""
+        from pyxbroker.web.long_answers import LongAnswers
+
         return LongAnswers(STATISTICS_BYTES, STATISTICS_FREE_BYTES)
 
     @cached_property

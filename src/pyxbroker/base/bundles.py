@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 
 BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries

@@ -13,4 +13,12 @@ def to_json(value: object) -> bytes:
         return dumps(value)
     except JSONEncodeError:
         # Others may have written what it refuses: numbers of more than 64 bits, or deep nesting.
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return to_short_json(value)
+
+
+def to_short_json(value: object) -> bytes:
+    """Return what `to_json` returns for strings, whole numbers, booleans and what is made of them.
+
+    It is slower, and does not import orjson: for the few short texts of a start.
+    """
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -17,7 +17,6 @@ Nothing here reads a clock or writes; no traceback, and so no frame and no buffe
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import re
@@ -121,7 +120,9 @@ class _Cause:
             self.since = record.created
         self.left_out += 1
         # What a field refers to, above all an error's frames, must not live on with the record.
-        kept = copy.copy(record)
+        from copy import copy  # a start repeats no line
+
+        kept = copy(record)
         kept.msg, kept.args = record.getMessage(), None
         kept.exc_info = kept.exc_text = None
         fields = getattr(record, "fields", {})

@@ -19,9 +19,9 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker.base.directories import is_there, patiently, sync_directory
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.bookie.cookie import FILE, Cookie, read_cookie
 from pyxbroker.bookie.errors import (
     CookieMissing,

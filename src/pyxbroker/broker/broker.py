@@ -31,7 +31,6 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
@@ -59,9 +58,11 @@ if TYPE_CHECKING:
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.broker")
 
@@ -192,11 +193,21 @@ class Broker:
         self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
+    def metadata_cache(self) -> MetadataCache:
+        """Records of the metadata that were read lately."""
+        from pyxbroker.metadata.cache import MetadataCache
+
+        return MetadataCache(self.metadata)
+
+    @cached_property
     def topics(self) -> Topics:
         """The topics that are served here."""
         from pyxbroker.broker.topics.topics import Topics
 
-        topics = Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+        topics = Topics(
+            *(self.config, self.metadata, self.metadata_cache),
+            *(self._ledgers, self.connections.turn),
+        )
         topics.check_space = self.publish_gate.check
         topics.broker_limits.spill_directory = self.spill_directory
         return topics
@@ -220,14 +231,14 @@ class Broker:
         """The clusters of this instance."""
         from pyxbroker.broker.clusters import Clusters
 
-        return Clusters(self.metadata, self.topics.cache, self.tenants)
+        return Clusters(self.metadata, self.metadata_cache, lambda: self.tenants)
 
     @cached_property
     def resource_groups(self) -> ResourceGroups:
         """The resource groups of this instance, and the namespaces in each."""
         from pyxbroker.broker.resource_groups import ResourceGroups
 
-        return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
+        return ResourceGroups(self.metadata, self.metadata_cache, self.tenants, self.namespaces)
 
     @cached_property
     def permissions(self) -> Permissions | None:
@@ -244,7 +255,7 @@ class Broker:
     def _grant_records(self) -> GrantRecords:
         from pyxbroker.broker.granted import GrantRecords
 
-        return GrantRecords(self.topics.cache)
+        return GrantRecords(self.metadata_cache)
 
     @cached_property
     def revoked_rights(self) -> RevokedRights | None:

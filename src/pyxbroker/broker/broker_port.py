@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.half_open import TLS_HEADER_BYTES, Stranger, tls_first_bytes
 from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.base.tls import TlsContexts

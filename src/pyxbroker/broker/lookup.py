@@ -6,10 +6,11 @@ that their client looks the topic up again; REST answers with a 307 (admin/owner
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.bundles import Bundle, bundle_of
 from pyxbroker.base.errors import PulsarError, ServiceNotReady
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
 

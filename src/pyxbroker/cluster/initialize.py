@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.bundles import bundles_data
-from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.compact_json import to_short_json
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -81,13 +82,13 @@ def _new_id() -> str:
 
 def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
     """Path to value, parents first."""
-    tenant = to_json({"allowedClusters": [settings.cluster], "adminRoles": []})
-    policies = to_json(namespace_policies(settings.cluster, settings.namespace_bundles))
+    tenant = to_short_json({"allowedClusters": [settings.cluster], "adminRoles": []})
+    policies = to_short_json(namespace_policies(settings.cluster, settings.namespace_bundles))
     nodes = {
         paths.INSTANCE_ID: _new_id().encode(),
         paths.READONLY_BOOKIES: b"",
         paths.BOOKIE_RACKS: b"{}",
-        paths.cluster(settings.cluster): to_json(cluster_data(settings)),
+        paths.cluster(settings.cluster): to_short_json(cluster_data(settings)),
         paths.tenant(PUBLIC_TENANT): tenant,
         paths.namespace_policies(DEFAULT_NAMESPACE): policies,
         paths.tenant(SYSTEM_TENANT): tenant,
@@ -95,7 +96,9 @@ def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
     }
     if settings.transaction_coordinators > 0:
         topic = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
-        nodes[topic] = to_json({"partitions": settings.transaction_coordinators, "deleted": False})
+        nodes[topic] = to_short_json(
+            {"partitions": settings.transaction_coordinators, "deleted": False}
+        )
     return nodes
 
 

@@ -55,7 +55,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker.base.directories import (
     NO_SPACE,
@@ -66,6 +65,7 @@ from pyxbroker.base.directories import (
     write_fully,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 log = get_logger(__name__)

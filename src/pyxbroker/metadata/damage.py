@@ -16,8 +16,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 
 CONTENT_CHECK_PAGES_MAX = 256

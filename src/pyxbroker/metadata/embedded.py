@@ -36,9 +36,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX

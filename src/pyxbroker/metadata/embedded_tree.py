@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 from pyxbroker.metadata.damage import counter_checksum, deletion_checksum, row_checksum

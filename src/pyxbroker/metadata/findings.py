@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import NamedTuple
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 
 class Severity(enum.Enum):

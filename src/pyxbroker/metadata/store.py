@@ -23,9 +23,10 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.watchers import Watchers
 

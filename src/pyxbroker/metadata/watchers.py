@@ -7,7 +7,9 @@ watchers of a change are looked up by its path and the paths above it, not found
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.metadata.store import NotificationCallback, Unsubscribe

@@ -16,7 +16,6 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.broker.broker import Broker, publish_bytes_max
 from pyxbroker.broker.broker_port import Ports
 from pyxbroker.broker.listeners import Listeners
-from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.bookie import Bookie
@@ -31,6 +30,7 @@ from pyxbroker.web.server import WebServer
 
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.stats.metrics import MetricsSource
 
 log = get_logger("pyxbroker.standalone")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.authorization import Resource, Right
 from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.web.response import JSON, Response
 
 if TYPE_CHECKING:
