@@ -300,13 +300,16 @@ class Connection(asyncio.BufferedProtocol):
             kind, message = found
             parse = _DIRECT.get(kind)
             if parse is not None:
-                self._route(kind, parse(message), section)
+                body = parse(message)
+                _check_whole(body)
+                self._route(kind, body, section)
                 return
         command = pb.BaseCommand.FromString(data)
         name = _FIELDS.get(command.type)
         if name is None:
             return  # a command of a later protocol version
         body = getattr(command, name)
+        _check_whole(body)
         handle = _OWN.get(command.type)
         if handle is not None:
             handle(self, body)
@@ -406,6 +409,12 @@ def _fail(future: asyncio.Future[Any], error: ClientError) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # marks it as retrieved, also where the caller was cancelled
+
+
+def _check_whole(body: Any) -> None:
+    """Raise DecodeError for a command that lacks a required field."""
+    if not body.IsInitialized():
+        raise DecodeError("a required field is missing")
 
 
 _CLOSES = (pb.BaseCommand.CLOSE_PRODUCER, pb.BaseCommand.CLOSE_CONSUMER)
