@@ -22,6 +22,7 @@ from pyxbroker.client.errors import (
     ConnectFailed,
     ConnectionFailed,
     ConnectionRefused,
+    NotPulsar,
     ProtocolFault,
 )
 from pyxbroker.client.pool import ConnectionPool
@@ -240,7 +241,7 @@ def test_a_server_of_another_protocol_and_one_that_is_silent() -> None:
     async def main() -> None:
         speak = {pb.BaseCommand.CONNECT: lambda peer, *_: peer.write(b"HTTP/1.1 400 \r\n\r\n")}
         async with Server(speak) as server:
-            with pytest.raises(ProtocolFault):
+            with pytest.raises(NotPulsar):
                 await Connection.open(Address(server.url), server.settings())
         async with Server({pb.BaseCommand.CONNECT: lambda *_: None}) as server:
             with pytest.raises(AnswerTimeout):

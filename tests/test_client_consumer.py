@@ -25,6 +25,7 @@ from pyxbroker.client.entries import (
     batch_section,
     has_bit,
     single_section,
+    split_section,
     words_of,
 )
 from pyxbroker.client.errors import BrokerRefused, ClientError
@@ -143,6 +144,14 @@ def test_damaged_entries_raise_and_nothing_else(seed: int) -> None:
     whole[-1] ^= 1
     with pytest.raises(DamagedEntry, match="checksum"):
         ReceivedEntry(MessageId(3, 0), 0, (), bytes(whole)).messages()
+
+
+def test_what_a_broker_puts_before_an_entry_is_passed_over() -> None:
+    plain = single_section(OutgoingMessage(b"abc"), 7, Packing("p"))
+    of_broker = pb.BrokerEntryMetadata(broker_timestamp=1, index=300).SerializeToString()
+    before = b"\x0e\x02" + len(of_broker).to_bytes(4, "big") + of_broker
+    metadata, payload = split_section(before + plain)
+    assert (metadata.sequence_id, bytes(payload)) == (7, b"abc")
 
 
 # --- against a scripted broker --------------------------------------------------------------------

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-from pyxbroker.base.log import get_logger
 from pyxbroker.client.addresses import Address
 from pyxbroker.client.backoff import pauses_s
 from pyxbroker.client.connection import Connection, Handler
@@ -22,8 +21,6 @@ from pyxbroker.client.errors import (
 from pyxbroker.client.lookup import Lookup
 from pyxbroker.client.pool import ConnectionPool
 
-log = get_logger("pyxbroker.client")
-
 
 class Attachment:
     """A producer or a consumer. A lost one is looked up and opened again until it is closed."""
@@ -34,6 +31,8 @@ class Attachment:
         """The producer id or consumer id, unique in the client."""
         self.error: ClientError | None = None
         """Why it ended for good."""
+        self.last_failure: ClientError | None = None
+        """Why the last attempt to open it failed, for messages about time-outs."""
         self._pool = pool
         self._lookup = lookup
         self._connection: Connection | None = None
@@ -168,6 +167,7 @@ class Attachment:
                 connection.notify(self._close_command())
             raise
         self._has_been_open = True
+        self.last_failure = None
         self._connection = connection
         self._on_attached(connection)
 
@@ -183,10 +183,11 @@ class Attachment:
             try:
                 return await self._attach(assigned)
             except BrokerRefused as error:
+                self.last_failure = error
                 if not error.is_retriable and error.code not in BUSY_CODES:
                     return self.end(error)
             except (ConnectionFailed, IssuerUnreachable) as error:
-                log.debug("the broker of a topic is away", topic=self.topic, reason=str(error))
+                self.last_failure = error
             except ClientError as error:
                 return self.end(error)
             assigned = None

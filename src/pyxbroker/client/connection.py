@@ -1,8 +1,8 @@
 """One connection to one broker: handshake, requests and their answers, keep-alive.
 
 Frames are found by the hot path's scanner in the memory that the event loop reads into. Answers go
-to the request with their id, everything else to the producer or consumer with its id. A consumer
-that decodes entries by itself (entry_reader.py) takes over the memory.
+to the request with their id, everything else to the producer or consumer with its id. Code that
+decodes entries in that memory itself, such as the Spark connector's reader, sets `on_bytes`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from pyxbroker.base.log import get_logger
 from pyxbroker.client.addresses import Address
 from pyxbroker.client.errors import (
+    CLOSED_BY_SERVER,
     AnswerTimeout,
     BrokerRefused,
     ClientError,
@@ -25,6 +26,7 @@ from pyxbroker.client.errors import (
     ConnectFailed,
     ConnectionFailed,
     ConnectionRefused,
+    NotPulsar,
     ProtocolFault,
     TlsFailed,
     UntrustedCertificate,
@@ -237,11 +239,11 @@ class Connection(asyncio.BufferedProtocol):
             self.handle_frames()
 
     def eof_received(self) -> bool:
-        self._end(ConnectionFailed(self.url, "the server closed the connection"))
+        self._end(ConnectionFailed(self.url, CLOSED_BY_SERVER))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = str(exc) if exc else "the server closed the connection"
+        reason = str(exc) if exc else CLOSED_BY_SERVER
         self._end(ConnectionFailed(self.url, reason))
 
     def pause_writing(self) -> None:
@@ -289,9 +291,10 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._handle(command, section)
             except DecodeError as error:
-                self._end(ProtocolFault(self.url, f"the server sent a broken command: {error}"))
+                kind = ProtocolFault if self._connected.done() else NotPulsar
+                self._end(kind(self.url, f"the server sent a broken command: {error}"))
         if fault is not None:
-            self._end(ProtocolFault(self.url, f"the server sent a frame that is {fault}"))
+            self._end(NotPulsar(self.url, f"the server sent a frame that is {fault}"))
 
     def _handle(self, data: bytes, section: bytes) -> None:
         found = decode_base_py(data)

@@ -29,6 +29,9 @@ class IssuerUnreachable(CredentialsError):
     """The OAuth2 server does not answer."""
 
 
+CLOSED_BY_SERVER = "the server closed the connection"
+
+
 class ConnectionFailed(ClientError):
     """A connection cannot be opened, or it ended."""
 
@@ -55,6 +58,10 @@ class AnswerTimeout(ConnectionFailed):
 
 class ProtocolFault(ConnectionFailed):
     """The server sent bytes that are not Pulsar's protocol."""
+
+
+class NotPulsar(ProtocolFault):
+    """What answers at the address is no broker."""
 
 
 class UntrustedCertificate(ClientError):
@@ -84,6 +91,11 @@ class SendTimeout(ClientError):
 
 class MessageTooLarge(ClientError):
     """A message has more bytes than the broker accepts."""
+
+    def __init__(self, topic: str, size: int, limit: int) -> None:
+        super().__init__(f"a message has {size} bytes, and the broker of {topic} takes {limit}.")
+        self.size = size
+        self.limit = limit
 
 
 class DamagedEntry(ClientError):

@@ -12,6 +12,7 @@ import httptools
 
 from pyxbroker.client.addresses import host_and_port, is_tls
 from pyxbroker.client.errors import (
+    CLOSED_BY_SERVER,
     AnswerTimeout,
     ConnectFailed,
     ConnectionFailed,
@@ -79,7 +80,7 @@ class HttpConnections:
         try:
             return await self._exchange(connection, origin, url, data)
         except _NoAnswerBegan as error:
-            raise ConnectionFailed(origin, "the server closed the connection") from error
+            raise ConnectionFailed(origin, CLOSED_BY_SERVER) from error
 
     def close(self) -> None:
         for connections in self._idle.values():

@@ -94,6 +94,11 @@ class Producer(Attachment):
         self._epochs = itertools.count()
         self._left: Connection | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """True while `publish` waits for room in the window of pending entries."""
+        return self._pending.is_full
+
     async def send(self, message: OutgoingMessage | bytes) -> MessageId:
         """Publish a message and return its id when it is stored. Raises ClientError."""
         return await (await self.publish(message))
@@ -141,6 +146,16 @@ class Producer(Attachment):
         if waiting:
             await asyncio.gather(*waiting)
 
+    async def reopen(self) -> None:
+        """Open the producer again, which updates `last_sequence_id`. Nothing may be pending."""
+        assert not self._pending and not self._batch
+        connection = self._connection
+        self._forget()
+        if connection is not None and connection.is_open:
+            await close_at(connection, self._close_command())
+        self._has_been_open = False
+        await self.open()
+
     async def close(self) -> None:
         """Close the producer; messages that are not answered yet fail with Closed."""
         await self._close(Closed(f"the producer of {self.topic} was closed"))
@@ -181,10 +196,7 @@ class Producer(Attachment):
 
     def _add(self, pending: Pending) -> None:
         if len(pending.section) > self._message_bytes_max:
-            raise MessageTooLarge(
-                f"a message has {len(pending.section)} bytes, and the broker of {self.topic} takes"
-                f" {self._message_bytes_max}."
-            )
+            raise MessageTooLarge(self.topic, len(pending.section), self._message_bytes_max)
         self._pending.add(pending)
         self._watch_time()
         if self._connection is not None and self._connection.is_open:

@@ -138,7 +138,7 @@ def _get(url: str, path: str, timeout_s: float, security: Security) -> _Answer:
     where = urlsplit(url)
     host, port = where.hostname or "", where.port
     headers = {"Accept": "application/json"}
-    if authorization := security.login.header():
+    if authorization := security.header():
         headers |= {"Authorization": authorization}
     connection = http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
     if where.scheme == "https":
