@@ -277,13 +277,12 @@ class BrokerConnection:
         """
         if timeout_s is None:
             timeout_s = self._settings.timeout_s
-        if not self._consumer.entries:
-            self._check_open()
-            self._ask(self._consumer.wait(timeout_s))
-        if self._consumer.entries:
-            return self._consumer.entries.popleft()
-        self._check_open()
-        raise NoAnswer(f"{self.url} did not answer in time.")
+        deadline = time.monotonic() + timeout_s
+        while not self._consumer.entries:
+            if not self._read(deadline):
+                raise NoAnswer(f"{self.url} did not answer in time.")
+            self._connection.handle_frames()
+        return self._consumer.entries.popleft()
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
         """The Schema of a topic, of a version or the newest; None: it has none."""
@@ -304,17 +303,6 @@ class _Consumer:
     def __init__(self) -> None:
         self.entries: deque[tuple[Position, bytes]] = deque()
         self.is_gone = False
-        self._arrived: asyncio.Event | None = None
-
-    async def wait(self, timeout_s: float) -> None:
-        """Wait for an entry, or for the end of the reader or of its connection."""
-        self._arrived = asyncio.Event()
-        try:
-            await asyncio.wait_for(self._arrived.wait(), timeout_s)
-        except (TimeoutError, asyncio.TimeoutError):
-            pass
-        finally:
-            self._arrived = None
 
     def on_command(self, kind: int, body: Any, section: bytes) -> None:
         if kind == pb.BaseCommand.MESSAGE:
@@ -322,12 +310,9 @@ class _Consumer:
             self.entries.append((Position(id.ledger, id.entry), section))
         elif kind == pb.BaseCommand.CLOSE_CONSUMER:
             self.is_gone = True
-        if self._arrived is not None:
-            self._arrived.set()
 
     def on_connection_lost(self, error: ClientError) -> None:
-        if self._arrived is not None:
-            self._arrived.set()
+        """Do nothing: what reads looks at the connection."""
 
 
 class NoAnswer(NotReachable):
