@@ -106,6 +106,13 @@ class Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self.error is None
 
+    @property
+    def plain_descriptor(self) -> int:
+        """The socket, for a caller that reads while the event loop does not run; -1: it has TLS."""
+        if self.address.is_tls or self._transport is None:
+            return -1
+        return int(self._transport.get_extra_info("socket").fileno())
+
     # --- requests -------------------------------------------------------------------------------
 
     async def ask(self, command: Any, timeout_s: float | None = None) -> Any:
