@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -52,7 +52,7 @@ class Server:
     As it is, it has every topic, and stores what is sent with ledger 3 and entries from 0.
     """
 
-    def __init__(self, answers: dict[int, Answer] | None = None) -> None:
+    def __init__(self, answers: Mapping[Any, Answer] | None = None) -> None:
         self.answers: dict[int, Answer] = {**_ANSWERS, **(answers or {})}
         self.commands: list[Any] = []
         self.sections: list[bytes] = []

@@ -16,7 +16,6 @@ from pyxbroker.client.consumer import Consumer, ConsumerSettings
 from pyxbroker.client.entries import (
     CODECS,
     EARLIEST,
-    DamagedEntry,
     Message,
     MessageId,
     OutgoingMessage,
@@ -28,7 +27,7 @@ from pyxbroker.client.entries import (
     split_section,
     words_of,
 )
-from pyxbroker.client.errors import BrokerRefused, ClientError
+from pyxbroker.client.errors import BrokerRefused, ClientError, DamagedEntry
 from pyxbroker.client.receive_queue import BatchAcks, ReceiveQueue
 from pyxbroker.proto import PulsarApi as pb
 from scripted_broker import frame_of
@@ -200,7 +199,7 @@ def test_a_reader_continues_behind_what_was_received() -> None:
             ]
             server.peers[0].close()
             await server.until(pb.BaseCommand.SUBSCRIBE, 2)
-            rest = []
+            rest: list[bytes] = []
             while not rest or rest[-1] != b"8":
                 rest.append((await received(reader)).value)
             # What was in the queue when the connection was lost may have been received still.

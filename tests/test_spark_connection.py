@@ -186,6 +186,10 @@ def test_a_producer_has_its_name_on_each_connection(name: str, names: list[str])
     """By which deduplication knows what it sends once more."""
 
     def answer(command: Any) -> list[bytes]:
+        if command.type == pb.BaseCommand.CLOSE_PRODUCER:
+            closed = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+            closed.success.request_id = command.close_producer.request_id
+            return [frame_of(closed)]
         made = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
         made.producer_success.request_id = command.producer.request_id
         made.producer_success.producer_name = name or "chosen"

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.client.addresses import ServiceUrl, is_tls
 from pyxbroker.client.errors import (
+    BadRedirect,
     ClientError,
     ConnectFailed,
     ConnectionFailed,
@@ -119,22 +120,17 @@ def redirect_of(answer: HttpAnswer) -> str:
     """Return the URL that a broker redirects to, which gets the credentials, too.
 
     Only brokers of the cluster are asked, so only they can name such a URL. It must not send the
-    credentials of a request with TLS over a connection without. Raises ClientError.
+    credentials of a request with TLS over a connection without. Raises BadRedirect.
     """
     url = urljoin(answer.url, answer.headers.get("location", ""))
     parts, asked = urlsplit(url), urlsplit(answer.url)
     origin = f"{asked.scheme}://{asked.netloc}"
     has_host = parts.scheme in ("http", "https") and bool(parts.hostname)
     if not answer.headers.get("location") or not has_host:
-        raise ClientError(f"{origin} redirects ({answer.status}) to no URL of a web server.")
+        raise BadRedirect(origin, answer.status, "")
     if is_tls(answer.url) and parts.scheme != "https":
-        raise ClientError(
-            f"{origin} redirects to {parts.scheme}://{parts.netloc}, which has no TLS: brokers"
-            " have to advertise their URLs with TLS (webServicePortTls)."
-        )
-    return f"{parts.scheme}://{parts.netloc}{parts.path}" + (
-        f"?{parts.query}" if parts.query else ""
-    )
+        raise BadRedirect(origin, answer.status, f"{parts.scheme}://{parts.netloc}")
+    return url.partition("#")[0]
 
 
 def refuse_errors(answer: HttpAnswer) -> HttpAnswer:
@@ -145,7 +141,7 @@ def refuse_errors(answer: HttpAnswer) -> HttpAnswer:
     try:
         found = json.loads(text)
         text = str(found["reason"]) if isinstance(found, dict) and "reason" in found else text
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     reason = text.strip()[:REASON_CHARACTERS_MAX] or answer.reason
     raise HttpRefused(answer.url, answer.status, reason)
@@ -157,7 +153,7 @@ def json_of(answer: HttpAnswer) -> Any:
         return None
     try:
         return json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ClientError(f"{answer.url} answered with a body that is not JSON.") from None
 
 

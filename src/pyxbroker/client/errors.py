@@ -81,6 +81,18 @@ class RedirectLoop(ClientError):
     """Servers redirect the client to each other without an end."""
 
 
+class BadRedirect(ClientError):
+    """A web server redirects to no URL, or from one with TLS to one without."""
+
+    def __init__(self, origin: str, status: int, target: str) -> None:
+        where = f"to {target}, which has no TLS" if target else "to no URL of a web server"
+        super().__init__(f"{origin} redirects ({status}) {where}.")
+        self.origin = origin
+        self.status = status
+        self.target = target
+        """The origin of the URL without TLS; empty: there is no URL."""
+
+
 class NoSuchListener(ClientError):
     """The owner of a topic has no URL of the kind (with or without TLS) that the client uses."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
@@ -56,6 +56,8 @@ class HttpConnections:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> HttpAnswer:
         """Send a request and return its answer, whatever its status. Raises ConnectionFailed."""
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ConnectFailed(url, "the URL is not percent-encoded")
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc}"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -63,8 +65,6 @@ class HttpConnections:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body or method in ("POST", "PUT"):
             lines.append(f"Content-Length: {len(body)}")
-        if any(not each.isprintable() for each in lines):
-            raise ConnectionFailed(origin, "a request's header has a control character")
         data = "\r\n".join((*lines, "", "")).encode() + body
         idle = self._idle.setdefault(origin, [])
         # The server may close an idle connection in this very moment. A request that is lost by it
@@ -144,7 +144,7 @@ class _HttpConnection:
 
     async def exchange(self, url: str, data: bytes) -> HttpAnswer:
         answer = _Answer()
-        parser = httptools.HttpResponseParser(answer)
+        parser = answer.parser = httptools.HttpResponseParser(answer)
         has_begun = False
         try:
             self._writer.write(data)
@@ -166,7 +166,7 @@ class _HttpConnection:
         if not answer.is_complete and (answer.has_length or not answer.has_headers):
             raise ConnectionFailed(url, "the server closed the connection within an answer")
         # Without a length the end of the connection is the end of the body.
-        self._may_be_kept = answer.is_complete and parser.should_keep_alive()
+        self._may_be_kept = answer.is_complete and answer.keeps_alive
         body = b"".join(answer.body)
         return HttpAnswer(url, parser.get_status_code(), answer.reason, answer.headers, body)
 
@@ -175,6 +175,8 @@ class _Answer:
     """The callbacks of httptools for one answer."""
 
     def __init__(self) -> None:
+        self.parser: Any = None
+        self.keeps_alive = False
         self.headers: dict[str, str] = {}
         self.body: list[bytes] = []
         self.reason = ""
@@ -195,6 +197,8 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         self.has_headers = True
+        # The parser has forgotten it once the message is complete.
+        self.keeps_alive = self.parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         self._count(len(data), BODY_BYTES_MAX)
