@@ -10,9 +10,9 @@ from typing import Any
 import pulsar
 import pytest
 from harness.brokers import Broker
-from harness.tokens import token
+from harness.tokens import token, with_rights
 
-from compat_tests.conftest import BrokerFactory, official_client
+from compat_tests.conftest import BrokerFactory, broker_kind, official_client
 from compat_tests.test_every_login import Everything
 from pyxbroker.client.admin import AdminClient, topic_path
 from pyxbroker.client.authentication import Authentication, method_named
@@ -364,5 +364,31 @@ def test_who_is_not_let_in_is_told_without_a_secret(scene: Everything, topic: st
             with pytest.raises(BrokerRefused) as refused:
                 await client.producer(topic)
             assert refused.value.code == "AuthorizationError"
+
+    run(main)
+
+
+def test_a_token_is_shown_again_before_it_expires(
+    own_broker: BrokerFactory, tmp_path: Path, topic: str
+) -> None:
+    """Whoever replaces the file in time keeps the connection."""
+    refresh = {"authenticationRefreshCheckSeconds": "1"}
+    root = {"Authorization": f"Bearer {token('root')}"}
+    broker = own_broker(settings=with_rights(broker_kind()) | refresh, headers=root)
+    broker.start()
+    file = tmp_path / "token"
+    file.write_text(token("root", exp=6))
+    make = method_named("token")
+    assert make is not None
+    settings = ClientSettings(broker.url, authentication=make("p", f"file://{file}"))
+
+    async def main() -> None:
+        async with Client(settings) as client:
+            producer = await client.producer(topic)
+            connection = await producer.attached()
+            file.write_text(token("root"))
+            await asyncio.sleep(9)
+            await producer.send(b"x")
+            assert await producer.attached() is connection and connection.is_open
 
     run(main)

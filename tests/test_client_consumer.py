@@ -23,6 +23,7 @@ from pyxbroker.client.entries import (
     ReceivedEntry,
     batch_section,
     has_bit,
+    pack_section,
     single_section,
     split_section,
     words_of,
@@ -127,6 +128,15 @@ def test_entries_are_unpacked(codec: int) -> None:
     for values in ((b"x" * 1000,), (b"a", b"", b"c" * 1000)):
         entry = ReceivedEntry(MessageId(3, 0), 0, (), section(*values, codec=codec))
         assert [each.value for each in entry.messages()] == list(values)
+
+
+def test_an_encrypted_entry_is_one_message_as_it_is_stored() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.num_messages_in_batch = 7
+    metadata.encryption_keys.add(key="k", value=b"v")
+    entry = ReceivedEntry(MessageId(3, 0), 0, (), pack_section(metadata, b"secret"))
+    (message,) = entry.messages()
+    assert message.value == b"secret" and message.metadata.encryption_keys[0].key == "k"
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -314,6 +324,21 @@ def test_the_end_of_a_topic_and_a_consumer_that_is_refused_end_the_waiting() -> 
             server.peers[0].close()
             with pytest.raises(BrokerRefused, match="AuthorizationError"):
                 await waiting
+
+    run(main)
+
+
+def test_tasks_that_receive_at_the_same_time_each_get_a_message() -> None:
+    async def main() -> None:
+        async with Server() as server, Client(server.settings()) as client:
+            consumer = await client.consumer(TOPIC, ConsumerSettings("s"))
+            tasks = [asyncio.create_task(consumer.receive(5)) for _ in range(3)]
+            for entry in range(3):
+                await asyncio.sleep(0.01)
+                server.peers[0].write(frame(consumer.number, entry, section(b"x")))
+            found = await asyncio.gather(*tasks)
+            assert {each.id.entry for each in found if each is not None} == {0, 1, 2}
+            assert await consumer.receive(0.01) is None
 
     run(main)
 

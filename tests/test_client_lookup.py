@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -152,5 +153,24 @@ def test_an_owner_without_a_url_of_the_kind_is_named() -> None:
         ):
             with pytest.raises(NoSuchListener, match="without TLS"):
                 await client.owner_of(TOPIC)
+
+    run(main)
+
+
+def test_a_host_that_is_not_ready_is_passed_over() -> None:
+    def starting(peer: Peer, body: Any, rest: bytes) -> None:
+        peer.say(
+            pb.BaseCommand.ERROR,
+            request_id=(1 << 64) - 1,
+            error=pb.ServiceNotReady,
+            message="starting",
+        )
+
+    async def main() -> None:
+        async with Server({pb.BaseCommand.CONNECT: starting}) as first, Server() as second:
+            several = f"{first.url},{second.url.partition('://')[2]}"
+            settings = replace(first.settings(), service_url=several)
+            async with Client(settings) as client:
+                assert await client.owner_of(TOPIC) == Address(second.url)
 
     run(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,14 +81,19 @@ class Consumer(Attachment):
 
         Raises what ended the consumer.
         """
-        if not self._queue:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._queue:
+            self.raise_if_ended()
+            if self.has_reached_end:
+                return None
+            # Another task may take what arrives.
+            self._arrived.clear()
+            left_s = None if end is None else end - time.monotonic()
             try:
-                await asyncio.wait_for(self._wait(), timeout_s)
+                await asyncio.wait_for(self._arrived.wait(), left_s)
             except (TimeoutError, asyncio.TimeoutError):
                 return None
         self.raise_if_ended()
-        if not self._queue:
-            return None
         message = self._queue.pop()
         permits = self._queue.permits()
         if not self._settings.is_durable:
@@ -105,11 +111,6 @@ class Consumer(Attachment):
             command = requests.ack_command(self.number, is_cumulative=True)
             id.write(command.ack.message_id.add(), self._acks.acknowledge_up_to(id))
             self._connection.send(command)
-
-    async def _wait(self) -> None:
-        while not self._queue and self.error is None and not self.has_reached_end:
-            self._arrived.clear()
-            await self._arrived.wait()
 
     def _grant(self, permits: int) -> None:
         if permits and self._connection is not None and self._connection.is_open:

@@ -197,10 +197,14 @@ class ReceivedEntry(NamedTuple):
     section: bytes
 
     def messages(self) -> list[Message]:
-        """Return the messages that are not acknowledged yet. Raises DamagedEntry."""
+        """Return the messages that are not acknowledged yet. Raises DamagedEntry.
+
+        An encrypted entry is returned as one message, with the bytes that are stored. A chunk of a
+        message is a message of its own.
+        """
         metadata, payload = self.split()
         if len(metadata.encryption_keys) > 0:
-            raise DamagedEntry(f"{self.id.ledger}:{self.id.entry} is encrypted")
+            return [Message(self.id, bytes(payload), metadata, metadata, self.redelivery_count)]
         try:
             value = bytes(payload)
             if metadata.compression:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pyxbroker.client.addresses import Address, ServiceUrl
 from pyxbroker.client.connection import Connection
-from pyxbroker.client.errors import Closed, ConnectionFailed
+from pyxbroker.client.errors import Closed, ConnectionFailed, ConnectionRefused
 from pyxbroker.client.settings import ClientSettings
 
 K = TypeVar("K", bound=Hashable)
@@ -35,11 +35,13 @@ class ConnectionPool:
 
     async def to_service(self) -> Connection:
         """Return a connection to the first host of the service URL that answers."""
-        failure: ConnectionFailed | None = None
+        failure: ConnectionFailed | ConnectionRefused | None = None
         for _ in range(len(self._service.urls)):
             try:
                 return await self.to(Address(self._service.current))
-            except ConnectionFailed as error:
+            except (ConnectionFailed, ConnectionRefused) as error:
+                if isinstance(error, ConnectionRefused) and not error.is_retriable:
+                    raise
                 failure = failure or error
                 self._service.rotate()
         assert failure is not None
