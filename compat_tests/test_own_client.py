@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+import uvloop
 from harness.brokers import Broker
 from harness.tokens import token, with_rights
 
@@ -38,7 +39,8 @@ SHARED = pb.CommandSubscribe.Shared
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
+    """On uvloop, as in a broker; tests/test_client_connection.py has both kinds of loops."""
+    uvloop.run(asyncio.wait_for(main(), TIMEOUT_S))
 
 
 async def values_of(consumer: Any, count: int) -> list[bytes]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any
+
+import uvloop
 
 from pyxbroker.client.settings import ClientSettings
 from pyxbroker.proto import PulsarApi as pb
@@ -27,6 +29,24 @@ def command_of(kind: int, **fields: Any) -> Any:
 
 def body_of(command: Any) -> Any:
     return getattr(command, _NAMES[command.type])
+
+
+RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {
+    "asyncio": asyncio.run,
+    "uvloop": uvloop.run,
+}
+_run = RUNNERS["asyncio"]
+
+
+def use_loop(name: str) -> None:
+    """The kind of event loop on which `run` runs; the fixture `each_loop` calls it."""
+    global _run
+    _run = RUNNERS[name]
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test's coroutine, for 20 s at most."""
+    _run(asyncio.wait_for(main(), 20))
 
 
 class Peer:

@@ -23,7 +23,9 @@ from pyxbroker.client.errors import (
 )
 from pyxbroker.client.http import HttpAnswer
 from pyxbroker.client.settings import ClientSettings
-from test_client_connection import run
+from scripted_server import run
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 Reply = Callable[[str, str], bytes]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,11 @@ from pyxbroker.client.errors import (
 from pyxbroker.client.pool import ConnectionPool
 from pyxbroker.proto import PulsarApi as pb
 from scripted_broker import frame_of
-from scripted_server import Peer, Server, command_of, refuse
+from scripted_server import Peer, Server, command_of, refuse, run
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 SCHEMA_ANSWER = pb.BaseCommand.GET_SCHEMA_RESPONSE
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 async def ended(connection: Connection) -> None:

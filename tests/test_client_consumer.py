@@ -32,8 +32,9 @@ from pyxbroker.client.errors import BrokerRefused, ClientError, DamagedEntry
 from pyxbroker.client.receive_queue import BatchAcks, ReceiveQueue
 from pyxbroker.proto import PulsarApi as pb
 from scripted_broker import frame_of
-from scripted_server import Peer, Server, command_of, refuse, succeed
-from test_client_connection import run
+from scripted_server import Peer, Server, command_of, refuse, run, succeed
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 TOPIC = "persistent://public/default/t"
 

@@ -13,8 +13,9 @@ from pyxbroker.client.addresses import Address
 from pyxbroker.client.client import Client
 from pyxbroker.client.errors import BrokerRefused, NoSuchListener, RedirectLoop
 from pyxbroker.proto import PulsarApi as pb
-from scripted_server import Answer, Peer, Server, here
-from test_client_connection import run
+from scripted_server import Answer, Peer, Server, here, run
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 TOPIC = "persistent://public/default/t"
 KIND = pb.CommandLookupTopicResponse

@@ -16,8 +16,9 @@ from pyxbroker.client.pending_sends import OutOfOrder, Pending, PendingSends
 from pyxbroker.client.producer import Producer, ProducerSettings
 from pyxbroker.proto import PulsarApi as pb
 from scripted_broker import frame_of
-from scripted_server import Peer, Server, command_of, receipt, refuse
-from test_client_connection import run
+from scripted_server import Peer, Server, command_of, receipt, refuse, run
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 TOPIC = "persistent://public/default/t"
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
@@ -229,10 +229,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's classes are its own
         if self.error is not None:
-            transport.abort()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.received.room()
