@@ -76,6 +76,7 @@ class Producer(Attachment):
         partition: int = -1,
     ) -> None:
         super().__init__(pool, lookup, topic, number)
+        self._loop = asyncio.get_running_loop()
         self.name = settings.name
         self.last_sequence_id = -1
         """The last one that the broker had stored of this name when the producer was opened."""
@@ -108,10 +109,17 @@ class Producer(Attachment):
 
         Raises Closed, MessageTooLarge and what ended the producer.
         """
+        await self.wait_for_room()
+        return self.publish_now(message)
+
+    def publish_now(self, message: OutgoingMessage | bytes) -> asyncio.Future[MessageId]:
+        """Publish without a wait for room. The caller looks at `is_full`; the event loop need not
+        run. Raises Closed, MessageTooLarge and what ended the producer.
+        """
+        self.raise_if_ended()
         if isinstance(message, bytes):
             message = OutgoingMessage(message)
-        await self._wait_for_room()
-        future: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MessageId] = self._loop.create_future()
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence_id
@@ -131,9 +139,9 @@ class Producer(Attachment):
 
         fields: further ones of the SEND, such as `marker=True`.
         """
-        await self._wait_for_room()
+        await self.wait_for_room()
         self._send_batch()
-        future: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MessageId] = self._loop.create_future()
         more = {"num_messages": messages, **fields}
         self._next_sequence_id = max(self._next_sequence_id, sequence_id + 1)
         self._add(Pending(sequence_id, sequence_id, section, [future], time.monotonic(), more=more))
@@ -174,8 +182,9 @@ class Producer(Attachment):
         if len(self._batch) >= self._settings.batch_messages_max or self._batch_bytes >= limit:
             self._send_batch()
         elif self._batch_timer is None:
-            loop = asyncio.get_running_loop()
-            self._batch_timer = loop.call_later(self._settings.batch_delay_s, self._send_batch)
+            self._batch_timer = self._loop.call_later(
+                self._settings.batch_delay_s, self._send_batch
+            )
 
     def _send_batch(self) -> None:
         if self._batch_timer is not None:
@@ -218,11 +227,12 @@ class Producer(Attachment):
             setattr(command.send, name, value)
         connection.send(command, pending.section)
 
-    async def _wait_for_room(self) -> None:
+    async def wait_for_room(self) -> None:
+        """Wait while the window is full, or the socket. Raises what ended the producer."""
         self.raise_if_ended()
         while self._pending.is_full:
             if self._has_room is None:
-                self._has_room = asyncio.get_running_loop().create_future()
+                self._has_room = self._loop.create_future()
             await asyncio.shield(self._has_room)
             self.raise_if_ended()
         if self._connection is not None and not self._connection.is_writable:
@@ -330,7 +340,7 @@ class Producer(Attachment):
         oldest, timeout_s = self._pending.oldest_sent_at, self._settings.send_timeout_s
         if self._send_timer is None and oldest is not None and timeout_s > 0:
             delay_s = max(0.0, oldest + timeout_s - time.monotonic())
-            self._send_timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+            self._send_timer = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._send_timer = None

@@ -101,10 +101,13 @@ class EntryProducer:
             sequence_id=sequence_id,
         )
         self._raise_failure()
-        publishing = self._producer.publish(sent)
         if self._producer.is_full:
-            publishing = self._in_time(publishing)
-        future = self._run(publishing)
+            self._run(self._in_time(self._producer.wait_for_room()))
+            self._raise_failure()
+        try:
+            future = self._producer.publish_now(sent)
+        except ClientError as error:
+            raise self._error_of(error) from error
         self._futures.add(future)
         future.add_done_callback(self._settle)
 
