@@ -139,12 +139,9 @@ def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Secur
             return runner.complete(_get(settings, path))
         except HttpRefused as error:
             raise _refusal(error, url, topic) from None
-        except ConnectionFailed as error:
-            raise NotReachable(
-                f"admin.url is {url}, and nobody answers there: {error.reason}"
-            ) from error
-        except UntrustedCertificate as error:
-            raise NotReachable(f"admin.url is {url}: {error}") from error
+        except (ConnectionFailed, UntrustedCertificate) as error:
+            reason = error.reason if error.__cause__ is None else repr(error.__cause__)
+            raise NotReachable(f"admin.url is {url}, and nobody answers there: {reason}") from error
         except RedirectLoop:
             raise PulsarSparkError(
                 f"{url} and other brokers send who asks for {topic} round in a ring."
