@@ -248,7 +248,11 @@ def test_messages_from_before_a_seek_are_dropped() -> None:
         def seek(peer: Peer, body: Any, rest: bytes) -> None:
             peer.write(frame(body.consumer_id, 9, section(b"old")))
             peer.say(pb.BaseCommand.CLOSE_CONSUMER, consumer_id=body.consumer_id, request_id=1)
-            asyncio.get_running_loop().call_later(0.05, succeed, peer, body, rest)
+            asyncio.get_running_loop().call_later(0.05, answer, peer, body)
+
+        def answer(peer: Peer, body: Any) -> None:
+            assert len(peer.server.said(pb.BaseCommand.SUBSCRIBE)) == 1, "the seek is not over"
+            succeed(peer, body, b"")
 
         answers = {pb.BaseCommand.SEEK: seek}
         async with Server(answers) as server, Client(server.settings()) as client:
