@@ -313,7 +313,7 @@ def test_who_wants_another_handshake_is_sent_away(tmp_path: Path) -> None:
         far.send(client.renegotiation())
         await turns()
         assert [each[0] for each in side.told] == ["broken tls", "closed"]
-        assert connection.tls.failure == "the client wants another handshake"
+        assert connection.tls.failure == "the client requests a renegotiation"
 
     on_a_connection(tmp_path, ssl.TLSVersion.TLSv1_2, scenario)
 

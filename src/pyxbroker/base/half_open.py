@@ -1,14 +1,14 @@
-"""Connections whose clients have not said yet what they want: how many, and for how long.
+"""Connections that have not sent a complete first request yet: their number and their time limit.
 
-A TLS handshake that does not end, a CONNECT that comes byte by byte, and silence are all the same
-here: a connection has so long, whatever it sends meanwhile. All of them have the same time, so that
-the oldest is the next one that is due, and one timer is enough for thousands. Who has said what it
-wants, and not yet proved who it is, is one of them still, but for the time.
+A TLS handshake that does not end, a CONNECT that arrives byte by byte, and silence are treated
+alike: a connection has a fixed time, whatever it sends meanwhile. The time is the same for all, so
+the oldest connection is always the next to expire, and one timer serves thousands. A connection
+that has sent its request and not yet authenticated still counts, but no longer expires.
 
-Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
-sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
-command), it is not looked at again before they are there. What is large begins with a part of it:
-the kernel would hold the rest, and as much room beside it, for each of thousands.
+Until a connection has sent enough to begin with, it is only a socket watched by the poller, and its
+bytes stay in the kernel. Where the first bytes tell the length of the first unit (a TLS record, a
+command), the socket is not read before all of it has arrived. A large first unit begins with a part
+of it: otherwise the kernel would buffer all of it for each of thousands of connections.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ log = get_logger(__name__)
 
 
 class Host(Protocol):
-    """The port that strangers come by."""
+    """The port that accepted the connections."""
 
     @property
     def first_header_bytes(self) -> int:
-        """With so many bytes, at least one, it is known how many belong to what comes first."""
+        """The number of first bytes (at least one) that tell how many bytes to wait for."""
 
     def first_bytes(self, header: bytes) -> int:
-        """How many of those have to be there before it begins, the header included; 0: it begins
-        now, whatever comes.
+        """Return how many bytes, including the header, must arrive before the connection begins.
+
+        0 means that it begins immediately.
         """
 
     def begin(self, stranger: Stranger) -> None:
-        """It has something to begin with, or has gone. The socket is the host's from now on."""
+        """Take over the socket: its first bytes have arrived, or the peer has closed it."""
 
     def left(self, stranger: Stranger) -> None:
-        """It is closed, and did not begin."""
+        """Handle a connection that was closed before it began."""
 
 
 class Stranger:
-    """Somebody who has come to a port."""
+    """An accepted connection without a complete first request."""
 
     __slots__ = ("_awaited", "_kept", "address", "connection", "due", "host", "number", "sock")
 
@@ -60,21 +61,21 @@ class Stranger:
         self, kept: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
     ) -> None:
         self._kept = kept
-        self._awaited = 1  # bytes that have to be there before it is looked at
+        self._awaited = 1  # bytes that must arrive before the next check
         self.host = host
         self.sock = sock
         self.address = address
         self.number = number
-        self.due = 0.0  # when its time is over
-        self.connection: Any = None  # from its beginning on, where it is half-open still
+        self.due = 0.0  # loop time at which it expires
+        self.connection: Any = None  # set when it has begun and is still half-open
 
     @property
     def peer(self) -> str:
-        """For the log."""
+        """The address and port, for the log."""
         return f"{self.address}:{self.number}"
 
     def on_ready(self) -> None:
-        """Something has come, or it has gone."""
+        """Check what has arrived: begin, wait for more, or close."""
         size = self.host.first_header_bytes
         try:
             header = self.sock.recv(size, socket.MSG_PEEK)
@@ -87,28 +88,30 @@ class Stranger:
             return
         awaited = size if len(header) < size else self.host.first_bytes(header)
         if awaited <= self._awaited or awaited <= bytes_there(self.sock):
-            self._kept.begin(self)  # it is all there, or more is not going to come
+            self._kept.begin(self)  # all bytes are there, or no more will arrive
             return
         self._awaited = awaited
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
 
 
 def bytes_there(sock: socket.socket) -> int:
-    """How many bytes could be received now."""
+    """Return how many bytes can be received now."""
     count = array.array("i", [0])
     fcntl.ioctl(sock, termios.FIONREAD, count)
     return count[0]
 
 
 def tls_first_bytes(header: bytes) -> int:
-    """Of the record that TLS begins with: `Host.first_bytes`."""
+    """Return `Host.first_bytes` for a port with TLS: the length of the first record."""
     size = TLS_HEADER_BYTES + int.from_bytes(header[3:TLS_HEADER_BYTES], "big")
     return size if header[0] == _TLS_HANDSHAKE and size <= TLS_RECORD_BYTES_MAX else 0
 
 
 class HalfOpen:
-    """Those of some ports; `close` closes the connection of one that has begun, and `tell` is told
-    of each whose time is over. A crowd has others beside them where these give way together.
+    """The half-open connections of some ports.
+
+    `close` closes a connection that has begun. `tell` is called for each connection that expires.
+    `crowd` is shared with other kinds of connections if these compete for the same places.
     """
 
     def __init__(
@@ -125,17 +128,17 @@ class HalfOpen:
         self._tell = tell
         self._line = door.pace.line()
         self._crowd: Crowd[Any] = Crowd() if crowd is None else crowd
-        self._strangers: dict[Stranger, None] = {}  # the oldest first
-        self._looked_at: dict[Stranger, None] = {}  # those whose logins are, in their order
+        self._strangers: dict[Stranger, None] = {}  # oldest first
+        self._looked_at: dict[Stranger, None] = {}  # in the order of their login requests
         self._timer: asyncio.TimerHandle | None = None
-        self._is_due = False  # the oldest one waits for its turn to be closed
-        self.silent = 0  # those that have not begun
+        self._is_due = False  # the oldest one is queued to be closed
+        self.silent = 0  # connections that have not begun
 
     def __len__(self) -> int:
         return len(self._strangers) + len(self._looked_at)
 
     def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
-        """Somebody has come, and says nothing yet."""
+        """Register a new connection that has sent nothing yet."""
         stranger = Stranger(self, host, sock, address, number)
         self._door.watch(sock.fileno(), stranger)
         self.silent += 1
@@ -147,40 +150,41 @@ class HalfOpen:
         return stranger
 
     def begin(self, stranger: Stranger) -> None:
-        """There is enough to begin with, or as much as there is going to be."""
+        """Begin a connection: its first bytes are complete, or no more will arrive."""
         self._unwatch(stranger)
         stranger.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         try:
             stranger.host.begin(stranger)
         except Exception as error:
-            # A defect costs this one: the door goes on for all others.
+            # A defect must cost only this connection: the poller continues for all others.
             log.failure("a connection could not begin", error, peer=stranger.peer)
             self.over(stranger)
             stranger.sock.close()
             stranger.host.left(stranger)
 
     def look_at(self, stranger: Stranger) -> None:
-        """It is known what it wants, and not yet who it is: its time is over, its place is not."""
+        """Mark a connection as logging in: it no longer expires, but still counts."""
         self._strangers.pop(stranger, None)
         self._looked_at[stranger] = None
 
     def over(self, stranger: Stranger) -> None:
-        """It is known what it wants and who it is, or it is gone."""
+        """Stop counting a connection: it is authenticated, or closed."""
         self._strangers.pop(stranger, None)
         self._looked_at.pop(stranger, None)
         self._crowd.discard(stranger)
 
     def close_one(self) -> Stranger:
-        """Who came first from the network that has most gives way, and is returned. There has to be
-        one, and nobody else in the crowd.
+        """Close and return the oldest connection of the largest network.
+
+        There must be one, and no other kind of entry in the crowd.
         """
         first = self._crowd.first()
-        assert isinstance(first, Stranger), "there has to be one"
+        assert isinstance(first, Stranger), "no half-open connection to close"
         self.hang_up(first)
         return first
 
     def hang_up(self, stranger: Stranger) -> None:
-        """Closes it."""
+        """Close a connection."""
         self.over(stranger)
         if stranger.connection is not None:
             self._close(stranger.connection)
@@ -199,7 +203,7 @@ class HalfOpen:
         self._line.wait(self._close_due)
 
     def _close_due(self) -> None:
-        """Closes one whose time is over: thousands may be due in one moment."""
+        """Close one expired connection, since thousands may expire at the same time."""
         self._is_due = False
         oldest = next(iter(self._strangers), None)
         if oldest is None:
@@ -211,10 +215,10 @@ class HalfOpen:
             self._tell(oldest)
             self.hang_up(oldest)
         finally:
-            self._on_due()  # whatever is wrong with one, the others' time goes on
+            self._on_due()  # an error with one connection must not stop the expiry of the others
 
     def stop(self) -> None:
-        """Those that have not begun are closed; nobody looks after the others any more."""
+        """Close the connections that have not begun, and stop tracking the others."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

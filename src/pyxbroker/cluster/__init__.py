@@ -1,1 +1,1 @@
-"""What makes several brokers one cluster: its metadata, the ownership of bundles, lookup, load."""
+"""What makes several brokers one cluster: its metadata."""
