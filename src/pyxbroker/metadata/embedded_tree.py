@@ -1,7 +1,6 @@
 """The tree of the embedded metadata store: rows of a database, and ephemeral nodes in memory.
 
-Everything here blocks, and belongs to the store's thread (metadata/embedded.py, which also says
-what is in the files).
+All methods block and run in the store's thread (metadata/embedded.py, which describes the files).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Read = TypeVar("Read")
 
 
 class Operation(NamedTuple):
-    """What is to be done to the tree, and who waits for it."""
+    """An operation on the tree, and the future of its caller."""
 
     apply: Callable[..., object]
     arguments: tuple[Any, ...]
@@ -49,20 +48,20 @@ class Operation(NamedTuple):
 
 
 class Tree(Files):
-    """The tree and its transactions. One thread uses it, from open() to close()."""
+    """The tree and its transactions. A single thread uses it, from open() to close()."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._ephemerals: dict[str, GetResult] = {}
-        self._known_parents: set[str] = set()  # persistent nodes that are there
-        self._deleted_now: set[str] = set()  # by this transaction
+        self._known_parents: set[str] = set()  # persistent nodes that exist
+        self._deleted_now: set[str] = set()  # in this transaction
         self._undo: list[tuple[str, GetResult | None]] = []
         self._changes: list[Change] = []
         self._notifications: list[Notification] = []
 
     @property
     def has_changed(self) -> bool:
-        """Whether the last transaction changed what is in files."""
+        """True if the last transaction changed persistent data."""
         return bool(self._changes)
 
     def close(self) -> None:
@@ -71,18 +70,18 @@ class Tree(Files):
         super().close()
 
     def transact(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:
-        """Applies operations as one transaction, durable when this returns.
+        """Apply operations as one transaction, durable when this returns.
 
-        Each result is a value or the MetadataError of that operation alone. When anything else
-        goes wrong, every operation of the batch fails and nothing of it is seen by later ones; if
-        even that cannot be had, all later ones fail as well (see `failure`). Raises nothing.
+        Each result is a value or the MetadataError of that operation alone. On any other error,
+        every operation of the batch fails and has no effect. If the rollback fails too, all later
+        operations fail as well (see `failure`). Raises nothing.
         """
         if self.failure is not None:
             self._changes = []
             return [copy_of(self.failure) for _ in batch], []
         results = self._try(batch)
         if isinstance(results, Exception) and damage.is_damage(results):
-            # Also what SQLite says of a disk that could not read; then that is the error.
+            # SQLite reports a failed read as damage, too; then return the read error.
             results = self.read_error() or self._try(batch)
         if isinstance(results, Exception) and self.failure is None and self._help(results):
             results = self._try(batch)
@@ -94,7 +93,7 @@ class Tree(Files):
         return results, self._notifications
 
     def _try(self, batch: list[Operation]) -> list[object] | Exception:
-        """One attempt; after an error nothing of it is left."""
+        """Make one attempt; after an error it has no effect."""
         results: list[object] = []
         self._undo = []
         self._notifications = []
@@ -130,7 +129,7 @@ class Tree(Files):
         self._undo_since(0)
 
     def _undo_since(self, count: int) -> None:
-        """Takes back all but the first `count` changes of ephemeral nodes."""
+        """Undo all but the first `count` changes of ephemeral nodes."""
         self._known_parents.clear()
         while len(self._undo) > count:
             path, before = self._undo.pop()
@@ -139,7 +138,7 @@ class Tree(Files):
             else:
                 self._ephemerals[path] = before
 
-    # The operations, under MetadataStore's names.
+    # The operations, with the names of MetadataStore.
 
     def get(self, path: str) -> GetResult | None:
         return self._ephemerals.get(path) or self._read(path)
@@ -148,7 +147,7 @@ class Tree(Files):
         return path in self._ephemerals or self._read(path) is not None
 
     def children(self, path: str) -> list[str]:
-        # By the index: to sort a hundred thousand would hold the interpreter, and the loop with it.
+        # In index order: sorting a hundred thousand names would hold the GIL, and block the loop.
         rows = self._execute(database.CHILDREN, path)
         names: list[str] = []
         try:
@@ -170,7 +169,7 @@ class Tree(Files):
 
     def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
         if expected == MUST_NOT_EXIST and not ephemeral:
-            # The most frequent write; what is there already, creating it tells.
+            # The most frequent write: creating the node detects an existing one.
             return self._create(path, value, ephemeral)
         node = self.get(path)
         check_expected(path, None if node is None else node.version, expected)
@@ -249,7 +248,7 @@ class Tree(Files):
         self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
 
     def _get_to_delete(self, path: str, expected: int | None) -> GetResult | None:
-        """The node; a damaged one can be deleted by whoever asks for no version of it."""
+        """Return the node; a damaged one may be deleted if the caller expects no version."""
         try:
             return self.get(path)
         except CorruptStore:
@@ -257,7 +256,7 @@ class Tree(Files):
                 raise
             return GetResult(b"", 0, False, 0, 0)
 
-    # What garbage collection asks.
+    # Operations for garbage collection.
 
     def was_deleted(self, paths: Sequence[str]) -> list[bool]:
         return [
@@ -266,7 +265,7 @@ class Tree(Files):
         ]
 
     def old_deletions(self, prefix: str) -> list[str]:
-        """Deletions by earlier processes that need not be known for anything else."""
+        """Return deletions by earlier processes that are needed for nothing else."""
         if self.log is None:
             return []
         before = min(self.session_start + 1, self.log.head.transaction)
@@ -281,7 +280,7 @@ class Tree(Files):
             self._execute("DELETE FROM deleted WHERE path=?", path)
 
     def note_deleted(self, paths: Sequence[str]) -> list[str]:
-        """Records nodes that are not there as deleted; those for which that was so."""
+        """Record missing nodes as deleted, and return those that were missing."""
         gone = [path for path in paths if self._read(path) is None]
         for path in gone:
             number = self.transaction
@@ -351,7 +350,7 @@ class Tree(Files):
                 *(parent, name, now_ms, now_ms, checksum, number, value),
             )
             if inserted.rowcount == 0:
-                self._read(path)  # CorruptStore says more, if it is damaged.
+                self._read(path)  # raises CorruptStore if the node is damaged
                 raise BadVersion(f"{path} exists already")
             if path in self._deleted_now:
                 self._execute("DELETE FROM deleted WHERE path=?", path)
@@ -383,7 +382,7 @@ def _of_each(read: Callable[[str], Read], path: str) -> Read | MetadataError:
     try:
         return read(path)
     except MetadataError as error:
-        # Its frames would keep what the others have read.
+        # The frames of its traceback would keep the other results in memory.
         return error.with_traceback(None)
 
 
@@ -395,7 +394,7 @@ def _attempt(operation: Operation) -> object:
 
 
 def copy_of(error: MetadataError) -> MetadataError:
-    """One for each caller, since an exception keeps where it was raised."""
+    """Return a new exception for each caller, since an exception stores its traceback."""
     return type(error)(*error.args)
 
 

@@ -1,8 +1,8 @@
 """A metadata store in memory, for tests and simulation: ZooKeeper's rules, no disk, no threads.
 
-`memory:NAME` is one tree per name for the life of the process, so that several brokers can share
-it and a broker can be restarted on it; each store that is opened on it is one session. `memory:`
-without a name is a tree of its own.
+`memory:NAME` is one tree per name for the life of the process, so several brokers can share it, and
+a broker can be restarted on it. Each store opened on it is one session. `memory:` without a name is
+a private tree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Node:
 
 
 class _Tree:
-    """The nodes that the stores of one name share, and those stores."""
+    """The nodes that all stores of one name share, and those stores."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Node] = {"/": _Node(b"", None, 0)}
@@ -82,7 +82,7 @@ class MemoryStore(MetadataStore):
         self._loop = None
 
     def expire_session(self) -> None:
-        """Ends this session as a ZooKeeper would that has not heard of it, and begins a new one."""
+        """End this session like a ZooKeeper that lost the client, and begin a new one."""
         self._drop_ephemerals()
         self._later(self._notify_session, SessionEvent.SESSION_LOST)
         self._later(self._notify_session, SessionEvent.SESSION_REESTABLISHED)
@@ -115,7 +115,7 @@ class MemoryStore(MetadataStore):
     def _apply(
         self, check: Callable[[Any], None], operation: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """Carries an operation out at once; its caller learns of it in the loop's next round."""
+        """Apply an operation immediately; its future resolves in the next loop iteration."""
         loop = self._loop
         if loop is None:
             raise StoreClosed("the metadata store is closed")
