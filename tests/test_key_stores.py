@@ -225,7 +225,7 @@ def test_a_pem_file_of_authorities_is_not_passed_over_in_silence() -> None:
 @pytest.mark.parametrize(
     ("name", "password", "sentence"),
     [
-        ("trust.jks", "wrong", "tlsTrustStore .* has another password"),
+        ("trust.jks", "wrong", "tlsTrustStore .* its password is wrong"),
         ("trust.p12", "", "tlsTrustStore .* its password is wrong"),
         ("server.p12", WORDS, "has a private key, and a trust store"),
         ("server.jks", WORDS, "has a private key, and a trust store"),

@@ -217,7 +217,7 @@ async def test_a_change_log_that_lacks_changes_makes_up_for_no_damage(
     opening.look()
     try:
         if is_log_behind:
-            with pytest.raises(CorruptStore, match="not complete"):
+            with pytest.raises(CorruptStore, match="incomplete"):
                 opening.plan()
         else:
             assert "/last" in opening.plan()[0].state.nodes

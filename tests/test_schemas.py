@@ -617,8 +617,8 @@ def test_files_of_a_protobuf_schema_are_counted_before_they_are_made() -> None:
     at_once(compatibility.validate(with_files(b"\x0a\x00" * most + message)))
     for encoded, reason in (
         (b"\x0a\x00" * FILES_MAX + message, f"it has more than {FILES_MAX} files"),
-        (b"\x0a" + b"\x80" * 150_000, "no JSON with a FileDescriptorSet"),
-        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "no JSON with a FileDescriptorSet"),
+        (b"\x0a" + b"\x80" * 150_000, "not JSON with a FileDescriptorSet"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "not JSON with a FileDescriptorSet"),
     ):
         with pytest.raises(InvalidSchema, match=reason):
             at_once(compatibility.validate(with_files(encoded)))
@@ -628,13 +628,13 @@ def test_files_of_a_protobuf_schema_are_counted_before_they_are_made() -> None:
     ("data", "properties", "reason"),
     [
         (b"", (), "the length of the key's schema is missing"),
-        (b"\0\0\0\5abc", (), "the key's schema is cut short"),
+        (b"\0\0\0\5abc", (), "the key's schema is truncated"),
         (key_value_data(b"", b"")[:-1], (), "the length of the value's schema is missing"),
-        (b"\x7f\xff\xff\xff", (), "the key's schema is cut short"),
+        (b"\x7f\xff\xff\xff", (), "the key's schema is truncated"),
         (
             key_value_data(b"", b""),
             (("key.schema.type", "NOBODY"),),
-            "'NOBODY' is no type of a schema",
+            "'NOBODY' is not a schema type",
         ),
         (key_value_data(b"", b"{}"), (("value.schema.type", "AVRO"),), "no type"),
         (key_value_data(b"", b""), (("value.schema.type", "KEY_VALUE"),), "length of the key's"),

@@ -49,31 +49,31 @@ def longest_step(steps: Steps[T]) -> tuple[int, T]:
     ("value", "reason"),
     [
         ("nobody", "'nobody' is not a defined name"),
-        (7, "7 is no schema"),
+        (7, "7 is not a schema"),
         ({}, "no type"),
         ({"type": {"type": "string"}}, "no type"),
         ({"type": "array"}, "no type of its items"),
         ({"type": "map"}, "no type of its values"),
         ({"type": "record", "name": "R"}, "the record R has no fields"),
-        ({"type": "record", "fields": []}, "None is no name"),
+        ({"type": "record", "fields": []}, "None is not a name"),
         (record("R", ("a", "int"), ("a", "int")), "has the field 'a' twice"),
-        (record("a-b"), "'a-b' is no name"),
-        (record("x..y"), "'' is no name"),
+        (record("a-b"), "'a-b' is not a name"),
+        (record("x..y"), "'' is not a name"),
         ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, "'a' of R has no type"),
-        ({"type": "record", "name": "R", "fields": ["a"]}, "'a' is no field"),
+        ({"type": "record", "name": "R", "fields": ["a"]}, "'a' is not a field"),
         ([record("R"), record("R")], "'R' is defined twice"),
         (["int", "int"], "a union has 'int' twice"),
-        (["int", ["null"]], "a union is directly in another one"),
+        (["int", ["null"]], "a union is nested directly in another"),
         ({"type": "enum", "name": "E"}, "the enum has no symbols"),
         ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "a symbol twice"),
-        ({"type": "enum", "name": "E", "symbols": ["1"]}, "'1' is no name"),
-        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of the enum's"),
+        ({"type": "enum", "name": "E", "symbols": ["1"]}, "'1' is not a name"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "not a symbol of"),
         ({"type": "fixed", "name": "F", "size": -1}, "is not a number of bytes"),
         ({"type": "fixed", "name": "F", "size": True}, "is not a number of bytes"),
         (record("R", aliases="S"), "aliases are a list of names"),
         (
             {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "order": "x"}]},
-            "'x' is no order of a field",
+            "'x' is not an order of a field",
         ),
     ],
 )
@@ -88,7 +88,7 @@ def test_what_is_no_schema_says_why(value: Any, reason: str) -> None:
     [
         (b"", "it is not JSON"),
         (b"\xff", "it is not UTF-8 text"),
-        (b"NaN", "it is not JSON: NaN is not a number of JSON"),
+        (b"NaN", "it is not JSON: NaN is not a JSON number"),
         (b"[" * 5_000, "its JSON is nested too deeply"),
         (b"[]," * VALUES_MAX, "values, and at most"),
         (b"1" * 5_000, "it is not JSON"),
@@ -166,7 +166,7 @@ def test_a_refusal_names_the_field() -> None:
         "the reader's field 'a' of R has no default, and the writer does not have it"
     )
     assert why(record("R", ("a", "int")), record("R", ("a", ["null", "string"]))) == (
-        "field 'a': int is none of the reader's union of null, string"
+        "field 'a': int matches no branch of the reader's union of null, string"
     )
 
 

@@ -1,9 +1,9 @@
-"""Avro's schemas: read from JSON as Apache Avro reads them, within bounds.
+"""Parsing of Avro schemas from JSON like Apache Avro, within limits.
 
-A schema becomes a graph of nodes: what is named is there once, however often it is referred to, so
-a recursive one is a ring. Reading takes steps (slices.Steps), each of some nodes; nesting is
-bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names,
-types, fields, defaults and further attributes, but neither `doc` nor `aliases`.
+A schema becomes a graph of nodes. A named type has one node, however often it is referenced, so a
+recursive schema is a cycle. Parsing takes steps (slices.Steps) of some nodes each. Nesting, bytes
+and values are limited. The fingerprint covers everything that makes schemas equal: names, types,
+fields, defaults and further attributes, but neither `doc` nor `aliases`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pyxbroker.base.slices import Steps
 from pyxbroker.schemas.values import NoSchema
 
 NESTING_MAX = 100
-"""Types within types. A reader needs its own stack for each, and 100 is more than anybody nests."""
+"""Types within types. Readers recurse for each level, and legitimate schemas have fewer."""
 VALUES_MAX = 20_000
-"""Of JSON, about: commas, colons and brackets are counted. To read so many takes 5 ms at once."""
+"""Approximate limit of JSON values: it counts commas, colons and brackets. Parsing takes 5 ms."""
 NAME_MAX = 1024
-"""Characters of a full name. Each type within a namespace has that in its own name, so that long
-ones would cost their length for each type."""
+"""Characters of a full name. Names of types repeat their namespace, so a long namespace would cost
+its length for each type."""
 NODES_PER_STEP = 100
 NAMES_PER_STEP = 500
-SHOWN_MAX = 100  # characters of what a sender wrote, in a sentence
+SHOWN_MAX = 100  # characters of a client's text in an error message
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 NAMED = frozenset(("record", "error", "enum", "fixed"))
@@ -51,8 +51,8 @@ class Field:
 
 
 class Node:
-    """One type. `name` is the full name of what is named; `children` are the branches of a union,
-    or the one type that an array's items or a map's values have.
+    """One type. `name` is the full name of a named type. `children` are the branches of a union, or
+    the single type of an array's items or a map's values.
     """
 
     __slots__ = ("aliases", "children", "fields", "kind", "name", "size", "symbols")
@@ -71,7 +71,7 @@ class Node:
 
 
 class AvroSchema:
-    """A schema that was read."""
+    """A parsed schema."""
 
     __slots__ = ("fingerprint", "named", "nodes", "root")
 
@@ -85,11 +85,11 @@ class AvroSchema:
 
 
 def parse(data: bytes) -> Steps[AvroSchema]:
-    """Reads a definition. Raises NoSchema."""
+    """Parse a definition. Raises NoSchema."""
     values = sum(map(data.count, (b",", b":", b"[", b"{")))
     if values > VALUES_MAX:
         raise NoSchema(f"it has {values} values, and at most {VALUES_MAX} are allowed")
-    yield  # what was read before is freed in another turn, and that takes as long
+    yield  # releasing an earlier schema takes as long, so it happens in another step
     try:
         value = json.loads(data.decode(), parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def parse(data: bytes) -> Steps[AvroSchema]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class _Parser:
@@ -119,13 +119,13 @@ class _Parser:
         self.hash = hashlib.sha256()
 
     def _note(self, *words: str) -> None:
-        """What tells schemas apart, in the order in which they are read."""
+        """Add words to the fingerprint, in parsing order."""
         for word in words:
             data = word.encode("utf-8", "surrogatepass")
             self.hash.update(len(data).to_bytes(4, "big") + data)
 
     def type(self, value: Any, namespace: str, depth: int) -> Steps[Node]:
-        """Reads a type, within a namespace."""
+        """Parse a type within a namespace."""
         self.nodes += 1
         if self.nodes % NODES_PER_STEP == 0:
             yield
@@ -136,7 +136,7 @@ class _Parser:
         if isinstance(value, list):
             return (yield from self._union(value, namespace, depth))
         if not isinstance(value, dict):
-            raise NoSchema(f"{_shown(value)} is no schema")
+            raise NoSchema(f"{_shown(value)} is not a schema")
         kind = value.get("type")
         if not isinstance(kind, str):
             raise NoSchema(f"no type: {_shown(value)}")
@@ -155,7 +155,7 @@ class _Parser:
             self._note_further(value, _RESERVED)
             node.children.append((yield from self.type(value[key], namespace, depth + 1)))
             return node
-        # What refers to a type that is there already.
+        # A reference to a type that is already defined.
         return self._of_name(kind, namespace)
 
     def _of_name(self, name: str, namespace: str) -> Node:
@@ -175,7 +175,7 @@ class _Parser:
         for each in value:
             branch = yield from self.type(each, namespace, depth + 1)
             if branch.kind == "union":
-                raise NoSchema("a union is directly in another one")
+                raise NoSchema("a union is nested directly in another union")
             key = branch.name or branch.kind
             if key in seen:
                 raise NoSchema(f"a union has {key!r} twice")
@@ -223,7 +223,7 @@ class _Parser:
             raise NoSchema(f"the enum has a symbol twice: {_shown(symbols)}")
         default = value.get("default")
         if isinstance(default, str) and default not in symbols:
-            raise NoSchema(f"the default {default[:SHOWN_MAX]!r} is none of the enum's symbols")
+            raise NoSchema(f"the default {default[:SHOWN_MAX]!r} is not a symbol of the enum")
         self._note(json.dumps(default))
         return tuple(symbols)
 
@@ -241,7 +241,7 @@ class _Parser:
         names = set()
         for each in fields:
             if not isinstance(each, dict):
-                raise NoSchema(f"{_shown(each)} is no field")
+                raise NoSchema(f"{_shown(each)} is not a field")
             name = _check_name(each.get("name"))
             if name in names:
                 raise NoSchema(f"the record {node.name} has the field {name!r} twice")
@@ -251,7 +251,7 @@ class _Parser:
             self._note(name, "" if "default" not in each else _dumped(each["default"]))
             order = each.get("order")
             if order is not None and order not in ("ascending", "descending", "ignore"):
-                raise NoSchema(f"{_shown(order)} is no order of a field")
+                raise NoSchema(f"{_shown(order)} is not an order of a field")
             if order not in (None, "ascending"):
                 self._note("order", order)
             self._note_further(each, _RESERVED_OF_FIELDS)
@@ -266,9 +266,9 @@ class _Parser:
 
 
 def _full_name(name: Any, namespace: str) -> str:
-    """Raises NoSchema."""
+    """Return a full name. Raises NoSchema."""
     if not isinstance(name, str) or not name:
-        raise NoSchema(f"{_shown(name)} is no name")
+        raise NoSchema(f"{_shown(name)} is not a name")
     if "." not in name and namespace:
         name = f"{namespace}.{name}"
     if len(name) > NAME_MAX:
@@ -280,7 +280,7 @@ def _full_name(name: Any, namespace: str) -> str:
 
 def _check_name(name: Any) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise NoSchema(f"{_shown(name)} is no name: letters, digits, _ and $, no digit first")
+        raise NoSchema(f"{_shown(name)} is not a name: letters, digits, _ and $, no digit first")
     return name
 
 
@@ -298,7 +298,7 @@ def _dumped(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """What a sender wrote, cut short; a long value is not written out for that."""
+    """Format a client's value for an error message, without encoding long values."""
     if isinstance(value, dict):
         return "{" + ", ".join(repr(key)[:SHOWN_MAX] for key in list(value)[:5]) + "}"
     if isinstance(value, list):

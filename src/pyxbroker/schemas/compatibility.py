@@ -1,7 +1,7 @@
-"""Whether a schema is one, and which schema may follow which: Pulsar's strategies.
+"""Validation of schemas, and Pulsar's compatibility strategies.
 
-BACKWARD: what is new can read what is old. FORWARD: what is old can read what is new. FULL: both.
-The plain ones look at the newest version, the transitive ones at every version. Mirrors Pulsar's
+BACKWARD: the new schema can read old data. FORWARD: the old schema can read new data. FULL: both.
+Plain strategies check the newest version, transitive ones every version. Mirrors Pulsar's
 SchemaCompatibilityCheck for each type, and its StructSchemaDataValidator.
 """
 
@@ -29,20 +29,20 @@ FORWARD = ("FORWARD", "FORWARD_TRANSITIVE")
 FULL = ("FULL", "FULL_TRANSITIVE")
 
 Known = dict[bytes, avro.AvroSchema]
-"""Definitions that were read: of one schema, and of its halves."""
+"""Parsed definitions, of a schema and of its halves."""
 
 
 class _Mismatch(Exception):
-    """One schema may not follow another."""
+    """A schema may not follow another one."""
 
 
 def is_transitive(strategy: str) -> bool:
-    """Whether a strategy looks at every version."""
+    """Return True if a strategy checks every version."""
     return strategy.endswith(TRANSITIVE)
 
 
 def check_size(schema: Schema) -> None:
-    """Raises InvalidSchema for a definition that is too long to be looked at."""
+    """Raise InvalidSchema for a definition that is too long."""
     if len(schema.data) > SCHEMA_BYTES_MAX:
         raise InvalidSchema(
             f"The definition of the {schema.type} schema has {len(schema.data)} bytes, and at most"
@@ -51,7 +51,7 @@ def check_size(schema: Schema) -> None:
 
 
 def validate(schema: Schema) -> Steps[None]:
-    """Raises InvalidSchema for a definition that is not what its type says."""
+    """Raise InvalidSchema for a definition that is invalid for its type."""
     check_size(schema)
     try:
         yield from _validate(schema)
@@ -62,7 +62,7 @@ def validate(schema: Schema) -> Steps[None]:
 
 
 def _validate_plain(schema: Schema) -> None:
-    """Types that have no definition, with Pulsar's words."""
+    """Validate a type without a definition; the messages are Pulsar's."""
     start = "Invalid schema definition data for "
     if schema.type is SchemaType.STRING:
         if schema.data not in (b"", b"null"):
@@ -89,17 +89,17 @@ def _validate(schema: Schema) -> Steps[None]:
     elif kind is SchemaType.STRING or kind in PRIMITIVES:
         _validate_plain(schema)
     elif kind is SchemaType.AUTO_CONSUME:
-        raise NoSchema("it is no schema of a topic")
+        raise NoSchema("a topic cannot have a schema of this type")
 
 
 def fingerprint(schema: Schema) -> Steps[bytes]:
-    """What equal schemas have in common: Avro's by what they mean, others by their bytes."""
+    """Return a value that equal schemas share: Avro's compare by meaning, others by bytes."""
     found = schema.hash
     if schema.type in AVRO_FAMILY:
         try:
             found = (yield from avro.parse(schema.data)).fingerprint
         except NoSchema:
-            # Of somebody who was less strict; it equals only itself.
+            # Stored by a broker with weaker checks; it equals only itself.
             return b"?" + found
     return bytes((schema.type,)) + found
 
@@ -107,9 +107,9 @@ def fingerprint(schema: Schema) -> Steps[bytes]:
 def check(
     old: Schema, version: int, new: Schema, strategy: str, known: Known | None = None
 ) -> Steps[None]:
-    """Raises IncompatibleSchema when a schema may not follow a version, with the reason.
+    """Raise IncompatibleSchema, with the reason, if a schema may not follow a version.
 
-    What is read of the new one is kept in `known`, for the next version that it is compared with.
+    `known` caches the parsed new schema for comparisons with further versions.
     """
     if strategy == ALWAYS_COMPATIBLE:
         return
@@ -145,7 +145,9 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Kn
         if of_new is None:
             of_new = known[new.data] = yield from avro.parse(new.data)
     except NoSchema as error:
-        raise _Mismatch(f"{start}version {version} or the new schema is none: {error}.") from None
+        raise _Mismatch(
+            f"{start}version {version} or the new schema is invalid: {error}."
+        ) from None
     try:
         if strategy in BACKWARD + FULL:
             why = yield from avro_resolution.mismatch(of_old, of_new)
@@ -166,7 +168,7 @@ def _check_key_value(
         old_key, old_value = halves(old)
         new_key, new_value = halves(new)
     except NoSchema as error:
-        raise _Mismatch(f"Version {version} or the new schema is no KEY_VALUE: {error}.") from None
+        raise _Mismatch(f"Version {version} or the new schema is not KEY_VALUE: {error}.") from None
     if (old_key.type, old_value.type) != (new_key.type, new_value.type):
         raise _Mismatch(
             "Key schemas or Value schemas are different schema type, from key schema type is"
@@ -206,7 +208,7 @@ def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> Steps[Non
 
 
 def _root_message(schema: Schema) -> Steps[str]:
-    # Few topics have such a schema, and what reads it is large.
+    # Imported on first use: few topics have such a schema, and the module is large.
     from pyxbroker.schemas.protobuf_native import root_message
 
     return (yield from root_message(schema.data))
