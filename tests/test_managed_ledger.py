@@ -132,7 +132,7 @@ def test_who_gives_up_a_write_of_the_list_takes_nothing_from_the_next(
             "the list": managed_ledger.write_info,
             "properties": partial(managed_ledger.put_property, "a", "1"),
             "a ledger beside": partial(
-                managed_ledger.create_beside,
+                managed_ledger.create_with_property,
                 lambda naming: client.create_compacted(Runs(), NAME, b"", naming),
                 "a",
                 str,

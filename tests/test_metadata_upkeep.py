@@ -290,7 +290,7 @@ async def test_a_store_that_was_idle_for_long_waits_for_a_pause_before_it_folds(
     done = noted(monkeypatch, "sync_log", "checkpoint")
     store = EmbeddedStore(tmp_path / "m")
     await store.open()
-    store._upkeep._unfolded_since -= 3600
+    store._upkeep._uncheckpointed_since -= 3600
     for _ in range(2 * upkeep.COMMITS_PER_CHECKPOINT):
         await store.put("/n", b"")
     await until(lambda: "sync_log" in done)

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.base.slices import Steps, T, at_once
+from pyxbroker.base.slices import Steps, T
 from pyxbroker.schemas import avro, avro_resolution
 from pyxbroker.schemas.avro import NAME_MAX, NESTING_MAX, VALUES_MAX, AvroSchema
-from pyxbroker.schemas.values import NoSchema
+from pyxbroker.schemas.values import MalformedSchema
+from steps import run_steps
 
 
 def parsed(value: Any) -> AvroSchema:
-    return at_once(avro.parse(json.dumps(value).encode()))
+    return run_steps(avro.parse(json.dumps(value).encode()))
 
 
 def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def why(writer: Any, reader: Any) -> str | None:
-    return at_once(avro_resolution.mismatch(parsed(writer), parsed(reader)))
+    return run_steps(avro_resolution.mismatch(parsed(writer), parsed(reader)))
 
 
 def longest_step(steps: Steps[T]) -> tuple[int, T]:
@@ -78,7 +79,7 @@ def longest_step(steps: Steps[T]) -> tuple[int, T]:
     ],
 )
 def test_what_is_no_schema_says_why(value: Any, reason: str) -> None:
-    with pytest.raises(NoSchema) as refused:
+    with pytest.raises(MalformedSchema) as refused:
         parsed(value)
     assert reason in str(refused.value)
 
@@ -95,8 +96,8 @@ def test_what_is_no_schema_says_why(value: Any, reason: str) -> None:
     ],
 )
 def test_what_is_no_json_says_why(data: bytes, reason: str) -> None:
-    with pytest.raises(NoSchema) as refused:
-        at_once(avro.parse(data))
+    with pytest.raises(MalformedSchema) as refused:
+        run_steps(avro.parse(data))
     assert reason in str(refused.value)
 
 
@@ -109,7 +110,7 @@ def nested(depth: int) -> Any:
 
 def test_types_are_nested_up_to_a_bound() -> None:
     assert why(nested(NESTING_MAX), nested(NESTING_MAX)) is None
-    with pytest.raises(NoSchema, match=f"nested more than {NESTING_MAX} deep"):
+    with pytest.raises(MalformedSchema, match=f"nested more than {NESTING_MAX} deep"):
         parsed(nested(NESTING_MAX + 1))
 
 
@@ -221,7 +222,7 @@ def test_aliases_of_fields_are_gathered_once_for_all_records_that_are_compared()
     writer = parsed([record(name, ("old9", "int")) for name in names])
     reader = parsed(record("R", ("a", "int"), aliases=names))
     reader.root.fields[0].aliases = Counted(f"old{n}" for n in range(1_000))
-    assert at_once(avro_resolution.mismatch(writer, reader)) is None
+    assert run_steps(avro_resolution.mismatch(writer, reader)) is None
     assert gathered == 1
 
 
@@ -252,7 +253,7 @@ def test_the_text_of_a_definition_is_read_in_a_step_of_its_own() -> None:
     """What was read before is freed by then: to read and to free many values takes as long."""
     steps = avro.parse(b"no JSON")
     next(steps)
-    with pytest.raises(NoSchema, match="not JSON"):
+    with pytest.raises(MalformedSchema, match="not JSON"):
         next(steps)
 
 
@@ -265,5 +266,5 @@ def test_names_have_a_length_so_that_types_in_a_namespace_cost_the_same() -> Non
         record("R", aliases=["a" * (NAME_MAX + 1)]),
         record("R", ("a", record("S" * 10)), namespace="n" * (NAME_MAX - 5)),
     ):
-        with pytest.raises(NoSchema, match=f"has more than {NAME_MAX} characters"):
+        with pytest.raises(MalformedSchema, match=f"has more than {NAME_MAX} characters"):
             parsed(value)

@@ -13,13 +13,13 @@ import pytest
 from compacting import compact, single
 from one_bookie import append
 from one_broker import Broker, run
-from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry, statistics, stats
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import Together
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.ledger.metadata import LedgerMetadataStore
+from steps import run_steps
 from test_admin_topics import Rest
 
 
@@ -49,7 +49,7 @@ def test_rates_are_those_since_the_last_look(
         client = await broker.client()
         await client.subscribe(1)
         topic = await broker.topic()
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         await broker.publish(*(b"%d" % i for i in range(60)))
         await client.messages(60)
         clock[0] += 60
@@ -58,7 +58,7 @@ def test_rates_are_those_since_the_last_look(
         assert found["msgRateOut"] == subscription["msgRateOut"] == pytest.approx(1.0)
         assert found["msgThroughputOut"] == pytest.approx(found["bytesOutCounter"] / 60)
         clock[0] += 60
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         assert (await told(broker))["msgRateOut"] == 0.0
 
     run(tmp_path, scenario)
@@ -92,7 +92,7 @@ def test_what_expires_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         topic.wall_clock = lambda: 4e9
         await expiry.expire(topic, 60)
         clock[0] += 60
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         found = (await told(broker))["subscriptions"]["s"]
         assert found["msgRateExpired"] == pytest.approx(3 / 60)
 

@@ -20,7 +20,7 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
 
 def no_such(what: str, name: str, names: Iterable[str]) -> str:
     """Return the error message for an unknown name; `names` are the known ones."""
-    from pyxbroker.base.near_names import did_you_mean
+    from pyxbroker.base.suggestions import did_you_mean
 
     meant = did_you_mean(name, names)
     return f"No such {what} {name!r}" + (f"; {meant}" if meant else ".")

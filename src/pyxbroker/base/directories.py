@@ -28,7 +28,7 @@ FIRST_WAIT_S = 0.02
 PASSING_ERRORS = frozenset({errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 
 
-def patiently(
+def retry_transient(
     call: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
     """Retry a call for up to 2 s while the disk fails or the system lacks resources.
@@ -48,10 +48,10 @@ def patiently(
         wait_s *= 2
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Return True if a file or directory exists. Raises OSError if that cannot be determined."""
     try:
-        patiently(path.stat)
+        retry_transient(path.stat)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

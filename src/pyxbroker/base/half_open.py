@@ -21,9 +21,9 @@ import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyxbroker.base.crowd import Crowd
-from pyxbroker.base.door import Door
+from pyxbroker.base.eviction_queue import EvictionQueue
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.poller import Poller
 
 TLS_HEADER_BYTES = 5
 TLS_RECORD_BYTES_MAX = TLS_HEADER_BYTES + (16 << 10)
@@ -45,22 +45,22 @@ class Host(Protocol):
         0 means that it begins immediately.
         """
 
-    def begin(self, stranger: Stranger) -> None:
+    def begin(self, pending: PendingConnection) -> None:
         """Take over the socket: its first bytes have arrived, or the peer has closed it."""
 
-    def left(self, stranger: Stranger) -> None:
+    def on_closed(self, pending: PendingConnection) -> None:
         """Handle a connection that was closed before it began."""
 
 
-class Stranger:
+class PendingConnection:
     """An accepted connection without a complete first request."""
 
-    __slots__ = ("_awaited", "_kept", "address", "connection", "due", "host", "number", "sock")
+    __slots__ = ("_awaited", "_half_open", "address", "connection", "due", "host", "number", "sock")
 
     def __init__(
-        self, kept: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
+        self, half_open: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
     ) -> None:
-        self._kept = kept
+        self._half_open = half_open
         self._awaited = 1  # bytes that must arrive before the next check
         self.host = host
         self.sock = sock
@@ -84,11 +84,11 @@ class Stranger:
         except OSError:
             header = b""
         if not header:
-            self._kept.hang_up(self)
+            self._half_open.disconnect(self)
             return
         awaited = size if len(header) < size else self.host.first_bytes(header)
         if awaited <= self._awaited or awaited <= bytes_there(self.sock):
-            self._kept.begin(self)  # all bytes are there, or no more will arrive
+            self._half_open.begin(self)  # all bytes are there, or no more will arrive
             return
         self._awaited = awaited
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
@@ -110,92 +110,92 @@ def tls_first_bytes(header: bytes) -> int:
 class HalfOpen:
     """The half-open connections of some ports.
 
-    `close` closes a connection that has begun. `tell` is called for each connection that expires.
-    `crowd` is shared with other kinds of connections if these compete for the same places.
+    `close` closes a connection that has begun. `on_expired` is called for each one that expires.
+    `queue` is shared with other kinds of connections if these compete for the same places.
     """
 
     def __init__(
         self,
-        door: Door,
+        poller: Poller,
         timeout_s: float,
         close: Callable[[Any], object],
-        tell: Callable[[Stranger], object],
-        crowd: Crowd[Any] | None = None,
+        on_expired: Callable[[PendingConnection], object],
+        queue: EvictionQueue[Any] | None = None,
     ) -> None:
-        self._door = door
+        self._poller = poller
         self._timeout_s = timeout_s
         self._close = close
-        self._tell = tell
-        self._line = door.pace.line()
-        self._crowd: Crowd[Any] = Crowd() if crowd is None else crowd
-        self._strangers: dict[Stranger, None] = {}  # oldest first
-        self._looked_at: dict[Stranger, None] = {}  # in the order of their login requests
+        self._on_expired = on_expired
+        self._line = poller.pace.line()
+        self._queue: EvictionQueue[Any] = EvictionQueue() if queue is None else queue
+        self._unidentified: dict[PendingConnection, None] = {}  # oldest first
+        self._authenticating: dict[PendingConnection, None] = {}  # in the order of login requests
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the oldest one is queued to be closed
         self.silent = 0  # connections that have not begun
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._looked_at)
+        return len(self._unidentified) + len(self._authenticating)
 
-    def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+    def add(self, host: Host, sock: socket.socket, address: str, number: int) -> PendingConnection:
         """Register a new connection that has sent nothing yet."""
-        stranger = Stranger(self, host, sock, address, number)
-        self._door.watch(sock.fileno(), stranger)
+        pending = PendingConnection(self, host, sock, address, number)
+        self._poller.watch(sock.fileno(), pending)
         self.silent += 1
-        stranger.due = self._door.loop.time() + self._timeout_s
-        self._strangers[stranger] = None
-        self._crowd.add(stranger, address)
+        pending.due = self._poller.loop.time() + self._timeout_s
+        self._unidentified[pending] = None
+        self._queue.add(pending, address)
         if self._timer is None and not self._is_due:
-            self._timer = self._door.loop.call_at(stranger.due, self._on_due)
-        return stranger
+            self._timer = self._poller.loop.call_at(pending.due, self._on_due)
+        return pending
 
-    def begin(self, stranger: Stranger) -> None:
+    def begin(self, pending: PendingConnection) -> None:
         """Begin a connection: its first bytes are complete, or no more will arrive."""
-        self._unwatch(stranger)
-        stranger.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._unwatch(pending)
+        pending.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         try:
-            stranger.host.begin(stranger)
+            pending.host.begin(pending)
         except Exception as error:
             # A defect must cost only this connection: the poller continues for all others.
-            log.failure("a connection could not begin", error, peer=stranger.peer)
-            self.over(stranger)
-            stranger.sock.close()
-            stranger.host.left(stranger)
+            log.failure("a connection could not begin", error, peer=pending.peer)
+            self.remove(pending)
+            pending.sock.close()
+            pending.host.on_closed(pending)
 
-    def look_at(self, stranger: Stranger) -> None:
+    def mark_authenticating(self, pending: PendingConnection) -> None:
         """Mark a connection as logging in: it no longer expires, but still counts."""
-        self._strangers.pop(stranger, None)
-        self._looked_at[stranger] = None
+        self._unidentified.pop(pending, None)
+        self._authenticating[pending] = None
 
-    def over(self, stranger: Stranger) -> None:
+    def remove(self, pending: PendingConnection) -> None:
         """Stop counting a connection: it is authenticated, or closed."""
-        self._strangers.pop(stranger, None)
-        self._looked_at.pop(stranger, None)
-        self._crowd.discard(stranger)
+        self._unidentified.pop(pending, None)
+        self._authenticating.pop(pending, None)
+        self._queue.discard(pending)
 
-    def close_one(self) -> Stranger:
+    def evict(self) -> PendingConnection:
         """Close and return the oldest connection of the largest network.
 
-        There must be one, and no other kind of entry in the crowd.
+        There must be one, and no other kind of entry in the queue.
         """
-        first = self._crowd.first()
-        assert isinstance(first, Stranger), "no half-open connection to close"
-        self.hang_up(first)
+        first = self._queue.first()
+        assert isinstance(first, PendingConnection), "no half-open connection to close"
+        self.disconnect(first)
         return first
 
-    def hang_up(self, stranger: Stranger) -> None:
+    def disconnect(self, pending: PendingConnection) -> None:
         """Close a connection."""
-        self.over(stranger)
-        if stranger.connection is not None:
-            self._close(stranger.connection)
+        self.remove(pending)
+        if pending.connection is not None:
+            self._close(pending.connection)
             return
-        self._unwatch(stranger)
-        stranger.sock.close()
-        stranger.host.left(stranger)
+        self._unwatch(pending)
+        pending.sock.close()
+        pending.host.on_closed(pending)
 
-    def _unwatch(self, stranger: Stranger) -> None:
+    def _unwatch(self, pending: PendingConnection) -> None:
         self.silent -= 1
-        self._door.unwatch(stranger.sock.fileno())
+        self._poller.unwatch(pending.sock.fileno())
 
     def _on_due(self) -> None:
         self._timer = None
@@ -205,15 +205,15 @@ class HalfOpen:
     def _close_due(self) -> None:
         """Close one expired connection, since thousands may expire at the same time."""
         self._is_due = False
-        oldest = next(iter(self._strangers), None)
+        oldest = next(iter(self._unidentified), None)
         if oldest is None:
             return
-        if oldest.due > self._door.loop.time():
-            self._timer = self._door.loop.call_at(oldest.due, self._on_due)
+        if oldest.due > self._poller.loop.time():
+            self._timer = self._poller.loop.call_at(oldest.due, self._on_due)
             return
         try:
-            self._tell(oldest)
-            self.hang_up(oldest)
+            self._on_expired(oldest)
+            self.disconnect(oldest)
         finally:
             self._on_due()  # an error with one connection must not stop the expiry of the others
 
@@ -222,8 +222,8 @@ class HalfOpen:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for stranger in [*self._strangers, *self._looked_at]:
-            if stranger.connection is None:
-                self.hang_up(stranger)
+        for pending in [*self._unidentified, *self._authenticating]:
+            if pending.connection is None:
+                self.disconnect(pending)
             else:
-                self.over(stranger)
+                self.remove(pending)

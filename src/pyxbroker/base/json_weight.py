@@ -8,15 +8,15 @@ from typing import Any
 
 from pyxbroker.base.slices import Slices
 
-SIGNS_MAX = 20_000  # values and names of most texts: parsing that many blocks for some 2 ms
-MANY_SIGNS_MAX = 100_000  # for texts that are expected to have more; at most 10 ms
+TOKENS_MAX = 20_000  # values and names of most texts: parsing that many blocks for some 2 ms
+MANY_TOKENS_MAX = 100_000  # for texts that are expected to have more; at most 10 ms
 CHUNK_BYTES = 64 << 10
 # Each of these takes as long to parse as one value: 64 escapes, or 10 digits of a long number.
 # Legitimate numbers have fewer than DIGITS digits.
-ESCAPES_PER_SIGN = 64
+ESCAPES_PER_TOKEN = 64
 DIGITS = 100
-SIGNS_PER_DIGITS = 10
-SIGNS = b",:[{"  # outside of strings, values and names are at most one more than these
+TOKENS_PER_DIGITS = 10
+TOKENS = b",:[{"  # outside of strings, values and names are at most one more than these
 
 _QUOTE = b'"'
 _BACKSLASH = b"\\"
@@ -24,20 +24,20 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS)
 _REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
-async def is_heavy(text: bytes, signs_max: int) -> bool:
-    """Return True if a text has more than `signs_max` values and names.
+async def is_heavy(text: bytes, tokens_max: int) -> bool:
+    """Return True if a text has more than `tokens_max` values and names.
 
     A long string counts as one if it has few escapes.
     """
-    return len(text) > signs_max and await weigh(text, signs_max) > signs_max
+    return len(text) > tokens_max and await weigh(text, tokens_max) > tokens_max
 
 
-async def weigh(text: bytes, signs_max: int) -> int:
-    """Return the number of values and names of a text, or any number above `signs_max`.
+async def weigh(text: bytes, tokens_max: int) -> int:
+    """Return the number of values and names of a text, or any number above `tokens_max`.
 
     The scan runs in slices of the loop's time and stops once the limit is exceeded.
     """
-    signs, strings, escapes, at, in_string = 0, 0, 0, 0, False
+    tokens, strings, escapes, at, in_string = 0, 0, 0, 0, False
     slices = Slices()
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
@@ -47,35 +47,35 @@ async def weigh(text: bytes, signs_max: int) -> int:
         else:
             quote = text.find(_QUOTE, at, end)
             stop = end if quote < 0 else quote
-            signs += sum(text.count(sign, at, stop) for sign in SIGNS)
+            tokens += sum(text.count(token, at, stop) for token in TOKENS)
             if stop - at >= DIGITS:
-                signs += SIGNS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
+                tokens += TOKENS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
             in_string = quote >= 0
             strings += in_string
             at = stop + in_string
         # Each string costs an iteration. Valid JSON has at most one more string than tokens.
-        weight = max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
-        if weight > signs_max:
+        weight = max(tokens, strings - 1) + escapes // ESCAPES_PER_TOKEN
+        if weight > tokens_max:
             return weight
         await slices.pause()
-    return max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
+    return max(tokens, strings - 1) + escapes // ESCAPES_PER_TOKEN
 
 
-def too_heavy(signs_max: int) -> str:
+def too_heavy(tokens_max: int) -> str:
     """Return the error message for a text above the limit."""
     return (
-        f"has more than {signs_max} values and names, of which {ESCAPES_PER_SIGN} escapes count as"
-        " one"
+        f"has more than {tokens_max} values and names, of which {ESCAPES_PER_TOKEN} escapes count"
+        " as one"
     )
 
 
-async def parse_light(text: str, signs_max: int) -> Any:
+async def parse_light(text: str, tokens_max: int) -> Any:
     """Parse a JSON text that is embedded in another one.
 
     Raises ValueError, also for a text above the limit, and RecursionError.
     """
-    if await is_heavy(text.encode("utf-8", "surrogatepass"), signs_max):
-        raise ValueError(f"it {too_heavy(signs_max)}")
+    if await is_heavy(text.encode("utf-8", "surrogatepass"), tokens_max):
+        raise ValueError(f"it {too_heavy(tokens_max)}")
     return json.loads(text)
 
 

@@ -7,8 +7,8 @@ import errno
 import socket
 from collections.abc import Callable
 
-from pyxbroker.base.door import Door
 from pyxbroker.base.log import Log
+from pyxbroker.base.poller import Poller
 
 BACKLOG = 1024  # connections that wait to be accepted
 ACCEPT_RETRY_S = 1.0
@@ -44,16 +44,16 @@ class Acceptor:
     def __init__(
         self,
         sock: socket.socket,
-        door: Door,
+        poller: Poller,
         on_accepted: Callable[[socket.socket, str, int], None],
         log: Log,
     ) -> None:
         self._socket = sock
-        self._door = door
+        self._poller = poller
         self._on_accepted = on_accepted
         self._log = log
         self._retry: asyncio.TimerHandle | None = None  # while the socket is not watched
-        door.watch(sock.fileno(), self)
+        poller.watch(sock.fileno(), self)
 
     def on_ready(self) -> None:
         """Accept one connection."""
@@ -65,7 +65,7 @@ class Acceptor:
             self._log.error("a connection could not be accepted", error=error)
             if error.errno in _OUT_OF:
                 # Connections in the backlog are accepted later.
-                self._door.unwatch(self._socket.fileno())
+                self._poller.unwatch(self._socket.fileno())
                 self._accept_later()
             return  # Any other error concerns that connection only (accept(2)): continue.
         sock.setblocking(False)
@@ -77,11 +77,11 @@ class Acceptor:
             sock.close()
 
     def _accept_later(self) -> None:
-        self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+        self._retry = self._poller.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
 
     def _accept_again(self) -> None:
         try:
-            self._door.watch(self._socket.fileno(), self)
+            self._poller.watch(self._socket.fileno(), self)
         except (OSError, MemoryError) as error:
             # The resource that was exhausted by accepting may be needed for this call as well.
             self._log.error("a port cannot be watched yet, retrying", error=error)
@@ -94,5 +94,5 @@ class Acceptor:
         if self._retry is not None:
             self._retry.cancel()
         else:
-            self._door.unwatch(self._socket.fileno())
+            self._poller.unwatch(self._socket.fileno())
         self._socket.close()

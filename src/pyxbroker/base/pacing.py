@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 BUDGET_S = 0.001
-STEPS_AT_ONCE = 32  # of incremental work, some microseconds each
+STEPS_PER_BATCH = 32  # of incremental work, some microseconds each
 
 
 class Pace:
@@ -119,18 +119,18 @@ class Line:
             pace.spend(pace.clock() - began)
 
 
-def bit_by_bit(work: Iterator[Line], run: Callable[..., object]) -> None:
+def run_incrementally(work: Iterator[Line], run: Callable[..., object]) -> None:
     """Run some steps now, and the remaining ones in batches, each queued for its client.
 
     work: runs a step and yields the queue in which the next one waits. run(call, *args) calls
     call(*args) and flushes what it sends.
     """
-    for _ in range(STEPS_AT_ONCE - 1):
+    for _ in range(STEPS_PER_BATCH - 1):
         if next(work, None) is None:
             return
     line = next(work, None)
     if line is not None:
-        line.wait(partial(run, bit_by_bit, work, run))
+        line.wait(partial(run, run_incrementally, work, run))
 
 
 _line: ContextVar[Line | None] = ContextVar("line", default=None)

@@ -150,13 +150,3 @@ async def in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
             result: T = stop.value
             return result
         await slices.pause()
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Run a generator of steps without yielding to the loop, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result

@@ -22,7 +22,7 @@ from typing import Any
 from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.base.tls_ciphers import TAKEN_OF_TLS_1_3, read_ciphers
+from pyxbroker.base.tls_ciphers import TLS_1_3_CIPHERS, read_ciphers
 from pyxbroker.base.tls_connection import ServerContext
 
 log = get_logger("pyxbroker.tls")
@@ -56,14 +56,14 @@ class TlsSettings:
             required = ("tlsKeyStore", "tlsKeyStorePassword")
             self._use_key_stores(config)
         self.is_required: bool = config.tlsRequireTrustedClientCertOnConnect
-        self.takes_untrusted: bool = config.tlsAllowInsecureConnection
+        self.allows_untrusted: bool = config.tlsAllowInsecureConnection
         self.protocols: list[str] = _words(config.tlsProtocols)
         self.ciphers = read_ciphers(config.tlsCiphers)
         self.check_s: float = config.tlsCertRefreshCheckDurationSec
         for name in required:
             if not getattr(config, name):
                 raise ConfigError(f"{name} is empty, but TLS requires it.")
-        if self.is_required and self.takes_untrusted:
+        if self.is_required and self.allows_untrusted:
             raise ConfigError(
                 "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection contradict"
                 " each other: set one of them to false."
@@ -72,7 +72,7 @@ class TlsSettings:
             raise ConfigError(
                 f"tlsProtocols names {unknown[0]!r}; supported are {', '.join(VERSIONS)}."
             )
-        self._go_by_ciphers()
+        self._apply_ciphers()
 
     def _use_key_stores(self, config: Any) -> None:
         self.key_store = StoreFile(
@@ -92,7 +92,7 @@ class TlsSettings:
                 " tlsTrustCertsFilePath to trust those of the system."
             )
 
-    def _go_by_ciphers(self) -> None:
+    def _apply_ciphers(self) -> None:
         """Apply `ciphers` to TLS 1.3, whose ciphers Python cannot select."""
         named, older = self.ciphers
         if named and not older:
@@ -103,12 +103,12 @@ class TlsSettings:
                 )
             self.protocols = ["TLSv1.3"]
         has_tls_1_3 = "TLSv1.3" in (self.protocols or VERSIONS)
-        if (named or older) and has_tls_1_3 and set(named) != set(TAKEN_OF_TLS_1_3):
+        if (named or older) and has_tls_1_3 and set(named) != set(TLS_1_3_CIPHERS):
             log.warning(
                 "tlsCiphers cannot select among the ciphers of TLSv1.3: OpenSSL's defaults apply;"
                 " tlsProtocols=TLSv1.2 excludes TLSv1.3",
                 named=",".join(named),
-                taken=",".join(TAKEN_OF_TLS_1_3),
+                taken=",".join(TLS_1_3_CIPHERS),
             )
 
     @property
@@ -132,11 +132,11 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     # A renegotiation costs the server much more than the client.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-    _forget_sessions(context)
+    _disable_resumption(context)
     if settings.ciphers.older:
         context.set_ciphers(settings.ciphers.older)
     _load_certificate(context, settings)
-    if settings.takes_untrusted:
+    if settings.allows_untrusted:
         # With any other mode OpenSSL ends the handshake when a certificate is not trusted.
         context.verify_mode = ssl.CERT_NONE
         return context
@@ -145,7 +145,7 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _forget_sessions(context: ssl.SSLContext) -> None:
+def _disable_resumption(context: ssl.SSLContext) -> None:
     """Disable session resumption, which would skip the check of the client's certificate.
 
     TLS 1.3 has no sessions left to resume. Python cannot disable OpenSSL's session cache of TLS
@@ -164,7 +164,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
     except (OSError, ValueError) as error:
-        raise ConfigError(_of_certificate(settings, error)) from None
+        raise ConfigError(_certificate_error(settings, error)) from None
 
 
 def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -214,7 +214,7 @@ def _refuse_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def _of_certificate(settings: TlsSettings, error: Exception) -> str:
+def _certificate_error(settings: TlsSettings, error: Exception) -> str:
     for name, path in (
         ("tlsCertificateFilePath", settings.certificate),
         ("tlsKeyFilePath", settings.key),
@@ -250,7 +250,7 @@ class TlsContexts:
     def __init__(self, settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._seen = self._look()
+        self._seen = self._stat_files()
         self._next = clock() + settings.check_s
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
@@ -266,7 +266,7 @@ class TlsContexts:
         return self._current
 
     def _refresh(self) -> None:
-        seen = self._look()
+        seen = self._stat_files()
         if seen == self._seen:
             return
         # Connections must not cause repeated reads of unusable files. PEM files that have changed
@@ -293,7 +293,7 @@ class TlsContexts:
         self._seen = seen
         log.info("certificates reloaded", certificate=self._settings.files[0])
 
-    def _look(self) -> _Seen:
+    def _stat_files(self) -> _Seen:
         """Return what identifies the current version of each file."""
         seen: _Seen = []
         for path in self._settings.files:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from pyxbroker.base.properties import ConfigError
 
 # Python cannot select among the ciphers of TLS 1.3.
-_OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
-TAKEN_OF_TLS_1_3 = (
+_TLS_1_3_PREFIXES = ("TLS_AES_", "TLS_CHACHA20_")
+TLS_1_3_CIPHERS = (
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",
     "TLS_AES_128_GCM_SHA256",
 )
-_KNOWN_OF_TLS_1_3 = (*TAKEN_OF_TLS_1_3, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
+_KNOWN_TLS_1_3 = (*TLS_1_3_CIPHERS, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
 
 # A word begins at a separator or at an @, and may have a sign as a prefix.
 _WORD = re.compile(r"@[^@:;,\s]*|[^@:;,\s]+")
@@ -57,8 +57,8 @@ def read_ciphers(text: str) -> Ciphers:
     older: list[str] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for word in words:
-        if word.lstrip(_SIGNS).startswith(_OF_TLS_1_3):
-            _check_of_tls_1_3(word)
+        if word.lstrip(_SIGNS).startswith(_TLS_1_3_PREFIXES):
+            _check_tls_1_3(word)
             of_tls_1_3.append(word)
         else:
             older.append(_openssl_word(context, word, is_first=not older))
@@ -70,9 +70,9 @@ def read_ciphers(text: str) -> Ciphers:
     return Ciphers(tuple(of_tls_1_3), found)
 
 
-def _check_of_tls_1_3(word: str) -> None:
+def _check_tls_1_3(word: str) -> None:
     name = word.lstrip(_SIGNS)
-    if name not in _KNOWN_OF_TLS_1_3:
+    if name not in _KNOWN_TLS_1_3:
         raise _unknown(name)
     if name != word:
         raise ConfigError(
@@ -125,7 +125,7 @@ def _openssl_name(name: str) -> str:
 
 
 def _unknown(name: str) -> ConfigError:
-    from pyxbroker.base.near_names import did_you_mean
+    from pyxbroker.base.suggestions import did_you_mean
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")

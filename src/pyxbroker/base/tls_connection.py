@@ -22,7 +22,7 @@ HEADER_BYTES = 5  # of a record: content type, version, and length
 HANDSHAKE_RECORDS_MAX = 256
 # Records without plain text per MiB of plain text. A key lasts for millions of records.
 IDLE_RECORDS_MAX = 32
-FORGIVING_BYTES = 1 << 20
+IDLE_RESET_BYTES = 1 << 20
 
 
 class ServerConnection(ssl.SSLObject):
@@ -32,7 +32,7 @@ class ServerConnection(ssl.SSLObject):
     _incoming: ssl.MemoryBIO
     _outgoing: ssl.MemoryBIO
 
-    def takes_from(
+    def set_buffers(
         self, incoming: ssl.MemoryBIO, inner: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
     ) -> None:
         """Set the buffers, right after creation."""
@@ -43,8 +43,8 @@ class ServerConnection(ssl.SSLObject):
         self._idle = 0  # records without plain text
         self._opened = 0  # bytes of plain text since `_idle` was reset
         self._refusal = ""
-        self._is_kept = False  # OpenSSL would cache the session with a client certificate
-        self._has_left = False  # an end that OpenSSL must not see
+        self._would_be_cached = False  # OpenSSL would cache the session with a client certificate
+        self._has_ended = False  # an end that OpenSSL must not see
 
     def do_handshake(self) -> None:
         while True:
@@ -52,14 +52,14 @@ class ServerConnection(ssl.SSLObject):
             try:
                 super().do_handshake()
             except ssl.SSLWantReadError:
-                if not self._hand_on():
+                if not self._feed():
                     raise
                 self._records += self._left == 0
                 if self._records > HANDSHAKE_RECORDS_MAX:
                     self._refusal = "too many records for a handshake"
             else:
                 break
-        self._is_kept = self.version() == "TLSv1.2" and self.getpeercert(True) is not None
+        self._would_be_cached = self.version() == "TLSv1.2" and self.getpeercert(True) is not None
         if self.session_reused and has_expired(self.getpeercert()):
             self._refusal = "the certificate of an earlier session has expired"
             self._check()
@@ -68,8 +68,8 @@ class ServerConnection(ssl.SSLObject):
         while True:
             self._check()
             # Read the plain text of one record before the next record is passed on.
-            is_new = not self.pending() and self._hand_on()
-            if self._has_left:
+            is_new = not self.pending() and self._feed()
+            if self._has_ended:
                 return b"" if buffer is None else 0
             answers = self._outgoing.pending
             try:
@@ -81,32 +81,32 @@ class ServerConnection(ssl.SSLObject):
                     self._check()
                     raise
             else:
-                self._forgive(got if isinstance(got, int) else len(got))
+                self._count_plain_text(got if isinstance(got, int) else len(got))
                 return got
 
     def unwrap(self) -> None:
-        while not self._is_kept:
+        while not self._would_be_cached:
             self._check()
             try:
                 super().unwrap()
             except ssl.SSLWantReadError:
-                if not self._hand_on():
+                if not self._feed():
                     raise
                 self._count_idle(False)
             else:
                 return
 
-    def _hand_on(self) -> bool:
+    def _feed(self) -> bool:
         """Pass the available bytes of one record to OpenSSL. Return False if there are none."""
-        if self._has_left:
+        if self._has_ended:
             return False
         if self._left:
             piece = self._incoming.read(self._left)
             self._left -= len(piece)
         else:
             piece = self._incoming.read(HEADER_BYTES - len(self._header))
-            if self._is_kept and not self._header and piece[:1] == bytes([ALERT]):
-                self._has_left = True  # after the handshake every alert is an end
+            if self._would_be_cached and not self._header and piece[:1] == bytes([ALERT]):
+                self._has_ended = True  # after the handshake every alert is an end
                 return False
             self._header += piece
             if len(self._header) == HEADER_BYTES:
@@ -119,8 +119,8 @@ class ServerConnection(ssl.SSLObject):
         if piece:
             self._inner.write(piece)
         elif self._incoming.eof and not self._inner.eof:
-            self._has_left = self._is_kept  # the end of the stream is an end, too
-            if not self._is_kept:
+            self._has_ended = self._would_be_cached  # the end of the stream is an end, too
+            if not self._would_be_cached:
                 self._inner.write_eof()
         return bool(piece)
 
@@ -135,9 +135,9 @@ class ServerConnection(ssl.SSLObject):
         elif self._idle > IDLE_RECORDS_MAX:
             self._refusal = "too many records without data"
 
-    def _forgive(self, size: int) -> None:
+    def _count_plain_text(self, size: int) -> None:
         self._opened += size
-        if self._opened >= FORGIVING_BYTES:
+        if self._opened >= IDLE_RESET_BYTES:
             self._opened = self._idle = 0
 
     def _check(self) -> None:
@@ -159,7 +159,7 @@ class ServerContext(ssl.SSLContext):
         inner = ssl.MemoryBIO()
         made = super().wrap_bio(inner, outgoing, *args, **more)
         assert isinstance(made, ServerConnection)
-        made.takes_from(incoming, inner, outgoing)
+        made.set_buffers(incoming, inner, outgoing)
         return made
 
 

@@ -36,7 +36,7 @@ CACHED_NAME_LENGTH_MAX = 1_024  # characters; clients must not fill the memory w
 SHOWN_LENGTH_MAX = 256  # characters of an invalid name that its error shows
 PARTITION_INDEX_MAX = 2**31 - 1
 
-_NO_NODES = (".", "..")
+_RESERVED_NAMES = (".", "..")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
@@ -168,7 +168,7 @@ class TopicName:
                 f"{_shown(self._full_name)} is not a topic name: the part after the namespace has"
                 " a slash."
             )
-        if local_name in _NO_NODES:
+        if local_name in _RESERVED_NAMES:
             raise InvalidTopicName(
                 f"{_shown(self._full_name)} is not a topic name: {local_name} is no name of a node"
                 " in metadata."
@@ -336,7 +336,7 @@ def _is_system(local_name: str) -> bool:
 
 def _is_entity(text: str) -> bool:
     # `.` and `..` cannot be elements of a metadata path.
-    return _NAMED_ENTITY.fullmatch(text) is not None and text not in _NO_NODES
+    return _NAMED_ENTITY.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
 def _check_length(what: str, text: str, bytes_max: int) -> None:

@@ -61,32 +61,32 @@ class MetadataCache:
         what parse() raises.
         """
         if self._values.get(path) is not value:
-            return self._said(value, parse)
+            return self._parse_value(value, parse)
         if path in self._parsed:
             self._parsed.move_to_end(path)
             return self._parsed[path][0]
-        said = self._said(value, parse)
-        self._parsed[path] = said, len(value)
+        parsed = self._parse_value(value, parse)
+        self._parsed[path] = parsed, len(value)
         self._parsed_bytes += len(value)
         # One by one: releasing megabytes of objects in one call blocks the loop for tens of ms.
         while self._parsed_bytes > PARSED_BYTES_MAX and len(self._parsed) > 1:
             self._forget_parsed(next(iter(self._parsed)))
-        return said
+        return parsed
 
     def _forget_parsed(self, path: str) -> None:
         _, size = self._parsed.pop(path, (None, 0))
         self._parsed_bytes -= size
 
-    def _said(self, value: bytes, parse: Callable[[bytes], Any]) -> Any:
-        written, said = self._written
-        return said if value and value == written else parse(value)
+    def _parse_value(self, value: bytes, parse: Callable[[bytes], Any]) -> Any:
+        written, parsed = self._written
+        return parsed if value and value == written else parse(value)
 
-    def note_written(self, value: bytes, said: Any) -> None:
+    def note_written(self, value: bytes, parsed: Any) -> None:
         """Register a value that is being written, with its parsed form, which must not change.
 
         The next reader of exactly this value need not parse it.
         """
-        self._written = value, said
+        self._written = value, parsed
 
     async def children(self, path: str) -> frozenset[str]:
         """Return the names of a node's children; for nodes whose children change rarely."""

@@ -23,7 +23,7 @@ from pyxbroker.metadata.store import (
 REVALIDATE_DELAY_S = 1.0
 IDS_AHEAD_MIN = 4
 IDS_AHEAD_MAX = 32
-IDS_AT_ONCE_MAX = 256
+IDS_PER_FETCH_MAX = 256
 
 log = get_logger(__name__)
 
@@ -171,7 +171,7 @@ class LedgerIdGenerator:
     def prefetch(self) -> None:
         """Start fetching the next ids; without this the first next_id() does."""
         if self._fetching is None and len(self._ahead) < IDS_AHEAD_MIN:
-            count = min(IDS_AHEAD_MAX - len(self._ahead) + len(self._waiting), IDS_AT_ONCE_MAX)
+            count = min(IDS_AHEAD_MAX - len(self._ahead) + len(self._waiting), IDS_PER_FETCH_MAX)
             self._fetching = asyncio.ensure_future(self._fetch(count))
             self._fetching.add_done_callback(self._on_fetched)
 
@@ -200,16 +200,16 @@ class LedgerIdGenerator:
     def give_back(self, ledger_id: int) -> None:
         """Return an unused id."""
         self._ahead.appendleft(ledger_id)
-        self._give_out()
+        self._assign()
 
-    def _give_out(self) -> None:
+    def _assign(self) -> None:
         """Assign available ids to waiting callers."""
         while self._ahead and self._waiting:
             place = self._waiting.popleft()
             if not place.done():  # the caller may have been cancelled
                 place.set_result(self._ahead.popleft())
 
-    def _refuse(self, error: Exception) -> None:
+    def _fail_waiting(self, error: Exception) -> None:
         """Fail all waiting callers."""
         while self._waiting:
             resolve(self._waiting.popleft(), error)
@@ -232,12 +232,12 @@ class LedgerIdGenerator:
                 ledger_ids = await self._fetch_long(count)
             self._ahead.extend(ledger_ids)
         except Exception as error:
-            self._refuse(error)
+            self._fail_waiting(error)
             raise
         finally:
             self._fetching = None
         if self._waiting:
-            self._give_out()
+            self._assign()
             self.prefetch()
 
     async def _fetch_short(self, count: int) -> list[int]:

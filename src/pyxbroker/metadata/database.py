@@ -307,7 +307,7 @@ def finish_swap(path: Path, label: str = "damaged") -> Path | None:
     return aside if is_replaced else None
 
 
-def keep_aside(file: Path) -> Path:
+def copy_aside(file: Path) -> Path:
     """Copy a damaged file before anything is done about it, and return the copy's path."""
     copy = _free_name(file, "damaged")
     write_whole_file(copy, file.read_bytes())

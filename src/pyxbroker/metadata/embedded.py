@@ -192,10 +192,10 @@ class EmbeddedStore(MetadataStore):
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Path] = loop.create_future()
 
-        def tell(result: Path | MetadataError) -> None:
+        def report(result: Path | MetadataError) -> None:
             loop.call_soon_threadsafe(resolve, made, result)
 
-        await self._issue(_no_check, self._upkeep.request_copy, tell)
+        await self._issue(_no_check, self._upkeep.request_copy, report)
         return await made
 
     def _issue(
@@ -244,7 +244,7 @@ class EmbeddedStore(MetadataStore):
         Each operation is answered, even after an internal error.
         """
         is_open = True
-        is_failure_told = False
+        is_failure_reported = False
         while is_open:
             batch: list[Operation] = []
             notifications: list[Notification] = []
@@ -258,8 +258,8 @@ class EmbeddedStore(MetadataStore):
             if batch:
                 answered = Answered(batch, results, notifications)
                 loop.call_soon_threadsafe(self._deliver, answered)
-            if self._tree.failure is not None and not is_failure_told:
-                is_failure_told = True
+            if self._tree.failure is not None and not is_failure_reported:
+                is_failure_reported = True
                 loop.call_soon_threadsafe(self._notify_failure, self._tree.failure)
 
     def _apply(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:

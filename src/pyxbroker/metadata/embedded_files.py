@@ -64,28 +64,30 @@ class Files:
         self.is_checked = False  # the start has checked the whole content
         self._last_changes: list[Change] = []
         self._is_closed_mark_set = False
-        self._is_log_littered = False  # frames of a commit that the disk refused remain
+        self._has_rejected_frames = False  # frames of a commit that the disk refused remain
         # Rows that could not be repaired: searching all records again would find no more.
         self._lost: set[tuple[str, object]] = set()
         self._recorded: Recorded | None = None  # cached during a pass over all rows
         self._database: sqlite3.Connection | None = None
 
-    def open(self, keep_rest: bool = False) -> None:
+    def open(self, accept_loss: bool = False) -> None:
         """Open or create the database. Raises a MetadataError that names the file.
 
-        `keep_rest`: open what is left of a store that would be refused for its damage.
+        `accept_loss`: open what is left of a store that would be refused for its damage.
 
         Disk errors are retried for a while: they indicate neither damage nor an older state.
         """
         self.failure = None
         self.findings = []
-        self._take(self._open_patiently(None, False, keep_rest))
+        self._take(self._open_with_retries(None, False, accept_loss))
 
-    def _open_patiently(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
+    def _open_with_retries(
+        self, reason: str | None, is_log_behind: bool, accept_loss: bool
+    ) -> Opening:
         end = time.monotonic() + OPEN_RETRY_S
         while True:
             try:
-                return self._open_files(reason, is_log_behind, keep_rest)
+                return self._open_files(reason, is_log_behind, accept_loss)
             except Exception as error:
                 explained = explain(self.path, error)
                 is_passing = type(explained) is Unavailable and _may_pass(error)
@@ -93,16 +95,16 @@ class Files:
                     raise explained from error
             time.sleep(OPEN_RETRY_INTERVAL_S)
 
-    def _open_files(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
+    def _open_files(self, reason: str | None, is_log_behind: bool, accept_loss: bool) -> Opening:
         opening = Opening(self.path, self.copies, reason, is_log_behind)
         if reason is None:
             try:
-                opening.open(keep_rest, is_certain=False)
+                opening.open(accept_loss, is_certain=False)
                 return opening
             except Doubtful:
                 # Possibly a transient read error: if the disk can read now, there is no damage.
                 opening = Opening(self.path, self.copies)
-        opening.open(keep_rest)
+        opening.open(accept_loss)
         return opening
 
     def _take(self, opening: Opening) -> None:
@@ -114,7 +116,7 @@ class Files:
         self.wants_copy = opening.wants_copy or opening.log is None
         self.is_checked = opening.is_checked
         self._is_closed_mark_set = opening.is_closed_mark_set
-        self._is_log_littered = False
+        self._has_rejected_frames = False
         self._last_changes = []
         self._lost.clear()
         self._recorded = None
@@ -166,7 +168,7 @@ class Files:
             if frames == moved and wal.exists():
                 wal.replace(reserve)
         except (sqlite3.Error, OSError) as error:
-            log.warning("the log of the metadata cannot be reserved", error=self._put_off(error))
+            log.warning("the log of the metadata cannot be reserved", error=self._describe(error))
 
     def checkpoint(self) -> None:
         """Move the log's pages into the database; if the disk refuses, the log keeps growing."""
@@ -179,7 +181,7 @@ class Files:
             # Every commit is safe in the log; the next checkpoint or open moves them all.
             self.commits_in_log = 1
             log.warning(
-                "the log of the metadata cannot be checkpointed", error=self._put_off(error)
+                "the log of the metadata cannot be checkpointed", error=self._describe(error)
             )
 
     def clear_log(self) -> Exception | None:
@@ -188,7 +190,7 @@ class Files:
         The next start would mistake several of them for damage. Returns the error of a disk that
         cannot sync or write the log: then reads still work, but nothing may be committed.
         """
-        if not self._is_log_littered:
+        if not self._has_rejected_frames:
             return None
         try:
             _, accepted, _ = self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -199,16 +201,16 @@ class Files:
             return error if is_of_log else None
         except OSError as error:
             return error
-        self._is_log_littered = False
+        self._has_rejected_frames = False
         return None
 
-    def _put_off(self, error: Exception) -> object:
+    def _describe(self, error: Exception) -> object:
         """Describe why something is deferred. What SQLite calls damage may be a transient read
         error; the next reader examines and reports it.
         """
         return f"SQLite says {error}" if damage.is_damage(error) else explain(self.path, error)
 
-    def _help(self, error: Exception) -> bool:
+    def _recover(self, error: Exception) -> bool:
         """Try to remove the cause of a failed attempt. Return True if a retry is worthwhile."""
         if damage.is_damage(error):
             return self.heal(str(error))
@@ -242,7 +244,7 @@ class Files:
             opened.close()
         start = self.session_start
         try:
-            self._take(self._open_patiently(reason, is_log_behind, False))
+            self._take(self._open_with_retries(reason, is_log_behind, False))
         except Exception as error:
             self.failure = explain(self.path, error)
             return False
@@ -296,7 +298,7 @@ class Files:
             except OSError as error:
                 self._lose_log(error)
 
-    def tell(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         """Record a finding, for callers and in the log."""
         self.findings.append(finding)
         del self.findings[:-FINDINGS_MAX]
@@ -355,7 +357,7 @@ class Files:
     def _slices(self) -> Iterator[list[Change]]:
         parent, name, compare = "", "", ">="
         while True:
-            rows = self._some_rows(parent, name, compare)
+            rows = self._next_rows(parent, name, compare)
             if not rows:
                 break
             yield [self._checked(row) for row in rows]
@@ -376,7 +378,7 @@ class Files:
             yield [Change(DELETED, *row) for row in rows]
             path = rows[-1][0]
 
-    def _some_rows(self, parent: str, name: str, compare: str) -> list[tuple[Any, ...]]:
+    def _next_rows(self, parent: str, name: str, compare: str) -> list[tuple[Any, ...]]:
         """Return the next rows, as many as fit into a slice, and at least one if any is left."""
         rows = []
         size = 0
@@ -404,7 +406,7 @@ class Files:
         ):
             return Change(NODE, path, number, version, created_ms, modified_ms, value)
         try:
-            node = self._repair(path, version, number, checksum, value, is_one_of_many=True)
+            node = self._repair(path, version, number, checksum, value, is_in_pass=True)
         except CorruptStore as error:
             return Change(DAMAGED, path, number, value=str(error).encode())
         return node
@@ -416,12 +418,12 @@ class Files:
         number: object,
         checksum: object,
         value: object,
-        is_one_of_many: bool = False,
+        is_in_pass: bool = False,
     ) -> Change:
         """Return a damaged row as recorded in change logs and copies, and restore it in the
         database.
 
-        `is_one_of_many`: cache the records for the next row of this pass. Raises CorruptStore if
+        `is_in_pass`: cache the records for the next row of this pass. Raises CorruptStore if
         the records do not determine the row.
         """
         if checksum == KNOWN_DAMAGE and isinstance(value, bytes):
@@ -430,7 +432,7 @@ class Files:
 
         change = None
         if (path, number) not in self._lost:
-            recorded = self._load(is_one_of_many)
+            recorded = self._load(is_in_pass)
             change = newest_of(BadRow(path, version, number), recorded)
         if change is None:
             self._lost.add((path, number))
@@ -442,7 +444,7 @@ class Files:
         sentence = (
             f"the node {path} in {self.path} was damaged; it was repaired from {self.copies.folder}"
         )
-        self.tell(Finding(Severity.REPAIRED, self.path, sentence))
+        self.report(Finding(Severity.REPAIRED, self.path, sentence))
         return change
 
     def _repair_counter(self, parent: str, number: object) -> int:
@@ -477,7 +479,7 @@ class Files:
         try:
             return self._database.execute(sql, parameters)
         except sqlite3.OperationalError:
-            self._is_log_littered = True
+            self._has_rejected_frames = True
             raise
 
 

@@ -79,12 +79,12 @@ class Tree(Files):
         if self.failure is not None:
             self._changes = []
             return [copy_of(self.failure) for _ in batch], []
-        results = self._try(batch)
+        results = self._attempt_batch(batch)
         if isinstance(results, Exception) and damage.is_damage(results):
             # SQLite reports a failed read as damage, too; then return the read error.
-            results = self.read_error() or self._try(batch)
-        if isinstance(results, Exception) and self.failure is None and self._help(results):
-            results = self._try(batch)
+            results = self.read_error() or self._attempt_batch(batch)
+        if isinstance(results, Exception) and self.failure is None and self._recover(results):
+            results = self._attempt_batch(batch)
         if isinstance(results, Exception):
             explained = explain(self.path, results)
             return [copy_of(explained) for _ in batch], []
@@ -92,7 +92,7 @@ class Tree(Files):
             self._record(self._changes)
         return results, self._notifications
 
-    def _try(self, batch: list[Operation]) -> list[object] | Exception:
+    def _attempt_batch(self, batch: list[Operation]) -> list[object] | Exception:
         """Make one attempt; after an error it has no effect."""
         results: list[object] = []
         self._undo = []
@@ -177,7 +177,7 @@ class Tree(Files):
             return self._create(path, value, ephemeral)
         version = node.version + 1
         if node.ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             changed = node._replace(value=value, version=version, modified_ms=_now_ms())
             self._ephemerals[path] = changed
         else:
@@ -191,7 +191,7 @@ class Tree(Files):
                 *(value, version, times[1], checksum, number, parent, name),
             )
             self._changes.append(Change(NODE, path, number, version, *times, value))
-        self._tell(NotificationKind.MODIFIED, path)
+        self._add_notification(NotificationKind.MODIFIED, path)
         return PutResult(path, version)
 
     def put_sequential(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
@@ -207,7 +207,7 @@ class Tree(Files):
         return self._create(f"{path}{number:010d}", value, ephemeral)
 
     def put_all(self, puts: Sequence[Put]) -> list[PutResult]:
-        undone, told, changes = len(self._undo), len(self._notifications), len(self._changes)
+        undone, notified, changes = len(self._undo), len(self._notifications), len(self._changes)
         results = []
         self._execute("SAVEPOINT together")
         for put in puts:
@@ -217,7 +217,7 @@ class Tree(Files):
                 self._execute("ROLLBACK TO together")
                 self._execute("RELEASE together")
                 self._undo_since(undone)
-                del self._notifications[told:]
+                del self._notifications[notified:]
                 del self._changes[changes:]
                 error.path = put.path
                 raise
@@ -232,7 +232,7 @@ class Tree(Files):
             raise NotFound(f"{path} does not exist")
         check_expected(path, node.version, expected)
         if node.ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             del self._ephemerals[path]
         else:
             if self._has_children(path):
@@ -244,8 +244,8 @@ class Tree(Files):
             self._execute("DELETE FROM sequence WHERE parent=?", path)
             self._execute(database.PUT_DELETED, path, number, deletion_checksum(path, number))
             self._changes.append(Change(DELETED, path, number))
-        self._tell(NotificationKind.DELETED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._add_notification(NotificationKind.DELETED, path)
+        self._add_notification(NotificationKind.CHILDREN_CHANGED, parent_of(path))
 
     def _get_to_delete(self, path: str, expected: int | None) -> GetResult | None:
         """Return the node; a damaged one may be deleted if the caller expects no version."""
@@ -339,7 +339,7 @@ class Tree(Files):
         self._make_parents(path)
         now_ms = _now_ms()
         if ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
         else:
             parent, name = split(path)
@@ -355,8 +355,8 @@ class Tree(Files):
             if path in self._deleted_now:
                 self._execute("DELETE FROM deleted WHERE path=?", path)
             self._changes.append(Change(NODE, path, number, 0, now_ms, now_ms, value))
-        self._tell(NotificationKind.CREATED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._add_notification(NotificationKind.CREATED, path)
+        self._add_notification(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> None:
@@ -371,10 +371,10 @@ class Tree(Files):
             self._known_parents.clear()
         self._known_parents.add(above)
 
-    def _remember(self, path: str) -> None:
+    def _save_undo(self, path: str) -> None:
         self._undo.append((path, self._ephemerals.get(path)))
 
-    def _tell(self, kind: NotificationKind, path: str) -> None:
+    def _add_notification(self, kind: NotificationKind, path: str) -> None:
         self._notifications.append(Notification(kind, path))
 
 

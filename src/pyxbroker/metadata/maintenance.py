@@ -111,9 +111,9 @@ def check(directory: Path) -> list[Finding]:
         tempfile.TemporaryDirectory(prefix="pyxbroker-") as temporary,
     ):
         place = Path(temporary) / directory.name
-        recorded = _look_at_records(copies)  # first, so that an error names the original file
-        _lay_out(path, copies, place)
-        findings = [_elsewhere(each, place, directory) for each in _look(place)] + recorded
+        recorded = _check_records(copies)  # first, so that an error names the original file
+        _copy_for_check(path, copies, place)
+        findings = [_relocated(each, place, directory) for each in _inspect(place)] + recorded
         return list({each.sentence: each for each in findings}.values())
 
 
@@ -131,7 +131,7 @@ def _room_explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _lay_out(path: Path, copies: Copies, place: Path) -> None:
+def _copy_for_check(path: Path, copies: Copies, place: Path) -> None:
     """Copy to `place` what SQLite would change; link copies and change logs, which are only read.
 
     The swap of a database that `database.build` made may still be incomplete.
@@ -151,11 +151,11 @@ def _lay_out(path: Path, copies: Copies, place: Path) -> None:
         (folder / file.name).symlink_to(file.absolute())
 
 
-def _look(place: Path) -> list[Finding]:
+def _inspect(place: Path) -> list[Finding]:
     path = place / DATABASE_NAME
     opening = Opening(path, _copies(place))
     try:
-        opening.look(is_check=True)
+        opening.inspect(is_check=True)
         if opening.reason is None:
             return opening.findings
         merged, _ = opening.plan()
@@ -172,7 +172,7 @@ def _look(place: Path) -> list[Finding]:
     return [*opening.findings, Finding(Severity.DAMAGED, path, sentence)]
 
 
-def _look_at_records(copies: Copies) -> list[Finding]:
+def _check_records(copies: Copies) -> list[Finding]:
     findings = []
     for kind, numbers in zip((copies.copy_path, copies.log_path), copies.numbers(), strict=True):
         for number in numbers:
@@ -187,7 +187,7 @@ def _look_at_records(copies: Copies) -> list[Finding]:
     return findings
 
 
-def _elsewhere(finding: Finding, place: Path, directory: Path) -> Finding:
+def _relocated(finding: Finding, place: Path, directory: Path) -> Finding:
     """Translate a finding about the copied files to the original files."""
     severity, file, sentence = finding
     here, there = str(place), str(directory)
@@ -228,7 +228,7 @@ def restore(directory: Path, copy: Path | None = None, with_changes: bool = True
     path = directory / DATABASE_NAME
     copies = _copies(directory)
     with _explained(path):
-        wanted, store_id = _wanted(copies, copy, with_changes)
+        wanted, store_id = _select(copies, copy, with_changes)
         known = copies.load()
         before = _current(path, known)
         last = max(wanted.state.transaction, before.transaction, known.state.transaction)
@@ -248,7 +248,7 @@ def restore(directory: Path, copy: Path | None = None, with_changes: bool = True
         )
 
 
-def _wanted(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Recorded, bytes]:
+def _select(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Recorded, bytes]:
     """Return the state to restore, and the id of the store."""
     if copy is not None and copy.absolute().parent != copies.folder.absolute():
         head, state = read_copy(copy)
@@ -342,7 +342,7 @@ def repair(directory: Path) -> list[Finding]:
     Returns the findings, each with the action taken. Raises CorruptStore if neither the database
     nor the copies are usable.
     """
-    with _opened(directory, keep_rest=True) as tree:
+    with _opened(directory, accept_loss=True) as tree:
         Upkeep(tree, CopySettings()).do_everything()
         return tree.findings
 
@@ -386,14 +386,14 @@ def _apply(tree: Tree, operation: Callable[..., Any], *arguments: object) -> Any
 
 
 @contextmanager
-def _opened(directory: Path, keep_rest: bool = False) -> Iterator[Tree]:
+def _opened(directory: Path, accept_loss: bool = False) -> Iterator[Tree]:
     path = directory / DATABASE_NAME
     copies = _copies(directory)
     if not path.exists() and not any(copies.numbers()):
         raise MetadataError(f"there is no metadata in {directory}")
     tree = Tree(path)
     with _explained(path):
-        tree.open(keep_rest)
+        tree.open(accept_loss)
         try:
             yield tree
         finally:

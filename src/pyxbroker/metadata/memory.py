@@ -156,7 +156,7 @@ class MemoryStore(MetadataStore):
         node.value = bytes(value)
         node.version += 1
         node.modified_ms = self._now_ms()
-        self._tell(NotificationKind.MODIFIED, path)
+        self._notify_all(NotificationKind.MODIFIED, path)
         return PutResult(path, node.version)
 
     def _put_all(self, puts: Sequence[Put]) -> list[PutResult]:
@@ -187,8 +187,8 @@ class MemoryStore(MetadataStore):
         parent.children.add(path[path.rfind("/") + 1 :])
         if ephemeral:
             self._owned.add(path)
-        self._tell(NotificationKind.CREATED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._notify_all(NotificationKind.CREATED, path)
+        self._notify_all(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> _Node:
@@ -222,14 +222,14 @@ class MemoryStore(MetadataStore):
         self._tree.nodes[above].children.discard(path[path.rfind("/") + 1 :])
         if node.owner is not None:
             node.owner._owned.discard(path)
-        self._tell(NotificationKind.DELETED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, above)
+        self._notify_all(NotificationKind.DELETED, path)
+        self._notify_all(NotificationKind.CHILDREN_CHANGED, above)
 
     def _drop_ephemerals(self) -> None:
         for path in sorted(self._owned, reverse=True):
             self._remove(path)
 
-    def _tell(self, kind: NotificationKind, path: str) -> None:
+    def _notify_all(self, kind: NotificationKind, path: str) -> None:
         for store in self._tree.stores:
             store._later(store._notify, Notification(kind, path))
 

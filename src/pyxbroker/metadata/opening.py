@@ -98,18 +98,18 @@ class Opening:
         self._format = FORMAT_VERSION
         self._log_aside: Path | None = None  # copy of a damaged SQLite log, which SQLite deletes
 
-    def open(self, keep_rest: bool = False, is_certain: bool = True) -> None:
-        """Open the store. `keep_rest`: retain what is readable instead of refusing the store.
+    def open(self, accept_loss: bool = False, is_certain: bool = True) -> None:
+        """Open the store. `accept_loss`: retain what is readable instead of refusing the store.
 
         Without `is_certain`, raise Doubtful instead of rebuilding the database.
         """
         try:
-            self.look()
+            self.inspect()
             if self.reason is not None and not is_certain:
                 database.read_everything(self.path)
                 raise Doubtful(self.reason)
             if self.reason is not None:
-                self._rebuild(keep_rest)
+                self._rebuild(accept_loss)
             elif self._format < FORMAT_VERSION:
                 self._upgrade()
             if self.log is None:
@@ -125,7 +125,7 @@ class Opening:
 
     # Checks.
 
-    def look(self, is_check: bool = False) -> None:
+    def inspect(self, is_check: bool = False) -> None:
         """Open the database as it is; afterwards `reason` is set if it must be rebuilt.
 
         `is_check`: check everything, and do not continue change logs.
@@ -136,9 +136,9 @@ class Opening:
         self._check_presence()
         self._read_newest()
         database.use_reserve(self.path)
-        self._look()
+        self._inspect()
 
-    def plan(self, keep_rest: bool = False) -> tuple[salvage.Merged, Recorded]:
+    def plan(self, accept_loss: bool = False) -> tuple[salvage.Merged, Recorded]:
         """Return the content of a rebuilt database. Raises CorruptStore if it is insufficient."""
         from pyxbroker.metadata import salvage
 
@@ -148,9 +148,9 @@ class Opening:
         try:
             merged = salvage.merge(self.path, found, recorded, self._is_behind)
         except CorruptStore:
-            if not keep_rest or (found is None and not recorded.state.nodes):
+            if not accept_loss or (found is None and not recorded.state.nodes):
                 raise
-            merged = salvage.keep_what_is_left(found, recorded)
+            merged = salvage.merge_incomplete(found, recorded)
         return merged, recorded
 
     def _check_presence(self) -> None:
@@ -179,13 +179,13 @@ class Opening:
         if self._closed is None:
             self._content = self._read_log(self._newest)
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """Open the database and check its state."""
         wal = log_of(self.path)
         had_log = damage.log_has_content(wal)
         is_suspicious = False
         if damage.log_header_is_damaged(wal):
-            self._log_aside = database.keep_aside(wal)
+            self._log_aside = database.copy_aside(wal)
             self.reason = f"the header of its log {wal.name} is damaged"
             self._is_behind = True
         try:
@@ -300,14 +300,14 @@ class Opening:
         _, accepted, _ = self.database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         commits, frames = damage.rejected_commits(wal, accepted)
         if commits > 1 and self._log_aside is None:
-            self._log_aside = database.keep_aside(wal)
+            self._log_aside = database.copy_aside(wal)
         return commits, frames
 
     def _compare(self, stored: dict[str, str], had_log: bool) -> bool:
         """Compare the database with the newest change log. Return True after a clean stop."""
         path, closed = self._newest, self._closed
         if path is None:
-            self._begin_again()
+            self._handle_missing_log()
             return False
         if closed is not None and not had_log and stored.get("closed") == str(closed[1]):
             self._check_owner(closed[0])
@@ -325,7 +325,7 @@ class Opening:
                 self._is_behind = True
         return False
 
-    def _begin_again(self) -> None:
+    def _handle_missing_log(self) -> None:
         """Handle a missing change log: the first start was interrupted, or it was deleted."""
         assert self.database is not None
         (count,) = self.database.execute(
@@ -333,7 +333,7 @@ class Opening:
         ).fetchone()
         if count > 1:
             folder = self.copies.folder
-            self._tell(
+            self._report(
                 folder,
                 f"the copies and change logs of the metadata in {folder} are missing; making a new"
                 " copy",
@@ -353,10 +353,10 @@ class Opening:
         try:
             content = read_file(path)
         except CorruptStore as error:
-            self._tell(path, str(error))
+            self._report(path, str(error))
             return None
         if content.damaged:
-            self._tell(path, f"the change log {path} is damaged before its end")
+            self._report(path, f"the change log {path} is damaged before its end")
             # Its last transaction is still good for the comparison, but it is not continued.
             self.wants_copy = True
         return content
@@ -404,7 +404,7 @@ class Opening:
             what = rows.errors[0] if rows.errors else f"the row of {bad[0].path}"
             self.reason = f"damaged: {what}"
         elif newest >= 0:
-            self._go_on(newer)
+            self._continue_log(newer)
 
     def _newest_transaction(self) -> int:
         """Return the last transaction of the newest change log, or -1 if it cannot be continued."""
@@ -415,9 +415,9 @@ class Opening:
 
     # Repairs.
 
-    def _rebuild(self, keep_rest: bool) -> None:
+    def _rebuild(self, accept_loss: bool) -> None:
         """Rebuild the database from all intact data, and open it."""
-        merged, recorded = self.plan(keep_rest)
+        merged, recorded = self.plan(accept_loss)
         self.close_database()
         head = self._newest_head()
         self.store_id = head.store_id if head is not None else self.store_id
@@ -433,7 +433,7 @@ class Opening:
             f" {merged.summary()}; the damaged file is {aside}"
         )
         self.findings += recorded.findings
-        self._tell(self.path, sentence, severity)
+        self._report(self.path, sentence, severity)
         self.database = database.connect(self.path)
         self._resume_after_rebuild(state, recorded)
 
@@ -459,9 +459,9 @@ class Opening:
         self.transaction = state.transaction
         self.wants_copy = True
         if newest >= 0:
-            self._go_on([each for each in state.changes() if each.transaction > newest])
+            self._continue_log([each for each in state.changes() if each.transaction > newest])
 
-    def _go_on(self, newer: list[Change]) -> None:
+    def _continue_log(self, newer: list[Change]) -> None:
         """Continue the newest change log, after adding what a power cut removed from it."""
         content = self._content
         assert content is not None
@@ -507,7 +507,7 @@ class Opening:
             self.log = begin_log(self.copies, number, flags, self.store_id, self.transaction, first)
         except OSError as error:
             self.wants_copy = True
-            self._tell(self.copies.folder, f"no change log can be written: {error}")
+            self._report(self.copies.folder, f"no change log can be written: {error}")
 
     def _upgrade(self) -> None:
         """Upgrade format 1 to 2: copy the store, then build a new database."""
@@ -515,7 +515,7 @@ class Opening:
 
         assert self.database is not None
         found = salvage.read_rows(self.database, 1)
-        merged = salvage.keep_what_is_left(found, Recorded())
+        merged = salvage.merge_incomplete(found, Recorded())
         state = merged.state
         for table in (state.nodes, state.counters):
             for path, change in table.items():
@@ -536,11 +536,11 @@ class Opening:
         sentence = f"the metadata in {self.path} now has format 2; the previous database is {aside}"
         if merged.lost:
             sentence += f"; {merged.summary()}"
-        self._tell(self.path, sentence, Severity.DAMAGED if merged.lost else Severity.NOTE)
+        self._report(self.path, sentence, Severity.DAMAGED if merged.lost else Severity.NOTE)
         self.database = database.connect(self.path)
         self._begin_log(number, 0, [state.nodes["/"]])
 
-    def _tell(self, file: Path, sentence: str, severity: Severity = Severity.NOTE) -> None:
+    def _report(self, file: Path, sentence: str, severity: Severity = Severity.NOTE) -> None:
         self.findings.append(Finding(severity, file, sentence))
         write = log.warning if severity is Severity.NOTE else log.error
         write(sentence)

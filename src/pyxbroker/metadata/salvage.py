@@ -73,7 +73,7 @@ def merge(path: Path, found: Found | None, recorded: Recorded, is_behind: bool) 
             f" logs are incomplete; `pyxbroker metadata repair` retains what is readable"
         )
     if found.bad and not recorded.is_complete and not (is_behind or found.errors):
-        return keep_what_is_left(found, recorded)
+        return merge_incomplete(found, recorded)
     if is_behind and not recorded.is_complete:
         raise CorruptStore(
             f"the log of the metadata file {path} is damaged or missing, and its copies and change"
@@ -94,7 +94,7 @@ def merge(path: Path, found: Found | None, recorded: Recorded, is_behind: bool) 
     return merged
 
 
-def keep_what_is_left(found: Found | None, recorded: Recorded) -> Merged:
+def merge_incomplete(found: Found | None, recorded: Recorded) -> Merged:
     """Merge without complete records: retain every intact row.
 
     Nodes that only the records have become damaged nodes: they may have changed since, or belong to

@@ -30,7 +30,7 @@ COMMITS_PER_CHECKPOINT = 64
 OVERDUE_S = 1.0
 FIRST_COPY_S = 1.0
 RESERVE_S = 2.0
-LOOK_S = 3.0
+CHECK_S = 3.0
 RETRY_S = 60.0
 DOUBT_S = 1.0
 LOG_BYTES_PER_COPY_MIN = 1 << 20
@@ -56,7 +56,7 @@ class Upkeep:
         self.due: float | None = now  # when `run` must be called at the latest; None: never
         self._last_commit = now
         self._unsynced_since: float | None = None
-        self._unfolded_since = now
+        self._uncheckpointed_since = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
         self._plan_due: float | None = None
@@ -64,9 +64,9 @@ class Upkeep:
         self._slices: Iterator[list[Change]] | None = None
         self._slice_due = 0.0
         self._reserve_due: float | None = now + RESERVE_S
-        self._looking: Iterator[None] | None = None
-        self._look_due: float | None = now + LOOK_S
-        self._is_copy_failure_told = False
+        self._checking: Iterator[None] | None = None
+        self._check_due: float | None = now + CHECK_S
+        self._is_failure_logged = False
         self._is_doubted = False
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class Upkeep:
         if self._unsynced_since is None:
             self._unsynced_since = now
         if self._files.commits_in_log <= 1:
-            self._unfolded_since = now
+            self._uncheckpointed_since = now
         if self.due is None or self.due > now + SYNC_IDLE_S:
             self.due = now + SYNC_IDLE_S
 
@@ -126,7 +126,7 @@ class Upkeep:
             late = (self._unsynced_since or self._last_commit) + OVERDUE_S
             candidates.append((min(self._last_commit + SYNC_IDLE_S, late), self._sync))
         if files.commits_in_log >= COMMITS_PER_CHECKPOINT:
-            late = self._unfolded_since + OVERDUE_S
+            late = self._uncheckpointed_since + OVERDUE_S
             candidates.append((min(self._last_commit + CHECKPOINT_IDLE_S, late), self._checkpoint))
         if self._slices is not None:
             candidates.append((self._slice_due, self._write_slice))
@@ -140,8 +140,8 @@ class Upkeep:
             candidates.append((self._plan_due, self._plan_copy))
         if self._reserve_due is not None:
             candidates.append((self._reserve_due, self._reserve))
-        if self._look_due is not None:
-            candidates.append((self._look_due, self._look))
+        if self._check_due is not None:
+            candidates.append((self._check_due, self._check_next))
         if not candidates:
             return None, _nothing
         return min(candidates, key=_due_of)
@@ -212,7 +212,7 @@ class Upkeep:
         self._sync()
         copy, files.copy, self._slices = files.copy, None, None
         copy.finish(files.transaction)
-        self._is_copy_failure_told = False
+        self._is_failure_logged = False
         files.copies.prune(self._settings)
         files.forget_deletions()
         self._plan_copy()
@@ -241,13 +241,13 @@ class Upkeep:
         files.keep_free_pages(FREE_PAGES_MIN, FREE_PAGES)
         self._reserve_due = None
 
-    def _look(self) -> None:
-        if self._looking is None:
-            self._looking = self._steps()
-        if next(self._looking, self) is self:
-            self._look_due = self._looking = None
+    def _check_next(self) -> None:
+        if self._checking is None:
+            self._checking = self._steps()
+        if next(self._checking, self) is self:
+            self._check_due = self._checking = None
         else:
-            self._look_due = time.monotonic()
+            self._check_due = time.monotonic()
 
     def _steps(self) -> Iterator[None]:
         """Check everything that the start did not check; repair and report damage."""
@@ -260,13 +260,13 @@ class Upkeep:
             files.is_checked = True
         copies, logs = files.copies.numbers()
         for number in copies:
-            self._look_at(files.copies.copy_path(number), is_copy=True)
+            self._check_file(files.copies.copy_path(number), is_copy=True)
             yield
         for number in logs:
-            self._look_at(files.copies.log_path(number), is_copy=False)
+            self._check_file(files.copies.log_path(number), is_copy=False)
             yield
 
-    def _look_at(self, path: Path, is_copy: bool) -> None:
+    def _check_file(self, path: Path, is_copy: bool) -> None:
         try:
             content = read_file(path)
         except FileNotFoundError:
@@ -277,7 +277,7 @@ class Upkeep:
             if not content.damaged and (not is_copy or is_whole(content)):
                 return
             sentence = f"the metadata file {path} is damaged"
-        self._files.tell(
+        self._files.report(
             Finding(Severity.REPAIRED, path, f"{sentence}; making a new copy of the metadata")
         )
         if is_copy:
@@ -290,25 +290,25 @@ class Upkeep:
         if damage.is_damage(error) and self._is_doubted:
             self._is_doubted = False
             self._fail_copy(explain(self._files.path, error))
-            self._looking = None
+            self._checking = None
             self._files.heal(str(error))
             return
         # Possibly a failed read; a second failure is taken for damage.
         self._is_doubted = damage.is_damage(error)
         explained = explain(self._files.path, error)
-        if isinstance(error, (OSError, sqlite3.Error)) and self._is_copy_failure_told:
+        if isinstance(error, (OSError, sqlite3.Error)) and self._is_failure_logged:
             log.debug("maintenance of the metadata failed again", error=explained)
         else:
             log.warning("maintenance of the metadata failed", retry_s=RETRY_S, error=explained)
-        self._is_copy_failure_told = True
+        self._is_failure_logged = True
         is_copying = self._slices is not None
         self._fail_copy(explained)
         self._not_before = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
         if is_copying:
             self._files.wants_copy = True
-        if self._look_due is not None:
-            self._looking = None
-            self._look_due = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
+        if self._check_due is not None:
+            self._checking = None
+            self._check_due = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
 
 
 def _due_of(candidate: tuple[float, Callable[[], None]]) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Table = dict[str, dict[int, "Watcher"]]
 
-NOBODY: dict[int, Watcher] = {}
+NO_WATCHERS: dict[int, Watcher] = {}
 
 
 class Watcher(NamedTuple):
@@ -84,13 +84,13 @@ class Watchers:
         return sorted(self._of(path))  # by their unique number
 
     def _of(self, path: str) -> Iterator[Watcher]:
-        yield from self._above.get(path, NOBODY).values()
+        yield from self._above.get(path, NO_WATCHERS).values()
         end = path.find("/")
         while end != -1:
             # All of these paths are above the node, with or without a slash at the end.
-            yield from self._below.get(path[:end], NOBODY).values()
+            yield from self._below.get(path[:end], NO_WATCHERS).values()
             end = path.find("/", end + 1)
-        for each in self._below.get(path, NOBODY).values():
+        for each in self._below.get(path, NO_WATCHERS).values():
             if each.prefix == path:
                 yield each
 

@@ -373,7 +373,7 @@ class ZooKeeperStore(MetadataStore):
         if self._has_missed and client.is_gate_open:
             # By now the answers of the lost connection have been processed.
             self._has_missed = False
-            self._watched.tell_all()
+            self._watched.notify_all()
         self._pump()
 
     def _finish(self, operation: _Operation, result: object) -> None:

@@ -100,7 +100,7 @@ class WatchedPaths:
         self._nodes: set[str] = set()
         self._children: set[str] = set()
         self._missed: list[tuple[NotificationKind, set[str]]] = []
-        self._telling: asyncio.Task[None] | None = None
+        self._notifying: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._nodes) + len(self._children)
@@ -113,16 +113,16 @@ class WatchedPaths:
         """Add a path whose list of children is watched with on_event."""
         self._children.add(path)
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Notify of all paths after a reconnection: anything may have changed meanwhile."""
         nodes, self._nodes = self._nodes, set()
         children, self._children = self._children, set()
-        if self._telling is None and (nodes or children):
-            self._telling = asyncio.ensure_future(self._tell_missed())
+        if self._notifying is None and (nodes or children):
+            self._notifying = asyncio.ensure_future(self._notify_missed())
         self._missed.append((NotificationKind.MODIFIED, nodes))
         self._missed.append((NotificationKind.CHILDREN_CHANGED, children))
 
-    async def _tell_missed(self) -> None:
+    async def _notify_missed(self) -> None:
         slices = Slices()
         while self._missed:
             kind, paths = self._missed.pop(0)
@@ -130,22 +130,22 @@ class WatchedPaths:
             while paths:
                 self._notify(Notification(kind, paths.pop()))
                 await slices.pause()
-        self._telling = None
+        self._notifying = None
 
     def close(self) -> None:
         """Stop notifying."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._notifying is not None:
+            self._notifying.cancel()
+            self._notifying = None
         for each in (self._missed, self._nodes, self._children):
             each.clear()
 
     def on_event(self, event: WatchedEvent) -> None:
         """Handle an event on kazoo's thread. Type NONE concerns the connection, not a node."""
         if event.type in _KINDS:
-            self._hand_over(self._tell, _KINDS[event.type], event.path)
+            self._hand_over(self._on_change, _KINDS[event.type], event.path)
 
-    def _tell(self, kind: NotificationKind, path: str) -> None:
+    def _on_change(self, kind: NotificationKind, path: str) -> None:
         if kind is NotificationKind.CHILDREN_CHANGED:
             self._children.discard(path)
         else:

@@ -66,9 +66,9 @@ class Operations:
             self._watched.note_node(path)
         return _to_result(value, stat)
 
-    def exists(self, path: str, is_told: bool) -> Steps:
+    def exists(self, path: str, is_watched: bool) -> Steps:
         # ZooKeeper watches for the creation of a node only after `exists`.
-        watch = self._watched.on_event if is_told else None
+        watch = self._watched.on_event if is_watched else None
         (outcome,) = yield [self._request("exists", path, watch=watch)]
         found = _checked(outcome, path) is not None
         if watch is not None:

@@ -58,7 +58,7 @@ class ClosedLedger(NamedTuple):
         marks = (each.mark_delete for name, each in self.cursors.items() if name not in but)
         return min(marks, default=None)
 
-    def first_left(self, mark: Position) -> LedgerRecord | None:
+    def first_remaining(self, mark: Position) -> LedgerRecord | None:
         """Return the ledger of the first entry after a mark; an open ledger may have entries."""
         for each in self.ledgers:
             if not each.timestamp_ms or (

@@ -48,7 +48,7 @@ async def create(
     Raises LedgerError, MetadataError, ManagedLedgerError.
     """
     others = known(managed_ledger)
-    return await managed_ledger.create_beside(
+    return await managed_ledger.create_with_property(
         lambda naming: managed_ledger.client.create_compacted(listener, topic, last, naming),
         NAMES_PROPERTY,
         lambda ledger_id: _names({*others, ledger_id}),

@@ -87,7 +87,7 @@ class Cursor:
         self._noted_active_ms = 0  # last_active_ms in the node
         self.closed = False
         self.failure: CursorError | None = None
-        self._is_away = False  # the metadata store did not answer the last write
+        self._is_store_away = False  # the metadata store did not answer the last write
         self._ledger: CursorLedger | None = None  # being written
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
@@ -352,9 +352,9 @@ class Cursor:
             self._log_failure(error)
             self.failure = self._write_error(error)
         else:
-            if not self._is_away:
+            if not self._is_store_away:
                 # Logged once: writes are retried at the usual rate.
-                self._is_away = True
+                self._is_store_away = True
                 self._log_failure(error)
             if not self.closed:
                 # The store may recover; then the write includes later acknowledgements.
@@ -387,8 +387,8 @@ class Cursor:
             except BaseException:
                 self._waiters = waiters + self._waiters
                 raise
-            if self._is_away:
-                self._is_away = False
+            if self._is_store_away:
+                self._is_store_away = False
                 log.info(
                     "a cursor can be written again",
                     managed_ledger=self.managed_ledger.name,

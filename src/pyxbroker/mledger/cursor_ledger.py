@@ -142,7 +142,7 @@ class CursorLedger:
     async def _write_whole(self, acks: AckSet, state: bytes) -> None:
         acks.forget_changes()
         self._last = await self._append(state)
-        self._begin_anew(acks, self._last, len(state))
+        self._restart(acks, self._last, len(state))
         self.is_whole = True
 
     async def _write_parts(self, acks: AckSet, properties: Mapping[str, int]) -> None:
@@ -154,10 +154,10 @@ class CursorLedger:
             size += len(part)
         end = positions.encode_changes(acks, properties, _NOTHING, since=first)
         self._last = await self._append(end)
-        self._begin_anew(acks, first, size)
+        self._restart(acks, first, size)
         self.is_whole = False
 
-    def _begin_anew(self, acks: AckSet, since: int, size: int) -> None:
+    def _restart(self, acks: AckSet, since: int, size: int) -> None:
         self._acks = acks
         self._since = since
         self._whole_bytes = size

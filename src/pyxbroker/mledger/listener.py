@@ -23,7 +23,7 @@ class Listener(Protocol):
     def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None: ...
 
 
-FEW = 16  # watchers that are called together
+CALLED_TOGETHER_MAX = 16  # watchers that are called together
 
 
 class Watchers:
@@ -64,14 +64,14 @@ class Watchers:
     def _begin(self) -> None:
         self._is_due = False
         calls = tuple(self._calls)
-        if len(calls) > FEW:
+        if len(calls) > CALLED_TOGETHER_MAX:
             self._round = iter(calls)
-            self._go_on()
+            self._continue_round()
             return
         for call in calls:
-            _tell(call)
+            _notify(call)
 
-    def _go_on(self) -> None:
+    def _continue_round(self) -> None:
         """Continue a round as long as there is time."""
         assert self._round is not None, "no round is in progress"
         news = self._turn.news
@@ -79,16 +79,16 @@ class Watchers:
         for call in self._round:
             # Watchers may have been removed since the round began.
             if call in self._calls:
-                _tell(call)
+                _notify(call)
             if news.lasts_long(began_ns):
-                news.later(self._go_on)
+                news.later(self._continue_round)
                 return
         self._round = None
         if self._is_due:
             news.later(self._begin)
 
 
-def _tell(call: Callable[[], None]) -> None:
+def _notify(call: Callable[[], None]) -> None:
     # A failing watcher must not affect the others.
     try:
         call()

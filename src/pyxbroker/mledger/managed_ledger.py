@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.run_to_completion import run_to_completion
 from pyxbroker.base.slices import Slices
-from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
@@ -62,8 +62,8 @@ log = get_logger("pyxbroker.mledger")
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
-CLOSED_AT_ONCE = 64  # cursors that are closed together
-TOLD_AT_ONCE = 64  # cursors whose limits change in one call
+CURSORS_PER_CLOSE = 64  # cursors that are closed together
+CURSORS_PER_CALL = 64  # cursors whose limits change in one call
 PASSING = (State.OPENING, State.CREATING_LEDGER, State.TERMINATED, State.CLOSED)
 """States after which a retry helps, here or after the managed ledger is opened again."""
 
@@ -141,13 +141,13 @@ class ManagedLedger:
             self.state = State.CREATING_LEDGER
             self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
         if limits.mark_delete_per_s != before.mark_delete_per_s:
-            if len(self.cursors) <= TOLD_AT_ONCE:
+            if len(self.cursors) <= CURSORS_PER_CALL:
                 for cursor in self.cursors.values():
                     cursor.on_limits()
             else:
-                self.spawn(self._tell_cursors(limits.mark_delete_per_s))
+                self.spawn(self._apply_rate(limits.mark_delete_per_s))
 
-    async def _tell_cursors(self, rate: float) -> None:
+    async def _apply_rate(self, rate: float) -> None:
         """Apply a changed rate to the present cursors, until it changes again."""
         slices = Slices()
         for cursor in list(self.cursors.values()):
@@ -178,7 +178,7 @@ class ManagedLedger:
     async def write_info(self) -> None:
         """Write the list. Raises ManagedLedgerFenced if another broker has changed it."""
         async with self._info_lock:
-            await to_its_end(self._write_info())
+            await run_to_completion(self._write_info())
 
     async def _write_info(self) -> None:
         try:
@@ -199,7 +199,7 @@ class ManagedLedger:
         async with self._info_lock:
             if self.is_dead:
                 raise self.refusal()
-            await to_its_end(self._change_properties(change))
+            await run_to_completion(self._change_properties(change))
 
     async def _change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         before = self.properties
@@ -210,7 +210,7 @@ class ManagedLedger:
             self.properties = before
             raise
 
-    async def create_beside(
+    async def create_with_property(
         self,
         create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
         key: str,
@@ -222,9 +222,9 @@ class ManagedLedger:
         async with self._info_lock:
             if self.is_dead:
                 raise self.refusal()
-            return await to_its_end(self._create_beside(create, key, value_of))
+            return await run_to_completion(self._create_with_property(create, key, value_of))
 
-    async def _create_beside(
+    async def _create_with_property(
         self,
         create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
         key: str,
@@ -350,10 +350,10 @@ class ManagedLedger:
         """Return the error for an operation that the present state does not allow."""
         if self._failure is not None:
             return self._failure
-        told = f"{self.name} is {self.state.value}"
+        reason = f"{self.name} is {self.state.value}"
         if self.state in PASSING:
-            return ManagedLedgerNotReady(f"{told}; try again")
-        return ManagedLedgerError(told)
+            return ManagedLedgerNotReady(f"{reason}; try again")
+        return ManagedLedgerError(reason)
 
     @property
     def is_terminated(self) -> bool:
@@ -454,22 +454,22 @@ class ManagedLedger:
         """
         if self._failure is not None or self.write_failure is not None:
             return
-        told = self.refuse_writes(error)
-        self._fail_runs(told)
+        failure = self.refuse_writes(error)
+        self._fail_runs(failure)
         if self.listener is not None:
-            self.listener.on_managed_ledger_write_failed(told)
+            self.listener.on_managed_ledger_write_failed(failure)
 
     def refuse_writes(self, error: JournalFailed) -> ManagedLedgerError:
         """Refuse writes, after a failure of the journal now or before the managed ledger opened."""
-        told = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
-        self.write_failure = told
+        failure = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
+        self.write_failure = failure
         if not self.is_terminated:
-            self._failure = told
+            self._failure = failure
             if self.state is not State.CLOSED:
                 self.state = State.WRITE_FAILED
         for cursor in self.cursors.values():
-            cursor.fail_writes(told)
-        return told
+            cursor.fail_writes(failure)
+        return failure
 
     def _fail_runs(self, error: ManagedLedgerError) -> None:
         runs = self.current.take_unconfirmed() if self.current is not None else []
@@ -558,14 +558,14 @@ class ManagedLedger:
 
         Existing entries are still read, acknowledged and deleted.
         """
-        told = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
+        failure = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
         log.error("the next ledger cannot be created", managed_ledger=self.name, error=error)
         self.state = State.TOO_FEW_BOOKIES
         self.current = None
         self.index_ledgers()
-        self._fail_runs(told)
+        self._fail_runs(failure)
         if self.listener is not None:
-            self.listener.on_managed_ledger_write_failed(told)
+            self.listener.on_managed_ledger_write_failed(failure)
 
     async def _write_end(self) -> None:
         """Store the end of the last ledger in the list, if no next ledger does so."""
@@ -873,8 +873,9 @@ class ManagedLedger:
     def on_defect(self, event: str, error: BaseException) -> ManagedLedgerError:
         """Fail the managed ledger after an internal error, since its state is uncertain."""
         reference = log.failure(event, error, managed_ledger=self.name)
-        told = f"{self.name} failed; see the broker's log (reference {reference})"
-        failure = ManagedLedgerError(told)
+        failure = ManagedLedgerError(
+            f"{self.name} failed; see the broker's log (reference {reference})"
+        )
         self.fail(State.FAILED, failure)
         return failure
 
@@ -903,8 +904,8 @@ class ManagedLedger:
         """
         outcomes: list[BaseException | None] = []
         cursors = list(self.cursors.values())
-        for at in range(0, len(cursors), CLOSED_AT_ONCE):
-            some = (cursor.close() for cursor in cursors[at : at + CLOSED_AT_ONCE])
+        for at in range(0, len(cursors), CURSORS_PER_CLOSE):
+            some = (cursor.close() for cursor in cursors[at : at + CURSORS_PER_CLOSE])
             outcomes += await asyncio.gather(*some, return_exceptions=True)
         return outcomes
 

@@ -31,7 +31,7 @@ from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")
 
-READ_AT_ONCE = 64  # cursors that are read together
+CURSORS_PER_READ = 64  # cursors that are read together
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -188,8 +188,8 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> No
     names = await patience.ask(partial(store.children, path))
     slices = Slices()
     found: list[GetResult | BaseException | None] = []
-    for at in range(0, len(names), READ_AT_ONCE):
-        some = names[at : at + READ_AT_ONCE]
+    for at in range(0, len(names), CURSORS_PER_READ):
+        some = names[at : at + CURSORS_PER_READ]
         found += await asyncio.gather(
             *(patience.ask(partial(store.get, f"{path}/{name}")) for name in some),
             return_exceptions=True,

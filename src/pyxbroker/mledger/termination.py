@@ -52,8 +52,8 @@ async def _terminate(managed_ledger: ManagedLedger) -> None:
         managed_ledger.current = None
     except (LedgerError, MetadataError) as error:
         # The outcome is unknown until the managed ledger is opened again.
-        told = ManagedLedgerError(f"{managed_ledger.name} was not terminated: {error}")
-        managed_ledger.fail(State.FAILED, told)
+        failure = ManagedLedgerError(f"{managed_ledger.name} was not terminated: {error}")
+        managed_ledger.fail(State.FAILED, failure)
     except ManagedLedgerError:
         # Another broker owns it, and it is fenced.
         return

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
     """Return the ids of the ledgers that can be deleted, out of the closed ones in order."""
     # The cheap checks come first, since there may be many cursors or ledgers.
-    if not closed or _is_kept(managed_ledger, closed[0]) or _is_held(managed_ledger, closed[0]):
+    if not closed or _is_retained_now(managed_ledger, closed[0]):
+        return []
+    if _is_needed(managed_ledger, closed[0]):
         return []
     slowest = _slowest(managed_ledger)
     found: list[int] = []
@@ -34,14 +36,14 @@ def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
     return found
 
 
-def _is_kept(managed_ledger: ManagedLedger, oldest: int) -> bool:
+def _is_retained_now(managed_ledger: ManagedLedger, oldest: int) -> bool:
     """Return True if retention covers the oldest ledger."""
     info = managed_ledger.ledgers[oldest]
     age_ms = time.time() * 1000 - info.timestamp_ms
     return _is_retained(managed_ledger.limits, age_ms, managed_ledger.size - info.size)
 
 
-def _is_held(managed_ledger: ManagedLedger, oldest: int) -> bool:
+def _is_needed(managed_ledger: ManagedLedger, oldest: int) -> bool:
     """Return True if a durable cursor needs the oldest ledger.
 
     Every acknowledgement that passes a ledger checks this. The cursor found last mostly answers it.

@@ -72,7 +72,7 @@ def mismatch(writer: AvroSchema, reader: AvroSchema) -> Steps[str | None]:
 class _Resolution:
     def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
         self._left = PAIRS_MIN + PAIRS_PER_NODE * (writer.nodes + reader.nodes)
-        self._since_rest = 0
+        self._since_yield = 0
         self._todo: list[tuple[Node, Node, Path | None]] = [(writer.root, reader.root, None)]
         self._seen: set[tuple[Node, Node]] = set()
         self._aliases: dict[str, str] = {}  # alias of a reader's named type -> its name
@@ -87,20 +87,20 @@ class _Resolution:
     def find(self) -> Steps[str | None]:
         """Return the first mismatch."""
         while self._todo:
-            why = yield from self._look(*self._todo.pop())
+            why = yield from self._compare(*self._todo.pop())
             if why is not None:
                 return why
-            yield from self._rest()
+            yield from self._yield_if_due()
         return None
 
-    def _rest(self) -> Steps[None]:
+    def _yield_if_due(self) -> Steps[None]:
         """Yield after a number of comparisons."""
-        if self._since_rest >= PAIRS_PER_STEP:
-            self._since_rest = 0
+        if self._since_yield >= PAIRS_PER_STEP:
+            self._since_yield = 0
             yield
 
     def _spend(self, pairs: int = 1) -> None:
-        self._since_rest += pairs
+        self._since_yield += pairs
         self._left -= pairs
         if self._left < 0:
             raise TooComplex(
@@ -110,7 +110,7 @@ class _Resolution:
     def _name(self, writer: Node) -> str:
         return self._aliases.get(writer.name, writer.name)
 
-    def _look(self, writer: Node, reader: Node, path: Path | None) -> Steps[str | None]:
+    def _compare(self, writer: Node, reader: Node, path: Path | None) -> Steps[str | None]:
         """Compare two types, and queue the types inside."""
         self._spend()
         if writer.kind == "union":
@@ -191,7 +191,7 @@ class _Resolution:
         if found is None:
             found = {alias: each.name for each in reader.fields for alias in each.aliases}
             self._field_aliases[reader] = found
-            self._since_rest += len(found)
+            self._since_yield += len(found)
         return found
 
     # --- unions of the reader -----------------------------------------------------------------
@@ -208,13 +208,13 @@ class _Resolution:
         if at is not None and union.children[at].kind == writer.kind:
             return union.children[at]
         if writer.kind == "record":
-            found = yield from self._of_shape(writer, union, depth)
+            found = yield from self._branch_by_shape(writer, union, depth)
             if found is not None:
                 return found
         promoted = PROMOTIONS.get(writer.kind, ())
         return next((each for each in union.children if each.kind in promoted), None)
 
-    def _of_shape(self, writer: Node, union: Node, depth: int) -> Steps[Node | None]:
+    def _branch_by_shape(self, writer: Node, union: Node, depth: int) -> Steps[Node | None]:
         """Return the record of a union that has the shape of the writer's, or None."""
         found = None
         short = _short(self._name(writer))
@@ -222,7 +222,7 @@ class _Resolution:
             if branch.kind != "record":
                 continue
             self._spend()
-            yield from self._rest()
+            yield from self._yield_if_due()
             is_named_so = _short(branch.name) == short
             if found is None or is_named_so:
                 has_shape = yield from self._has_shape(writer, branch, depth)
@@ -241,7 +241,7 @@ class _Resolution:
             if found is None or found.kind == "union":
                 continue
             self._spend()
-            yield from self._rest()
+            yield from self._yield_if_due()
             if field.node.kind == "union":
                 if (yield from self._branch(found, field.node, depth + 1)) is None:
                     return False

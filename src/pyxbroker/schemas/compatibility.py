@@ -14,7 +14,7 @@ from pyxbroker.schemas.values import (
     AVRO_FAMILY,
     PRIMITIVES,
     SCHEMA_BYTES_MAX,
-    NoSchema,
+    MalformedSchema,
     Schema,
     SchemaType,
     halves,
@@ -28,7 +28,7 @@ BACKWARD = ("BACKWARD", "BACKWARD_TRANSITIVE")
 FORWARD = ("FORWARD", "FORWARD_TRANSITIVE")
 FULL = ("FULL", "FULL_TRANSITIVE")
 
-Known = dict[bytes, avro.AvroSchema]
+ParsedSchemas = dict[bytes, avro.AvroSchema]
 """Parsed definitions, of a schema and of its halves."""
 
 
@@ -55,7 +55,7 @@ def validate(schema: Schema) -> Steps[None]:
     check_size(schema)
     try:
         yield from _validate(schema)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise InvalidSchema(
             f"Invalid schema definition data for {schema.type} schema: {error}"
         ) from None
@@ -80,7 +80,7 @@ def _validate(schema: Schema) -> Steps[None]:
     if kind in AVRO_FAMILY:
         found = yield from avro.parse(schema.data)
         if kind is SchemaType.AVRO and found.root.kind == "union":
-            raise NoSchema("Avro schema typed [UNION] is not supported")
+            raise MalformedSchema("Avro schema typed [UNION] is not supported")
     elif kind is SchemaType.KEY_VALUE:
         for half in halves(schema):
             yield from _validate(half)
@@ -89,7 +89,7 @@ def _validate(schema: Schema) -> Steps[None]:
     elif kind is SchemaType.STRING or kind in PRIMITIVES:
         _validate_plain(schema)
     elif kind is SchemaType.AUTO_CONSUME:
-        raise NoSchema("a topic cannot have a schema of this type")
+        raise MalformedSchema("a topic cannot have a schema of this type")
 
 
 def fingerprint(schema: Schema) -> Steps[bytes]:
@@ -98,14 +98,14 @@ def fingerprint(schema: Schema) -> Steps[bytes]:
     if schema.type in AVRO_FAMILY:
         try:
             found = (yield from avro.parse(schema.data)).fingerprint
-        except NoSchema:
+        except MalformedSchema:
             # Stored by a broker with weaker checks; it equals only itself.
             return b"?" + found
     return bytes((schema.type,)) + found
 
 
 def check(
-    old: Schema, version: int, new: Schema, strategy: str, known: Known | None = None
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas | None = None
 ) -> Steps[None]:
     """Raise IncompatibleSchema, with the reason, if a schema may not follow a version.
 
@@ -123,7 +123,9 @@ def check(
         raise IncompatibleSchema(str(error)) from None
 
 
-def _check(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
+def _check(
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
+) -> Steps[None]:
     kind = new.type
     if kind in AVRO_FAMILY:
         yield from _check_avro(old, version, new, strategy, known)
@@ -135,7 +137,9 @@ def _check(old: Schema, version: int, new: Schema, strategy: str, known: Known) 
         raise _Mismatch("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
 
 
-def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
+def _check_avro(
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
+) -> Steps[None]:
     start = f"Error during schema compatibility check with strategy {strategy}: "
     if strategy in (ALWAYS_INCOMPATIBLE, UNDEFINED):
         raise _Mismatch(f"{start}no other schema may follow version {version}.")
@@ -144,7 +148,7 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Kn
         of_new = known.get(new.data)
         if of_new is None:
             of_new = known[new.data] = yield from avro.parse(new.data)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise _Mismatch(
             f"{start}version {version} or the new schema is invalid: {error}."
         ) from None
@@ -162,12 +166,12 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Kn
 
 
 def _check_key_value(
-    old: Schema, version: int, new: Schema, strategy: str, known: Known
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
 ) -> Steps[None]:
     try:
         old_key, old_value = halves(old)
         new_key, new_value = halves(new)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise _Mismatch(f"Version {version} or the new schema is not KEY_VALUE: {error}.") from None
     if (old_key.type, old_value.type) != (new_key.type, new_value.type):
         raise _Mismatch(
@@ -180,7 +184,7 @@ def _check_key_value(
 
 
 def _check_half(
-    which: str, old: Schema, version: int, new: Schema, strategy: str, known: Known
+    which: str, old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
 ) -> Steps[None]:
     try:
         yield from _check(old, version, new, strategy, known)
@@ -198,7 +202,7 @@ def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> Steps[Non
     try:
         before = yield from _root_message(old)
         after = yield from _root_message(new)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise _Mismatch(f"The root message cannot be found: {error}.") from None
     if before != after:
         raise _Mismatch(

@@ -174,7 +174,7 @@ class SchemaRegistry:
 
     async def _check_every(self, versions: Versions, schema: Schema, strategy: str) -> None:
         # The newest first, which is the most likely to be incompatible.
-        known: compatibility.Known = {}
+        known: compatibility.ParsedSchemas = {}
         for each in reversed(versions.live[:]):
             old = (await self._storage.read(each)).schema
             await in_slices(compatibility.check(old, each.version, schema, strategy, known))

@@ -100,7 +100,7 @@ class SchemaStorage:
             return known
         entries = await in_slices(records.decode_locator(found.value))
         versions = Versions(found.version, records.index_of(found.value), entries)
-        self._keep(schema_id, versions)
+        self._cache(schema_id, versions)
         return versions
 
     async def read(self, entry: IndexEntry) -> StoredSchema:
@@ -110,7 +110,7 @@ class SchemaStorage:
         batch = await patience.ask(partial(handle.read_future, entry.entry_id, entry.entry_id))
         return records.decode_schema(records.decode_entry(batch.data(0)), entry.version)
 
-    def _keep(self, schema_id: str, versions: Versions) -> None:
+    def _cache(self, schema_id: str, versions: Versions) -> None:
         self.forget(schema_id)
         self._known[schema_id] = versions
         self._counts[schema_id] = len(versions.entries)
@@ -157,11 +157,11 @@ class SchemaStorage:
             return None
         index = records.index_of(value)
         if before is None or stored.deleted:
-            self._keep(schema_id, Versions(put.version, index, [*entries, entry]))
+            self._cache(schema_id, Versions(put.version, index, [*entries, entry]))
         else:
             before.add(entry, put.version, index)
             before.types[version] = stored.schema.type
-            self._keep(schema_id, before)
+            self._cache(schema_id, before)
         return entry
 
     async def _write(self, schema_id: str, data: bytes) -> int:

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX, parse_light
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX, parse_light
 from pyxbroker.schemas.values import SchemaType
 
 INTEGERS = {SchemaType.INT8: 8, SchemaType.INT16: 16, SchemaType.INT32: 32, SchemaType.INT64: 64}
@@ -52,7 +52,7 @@ def _boolean(text: str) -> bytes:
 async def encode_json(text: str) -> bytes:
     """Encode JSON. Raises ValueError; a text with too many values is refused before parsing."""
     try:
-        await parse_light(text, MANY_SIGNS_MAX)
+        await parse_light(text, MANY_TOKENS_MAX)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
     return text.encode()

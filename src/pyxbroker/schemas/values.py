@@ -96,22 +96,22 @@ class IndexEntry(NamedTuple):
         return not self.hash
 
 
-class NoSchema(Exception):
+class MalformedSchema(Exception):
     """A definition is invalid for its type; the message describes what is wrong."""
 
 
 def halves(schema: Schema) -> tuple[Schema, Schema]:
-    """Return the schemas of key and value of a KEY_VALUE schema. Raises NoSchema."""
+    """Return the schemas of key and value of a KEY_VALUE schema. Raises MalformedSchema."""
     properties = dict(schema.properties)
     found, offset = [], 0
     for which in ("key", "value"):
         if offset + _LENGTH.size > len(schema.data):
-            raise NoSchema(f"the length of the {which}'s schema is missing")
+            raise MalformedSchema(f"the length of the {which}'s schema is missing")
         (length,) = _LENGTH.unpack_from(schema.data, offset)
         offset += _LENGTH.size
         length = max(length, 0)  # -1: no definition
         if offset + length > len(schema.data):
-            raise NoSchema(f"the {which}'s schema is truncated")
+            raise MalformedSchema(f"the {which}'s schema is truncated")
         data = schema.data[offset : offset + length]
         offset += length
         found.append(Schema(_type_of(properties.get(f"{which}.schema.type")), data))
@@ -129,7 +129,7 @@ def _type_of(name: str | None) -> SchemaType:
     try:
         return SchemaType[name]
     except KeyError:
-        raise NoSchema(f"{name[:100]!r} is not a schema type") from None
+        raise MalformedSchema(f"{name[:100]!r} is not a schema type") from None
 
 
 def version_bytes(version: int) -> bytes:

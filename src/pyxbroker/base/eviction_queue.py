@@ -17,7 +17,7 @@ IPV6_PREFIX = 64
 K = TypeVar("K", bound=Hashable)
 
 
-class Crowd(Generic[K]):
+class EvictionQueue(Generic[K]):
     """Waiting entries, each at most once."""
 
     def __init__(self) -> None:

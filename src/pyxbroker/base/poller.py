@@ -24,7 +24,7 @@ class Watched(Protocol):
         """Handle readiness or the end of the connection, in one step."""
 
 
-class Door:
+class Poller:
     """A secondary poller, one per loop. It is registered while it watches any descriptor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace | None = None) -> None:

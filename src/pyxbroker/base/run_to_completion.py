@@ -13,7 +13,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of work that completes even if the caller is cancelled.
 
     The cancellation, however often it is requested, takes effect when the work is done.
