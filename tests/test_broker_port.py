@@ -96,7 +96,10 @@ def test_a_port_that_cannot_be_watched_again_yet_is_later(
 
     asyncio.run(scenario())
     told = [each.getMessage() for each in caplog.records]
-    assert told == ["a connection could not be accepted", *["a port cannot be watched yet"] * 2]
+    assert told == [
+        "a connection could not be accepted",
+        *["a port cannot be watched yet, retrying"] * 2,
+    ]
 
 
 @pytest.mark.parametrize("state", ["watched", "waits", "failed to be watched again"])

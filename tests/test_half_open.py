@@ -318,7 +318,7 @@ def test_of_a_large_connect_the_kernel_holds_no_more_than_8_kib(tmp_path: Path) 
         half_open, unfinished = broker.service.half_open, broker.service.connections.unfinished
         with socket.create_connection(("127.0.0.1", port.port)) as far:
             await until(lambda: half_open.silent == 1)
-            [pending] = half_open._strangers
+            [pending] = half_open._unidentified
             before = receive_buffer(pending.sock)
             size = 128 << 10
             far.sendall(struct.pack(">II", size, size - 4) + bytes((8 << 10) - 9))
@@ -588,7 +588,7 @@ def test_a_handshake_has_no_time_anew_when_it_begins(run: Run) -> None:
     async def scenario(server: WebServer, port: int) -> None:
         (silent,) = silent_ones(port, 1)
         await until(lambda: len(server._silent) == 1)
-        (pending,) = server._silent._strangers
+        (pending,) = server._silent._unidentified
         pending.due -= 59.9
         silent.sendall(BEGUN)
         await until(lambda: server._connections)

@@ -129,7 +129,7 @@ class WebServer:
             self._make_room_for_handshake()
             self._opening.add(connection, connection.address)
         opening = self._open(connection, sock, context, pending.due)
-        # A transport, and TLS, cost more than all else before a login: the poller has time for some.
+        # A transport and TLS cost more than all else before a login: the poller has time for a few.
         task = self.loop.create_task(paced(opening, self._poller.pace.line()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
