@@ -1,1 +1,1 @@
-"""What makes several brokers one cluster: its metadata."""
+"""The metadata that makes several brokers one cluster."""

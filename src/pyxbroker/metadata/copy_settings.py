@@ -1,4 +1,4 @@
-"""How often the embedded store copies itself, and how many copies it retains."""
+"""Settings for copies of the embedded store: their interval, and how many it retains."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class MetadataStore(ABC):
     """Called by any thread when the disk is full. It returns True if it freed space, and the write
     is retried."""
     operation_timeout_s = OPERATION_TIMEOUT_MS / 1000
-    """How long an operation waits for an external store before it fails with Unavailable."""
+    """The time after which an operation on an external store fails with Unavailable."""
     refused: tuple[float, Unavailable] | None = None
     """When (time.monotonic) and why the disk last refused an operation."""
 
