@@ -160,7 +160,7 @@ class Standalone:
                 self.broker.pace,
                 self.broker.client_memory,
                 self.config.connectionHandshakeTimeoutSeconds,
-                self.broker.door,
+                self.broker.poller,
             )
             if ports.web is not None:
                 self._web.start(ports.web)
