@@ -1,4 +1,4 @@
-"""What all tests here share: the kinds of metadata store, and marks that tests need not carry."""
+"""What all tests here share: kinds of metadata stores and event loops, and automatic marks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness.apache_records import ApacheRecords
 
+import scripted_server
 from marks import Starters, long_tests
 from metadata_backends import Backend
 from zookeeper_server import ZooKeeperServer
@@ -49,6 +50,14 @@ def apache() -> Iterator[ApacheRecords]:
     records = ApacheRecords()
     yield records
     records.close()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def each_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each kind of event loop in turn for `scripted_server.run`."""
+    scripted_server.use_loop(request.param)
+    yield
+    scripted_server.use_loop("asyncio")
 
 
 @pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
-from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyBodies, TooManyRequests
+from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.connection")

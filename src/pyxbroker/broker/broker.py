@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.add_stats import BOUNDS_US
-from pyxbroker.base.door import Door
 from pyxbroker.base.errors import with_reference
-from pyxbroker.base.half_open import HalfOpen, Stranger
+from pyxbroker.base.half_open import HalfOpen, PendingConnection
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.poller import Poller
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
@@ -166,10 +166,10 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
-        self.door = Door(connections.loop)
-        connections.serve_unauthenticated_from(self.door)
+        self.poller = Poller(connections.loop)
+        connections.serve_unauthenticated_from(self.poller)
         self.half_open = HalfOpen(
-            self.door,
+            self.poller,
             config.connectionHandshakeTimeoutSeconds,
             lambda connection: connections.turn.run(connection.close),
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
@@ -482,17 +482,19 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+    def welcome(
+        self, port: Host, sock: socket.socket, address: str, number: int
+    ) -> PendingConnection:
         """Somebody has come by a port, which is told when they have something to begin with; one
         of those that are not known yet gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
             self.give_way("maxHalfOpenConnections")
-        stranger = self.half_open.add(port, sock, address, number)
+        pending = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
         self.connections_opened += 1
-        return stranger
+        return pending
 
     def give_way(self, setting: str) -> bool:
         """One that is not known yet gives way to who comes, of the network that has most of them
@@ -500,22 +502,22 @@ class Broker:
         """
         if not len(self.half_open):
             return False
-        closed = self.half_open.close_one()
+        closed = self.half_open.evict()
         self.gave_way[setting] += 1
         log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
     def accept(
-        self, stranger: Stranger, tls: SSLContext | None = None, listener: str = ""
+        self, pending: PendingConnection, tls: SSLContext | None = None, listener: str = ""
     ) -> Connection:
         """Serves who has come by the port of a listener, and has something to begin with."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
-        session = Session(stranger.address, self.client_memory, self.door.pace, listener)
-        session.stranger = stranger
-        stranger.connection = self.connections.accept(stranger.sock, stranger.peer, session, tls)
-        connection: Connection = stranger.connection
+        session = Session(pending.address, self.client_memory, self.poller.pace, listener)
+        session.pending_connection = pending
+        pending.connection = self.connections.accept(pending.sock, pending.peer, session, tls)
+        connection: Connection = pending.connection
         return connection
 
     def on_disconnected(self, address: str) -> None:

@@ -120,7 +120,7 @@ def serve_web(
         broker.pace,
         broker.client_memory,
         broker.config.connectionHandshakeTimeoutSeconds,
-        broker.door,
+        broker.poller,
     )
     if ports.web is not None:
         web.start(ports.web)

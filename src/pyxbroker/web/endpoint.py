@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.authorization import Resource, Right
-from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.json_weight import TOKENS_MAX
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.web.response import JSON, Response
 
@@ -49,7 +49,7 @@ class Content(NamedTuple):
     schemas: dict[str, Schema]
     required: bool = False
     bytes_max: int = BODY_BYTES_MAX
-    signs_max: int = SIGNS_MAX
+    tokens_max: int = TOKENS_MAX
 
 
 class Answer(NamedTuple):
