@@ -44,15 +44,10 @@ PROMISE = re.compile(
 # code of a row or the beginning of a sentence: names of tests have no place in a broker.
 WRITTEN: dict[str, dict[str, str]] = {
     "configuration.md": {
-        "A value that cannot be used": "tests/test_config.py::"
-        "test_a_bad_value_names_place_key_and_what_is_expected",
         "isDelayedDeliveryDeliverAtTimeStrict": "tests/test_delayed_delivery.py::"
         "test_unless_times_are_strict_it_may_come_early_by_a_tick",
-        "webServicePort": "tests/test_cli.py::test_an_empty_web_port_serves_none",
         "keepAliveIntervalSeconds": "tests/test_cli.py::"
         "test_who_is_silent_is_asked_unless_that_is_off",
-        "connectionLivenessCheckTimeoutMillis": "tests/test_liveness.py::"
-        "test_without_a_timeout_nobody_is_asked",
         "maxClientStateSizeInMBPerConnection": "tests/test_client_memory.py::"
         "test_a_connection_opens_no_more_than_its_memory_allows",
         "maxBatchAckStateSizeInMB": "tests/test_ackset.py::"
