@@ -68,8 +68,6 @@ WRITTEN: dict[str, dict[str, str]] = {
         "test_the_reserve_is_made_where_there_is_space_and_no_larger_than_an_eighth",
     },
     "policies.md": {
-        "A field with a value that it cannot have": "tests/test_policies.py::"
-        "test_a_wrong_value_is_refused_for_its_policy_alone",
         "While a record cannot be read": "tests/test_inactive_topics.py::"
         "test_policies_that_cannot_be_read_delete_nothing",
         "look_ahead_per_subscription_max": "tests/test_key_shared_dispatch.py::test_the_look_ahead",

@@ -1,4 +1,4 @@
-"""What the records of several levels say together. Values come in and go out, nothing else."""
+"""Resolution of the records of several levels into policies: a pure function of values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pyxbroker.policies.values import Policies
 
 
 class Record(NamedTuple):
-    """What one level says."""
+    """The record of one level."""
 
     level: Level
-    owner: str  # whose record it is: a topic, a namespace
+    owner: str  # the topic or namespace of the record
     fields: dict[str, Any]
 
     def at(self, path: Path, cluster: str) -> Any:
-        """What stands at a place; None when nothing does. Raises ValueError where an object is
-        expected on the way.
+        """Return the value at a path, or None.
+
+        Raise ValueError if a value on the way is not an object.
         """
         value: Any = self.fields
         for name in path:
@@ -33,7 +34,7 @@ class Record(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A field with a value that its policy cannot have."""
+    """A field whose value is invalid for its policy."""
 
     policy: str
     owner: str
@@ -42,23 +43,23 @@ class Refusal(NamedTuple):
 
 
 def decode(value: bytes) -> dict[str, Any]:
-    """The fields of a record in metadata. Raises ValueError when it is not a JSON object."""
+    """Return the fields of a record in metadata. Raise ValueError if it is not a JSON object."""
     try:
         fields = json.loads(value)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("JSON is nested too deeply") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"it is {type(fields).__name__}, not an object")
+        raise ValueError(f"expected a JSON object, found {type(fields).__name__}")
     return fields
 
 
 def resolve(
     records: Sequence[Record], broker: Policies, last: Policies, cluster: str
 ) -> tuple[Policies, list[Refusal]]:
-    """The policies that hold in a cluster, and the fields that are refused.
+    """Return the policies that apply in a cluster, and the refused fields.
 
-    records are in the order in which they are asked, the most specific first. A refused field
-    decides nothing but that its policy stays as it was last, whatever the further records say.
+    The records are in order of precedence, the most specific one first. A refused field gives its
+    policy the last value, whatever the remaining records contain.
     """
     values: dict[str, Any] = {}
     refusals: list[Refusal] = []
