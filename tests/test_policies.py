@@ -1511,14 +1511,14 @@ async def test_what_one_topic_says_is_looked_at_by_that_topic_alone(tmp_path: Pa
         # Who left is told nothing, and who came for it is.
         successor = Follower(name=one.partition(7))
         policies.follow("public/default", successor)
-        policies.leave("public/default", followers[one.partition(7)])
-        policies.leave("public/default", followers[one.partition(0)])
+        policies.unfollow("public/default", followers[one.partition(7)])
+        policies.unfollow("public/default", followers[one.partition(0)])
         policies.set_record(one, False, {"maxProducerPerTopic": 6})
         await until(lambda: successor.policies.producers_max == 6)
         assert followers[one.partition(0)].policies.producers_max == 5
         assert followers[one.partition(7)].policies.producers_max == 5
         for each in (successor, followers[one], followers[other], followers[other.partition(0)]):
-            policies.leave("public/default", each)
+            policies.unfollow("public/default", each)
         namespace = policies._namespaces["public/default"]
         assert (namespace.followers, namespace.partitions) == ({}, {})
         policies.close()

@@ -338,17 +338,17 @@ def decode(value: bytes) -> TopicRecord | None:
 
     try:
         event: Any = fastavro.schemaless_reader(io.BytesIO(value), schema(), None)
-        told = event["topicPoliciesEvent"]
-        if event["eventType"] != "TOPIC_POLICY" or told is None:
+        topic_event = event["topicPoliciesEvent"]
+        if event["eventType"] != "TOPIC_POLICY" or topic_event is None:
             return None
         domain, tenant, namespace, topic = (
-            told[name] for name in ("domain", "tenant", "namespace", "topic")
+            topic_event[name] for name in ("domain", "tenant", "namespace", "topic")
         )
         name = TopicName.get(f"{domain}://{tenant}/{namespace}/{topic}")
     except Exception as error:
         # fastavro raises many kinds of errors for bytes that are not Avro.
         raise ValueError(f"the value is not a PulsarEvent: {error!r:.200}") from error
-    policies = told["policies"]
+    policies = topic_event["policies"]
     if policies is None or event["actionType"] == "DELETE":
         return None
     is_global = bool(policies["isGlobal"])

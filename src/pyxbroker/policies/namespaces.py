@@ -42,7 +42,7 @@ class Follower(Protocol):
     def on_policies(self, policies: Policies) -> None: ...
 
 
-class _Says:
+class _TopicState:
     """The records of one topic, and the policies that result from them."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Namespace:
         self.value: bytes | None = None  # the record as it was last read
         self.broker: Policies | None = None  # the broker's policies when `policies` was computed
         self.record: Record | None = None  # the last valid one
-        self.topics: dict[TopicName, _Says] = {}  # topics with records; never partitions
+        self.topics: dict[TopicName, _TopicState] = {}  # topics with records; never partitions
         self.changes = 0  # number of changes to records of topics
         self.changed: set[TopicName] = set()  # topics whose followers must be notified
         self.policies: Policies | None = None  # None: there was no valid record yet
@@ -69,7 +69,7 @@ class _Namespace:
         self.followers: dict[TopicName, Follower] = {}
         self.partitions: dict[TopicName, set[TopicName]] = {}  # followers, by partitioned topic
         self.is_changed = False  # the record has changed since it was read
-        self.is_news = False  # followers must be notified of `policies`
+        self.needs_notification = False  # followers do not know `policies` yet
         self.task: asyncio.Task[None] | None = None
 
 
@@ -90,7 +90,7 @@ class NamespacePolicies:
         self._cache = cache
         self._run = run
         self._namespaces: dict[str, _Namespace] = {}
-        self._retaking: asyncio.Task[None] | None = None  # after a change of the broker's policies
+        self._refresh_task: asyncio.Task[None] | None = None  # broker policies changed
         self._unsubscribe = store.watch(self._on_notification, prefix=PREFIX)
 
     def set_broker(self, broker: Policies) -> None:
@@ -102,10 +102,10 @@ class NamespacePolicies:
         if broker == self.broker:
             return
         self.broker = broker
-        if self._retaking is None:
-            self._retaking = asyncio.ensure_future(self._retake_all())
+        if self._refresh_task is None:
+            self._refresh_task = asyncio.ensure_future(self._refresh_all())
 
-    async def _retake_all(self) -> None:
+    async def _refresh_all(self) -> None:
         slices = Slices()
         left: list[_Namespace] = []
         broker = None
@@ -117,17 +117,17 @@ class NamespacePolicies:
             else:
                 namespace = left.pop()
                 try:
-                    self._retake(namespace)
+                    self._refresh(namespace)
                 except Exception as error:  # It must not affect other namespaces.
                     log.failure("settings were not applied", error, namespace=namespace.name)
             await slices.pause()
         # Cleared here rather than when the task is done: a change between the two would be lost.
-        self._retaking = None
+        self._refresh_task = None
 
-    def _retake(self, namespace: _Namespace) -> None:
+    def _refresh(self, namespace: _Namespace) -> None:
         """Compute the policies again if the broker's policies have changed since."""
         if namespace.value is not None and namespace.broker is not self.broker:
-            self._take(namespace, namespace.value)
+            self._compute(namespace, namespace.value)
 
     async def get(self, topic: TopicName) -> Policies:
         """Return the policies of a topic by the current records."""
@@ -163,13 +163,13 @@ class NamespacePolicies:
         """Return the same as get; raise NamespaceNotFound also while it is being deleted."""
         namespace = await self._read(topic.namespace)
         if namespace.is_deleted:
-            raise _is_going(namespace.name)
+            raise _being_deleted(namespace.name)
         return self._of_topic(namespace, topic)
 
     async def check_open(self, name: str) -> None:
         """Raise NamespaceNotFound if the namespace is being deleted or does not exist."""
         if await self.is_deleted(name):
-            raise _is_going(name)
+            raise _being_deleted(name)
 
     async def _read(self, name: str) -> _Namespace:
         """Return the up-to-date state of a namespace; raise the errors of of_namespace."""
@@ -179,23 +179,23 @@ class NamespacePolicies:
                 f"Namespace not found: {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
-        namespace = self._namespaces.get(name) or self._namespace(name)
+        namespace = self._namespaces.get(name) or self._state_of(name)
         if namespace.value is not value:
-            self._take(namespace, value)
-        self._retake(namespace)
+            self._compute(namespace, value)
+        self._refresh(namespace)
         if namespace.policies is None:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
         return namespace
 
     def follow(self, name: str, follower: Follower) -> None:
         """Add a follower, and notify it if its policies are outdated already."""
-        namespace = self._namespace(name)
+        namespace = self._state_of(name)
         namespace.followers[follower.name] = follower
         if follower.name.is_partitioned:
-            namespace.partitions.setdefault(_whole(follower.name), set()).add(follower.name)
+            namespace.partitions.setdefault(_record_owner(follower.name), set()).add(follower.name)
         if namespace.policies is None:
             namespace.is_changed = True
-            self._go_on(namespace)
+            self._start_task(namespace)
             return
         policies = self._of_topic(namespace, follower.name)
         if follower.policies != policies:
@@ -203,30 +203,30 @@ class NamespacePolicies:
 
     def set_record(self, topic: TopicName, is_global: bool, fields: dict[str, Any] | None) -> None:
         """Replace one of the two records of a topic; None or no fields removes it."""
-        namespace = self._namespace(topic.namespace)
-        says = namespace.topics.get(topic)
-        if says is None:
+        namespace = self._state_of(topic.namespace)
+        state = namespace.topics.get(topic)
+        if state is None:
             if not fields:
                 return
-            says = namespace.topics[topic] = _Says()
+            state = namespace.topics[topic] = _TopicState()
         if fields:
-            says.records[is_global] = Record(Level.TOPIC, str(topic), fields)
+            state.records[is_global] = Record(Level.TOPIC, str(topic), fields)
         else:
-            says.records.pop(is_global, None)
-        says.policies = None
+            state.records.pop(is_global, None)
+        state.policies = None
         namespace.changes += 1
-        if not says.records:
+        if not state.records:
             del namespace.topics[topic]
         if namespace.followers:
             namespace.changed.add(topic)
-            self._go_on(namespace)
+            self._start_task(namespace)
 
     def changes(self, name: str) -> int:
         """Return how often the records of a namespace's topics have changed."""
         namespace = self._namespaces.get(name)
         return 0 if namespace is None else namespace.changes
 
-    def says(self, topic: TopicName) -> bool:
+    def has_records(self, topic: TopicName) -> bool:
         """Return True if a topic has a record, as far as records have been read."""
         namespace = self._namespaces.get(topic.namespace)
         return namespace is not None and topic in namespace.topics
@@ -234,34 +234,34 @@ class NamespacePolicies:
     def fields(self, topic: TopicName, is_global: bool) -> dict[str, Any]:
         """Return the fields of one of the two records of a topic."""
         namespace = self._namespaces.get(topic.namespace)
-        says = None if namespace is None else namespace.topics.get(topic)
-        record = None if says is None else says.records.get(is_global)
+        state = None if namespace is None else namespace.topics.get(topic)
+        record = None if state is None else state.records.get(is_global)
         return {} if record is None else record.fields
 
     def _of_topic(self, namespace: _Namespace, topic: TopicName) -> Policies:
         """Return the policies of a topic, computing them if necessary."""
-        self._retake(namespace)
+        self._refresh(namespace)
         of_namespace = namespace.policies
         assert of_namespace is not None
         if topic.is_system:
             return of_system_topic(of_namespace, self.broker)
-        says = namespace.topics.get(_whole(topic)) if namespace.topics else None
-        if says is None:
+        state = namespace.topics.get(_record_owner(topic)) if namespace.topics else None
+        if state is None:
             return of_namespace
-        if says.policies is None:
+        if state.policies is None:
             # The cluster's own record takes precedence over the one that all clusters share.
-            records = [says.records[key] for key in (False, True) if key in says.records]
+            records = [state.records[key] for key in (False, True) if key in state.records]
             if namespace.record is not None:
                 records.append(namespace.record)
-            last = says.last or of_namespace
+            last = state.last or of_namespace
             policies, refusals = resolve(records, self.broker, last, self._cluster)
             if of_namespace.refused == NAMES:
                 # The record of the namespace is invalid, and the last valid one may be outdated.
                 policies = policies._replace(refused=NAMES)
-            says.policies = says.last = policies
-            self._log_refusals(refusals, says.refusals)
-            says.refusals = refusals
-        return says.policies
+            state.policies = state.last = policies
+            self._log_refusals(refusals, state.refusals)
+            state.refusals = refusals
+        return state.policies
 
     @staticmethod
     def _log_refusals(refusals: list[Refusal], known: list[Refusal]) -> None:
@@ -280,19 +280,19 @@ class NamespacePolicies:
         found = self._namespaces.get(namespace)
         return [] if found is None else list(found.followers)
 
-    def leave(self, name: str, follower: Follower) -> None:
+    def unfollow(self, name: str, follower: Follower) -> None:
         """Remove a follower."""
         namespace = self._namespaces.get(name)
         if namespace is None or namespace.followers.get(follower.name) is not follower:
             return
         del namespace.followers[follower.name]
         if follower.name.is_partitioned:
-            whole = _whole(follower.name)
-            namespace.partitions[whole].discard(follower.name)
-            if not namespace.partitions[whole]:
-                del namespace.partitions[whole]
+            owner = _record_owner(follower.name)
+            namespace.partitions[owner].discard(follower.name)
+            if not namespace.partitions[owner]:
+                del namespace.partitions[owner]
 
-    def _namespace(self, name: str) -> _Namespace:
+    def _state_of(self, name: str) -> _Namespace:
         """Return the state of a namespace, adding it if necessary."""
         namespace = self._namespaces.get(name)
         if namespace is None:
@@ -301,8 +301,8 @@ class NamespacePolicies:
 
     def close(self) -> None:
         self._unsubscribe()
-        if self._retaking is not None:
-            self._retaking.cancel()
+        if self._refresh_task is not None:
+            self._refresh_task.cancel()
         for namespace in self._namespaces.values():
             if namespace.task is not None:
                 namespace.task.cancel()
@@ -319,31 +319,31 @@ class NamespacePolicies:
             del self._namespaces[name]
             return
         namespace.is_changed = True
-        self._go_on(namespace)
+        self._start_task(namespace)
 
-    def _go_on(self, namespace: _Namespace) -> None:
+    def _start_task(self, namespace: _Namespace) -> None:
         if namespace.task is None:
-            namespace.task = asyncio.ensure_future(self._settle(namespace))
-            namespace.task.add_done_callback(lambda task: self._on_settled(namespace, task))
+            namespace.task = asyncio.ensure_future(self._process_changes(namespace))
+            namespace.task.add_done_callback(lambda task: self._on_task_done(namespace, task))
 
-    def _on_settled(self, namespace: _Namespace, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, namespace: _Namespace, task: asyncio.Task[None]) -> None:
         namespace.task = None
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             # The next change starts a new task.
             log.failure("policies were not applied", error, namespace=namespace.name)
-        elif namespace.is_changed or namespace.is_news or namespace.changed:
-            self._go_on(namespace)
+        elif namespace.is_changed or namespace.needs_notification or namespace.changed:
+            self._start_task(namespace)
 
-    async def _settle(self, namespace: _Namespace) -> None:
+    async def _process_changes(self, namespace: _Namespace) -> None:
         """Read changed records and notify followers until nothing is left to do."""
-        while namespace.is_changed or namespace.is_news or namespace.changed:
+        while namespace.is_changed or namespace.needs_notification or namespace.changed:
             if not namespace.is_changed:
-                changed = None if namespace.is_news else namespace.changed
-                namespace.is_news = False
+                changed = None if namespace.needs_notification else namespace.changed
+                namespace.needs_notification = False
                 namespace.changed = set()
-                await self._tell(namespace, changed)
+                await self._notify(namespace, changed)
                 continue
             namespace.is_changed = False
             try:
@@ -373,15 +373,15 @@ class NamespacePolicies:
                     namespace=namespace.name,
                 )
             elif value is not namespace.value:
-                self._take(namespace, value)
+                self._compute(namespace, value)
 
-    def _take(self, namespace: _Namespace, value: bytes) -> None:
+    def _compute(self, namespace: _Namespace, value: bytes) -> None:
         """Compute the policies after a change of the record or of the broker's policies."""
         namespace.value = value
         if namespace.broker not in (None, self.broker) and namespace.followers:
             # System topics use policies of the broker that their namespace does not have.
-            namespace.is_news = True
-            self._go_on(namespace)
+            namespace.needs_notification = True
+            self._start_task(namespace)
         namespace.broker = self.broker
         before = namespace.policies
         path = paths.namespace_policies(namespace.name)
@@ -408,13 +408,13 @@ class NamespacePolicies:
         before, namespace.policies = namespace.policies, policies
         if policies == before:
             return
-        for says in namespace.topics.values():
-            says.policies = None
+        for state in namespace.topics.values():
+            state.policies = None
         if namespace.followers:
-            namespace.is_news = True
-            self._go_on(namespace)
+            namespace.needs_notification = True
+            self._start_task(namespace)
 
-    async def _tell(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
+    async def _notify(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
         """Notify the followers of some topics, or all followers."""
         slices = Slices()
         if topics is None:
@@ -426,11 +426,11 @@ class NamespacePolicies:
             if follower is not None and namespace.policies is not None:
                 policies = self._of_topic(namespace, name)
                 if policies != follower.policies:
-                    self._run(self._tell_one, follower, policies)
+                    self._run(self._notify_one, follower, policies)
             await slices.pause()
 
     @staticmethod
-    def _tell_one(follower: Follower, policies: Policies) -> None:
+    def _notify_one(follower: Follower, policies: Policies) -> None:
         try:
             follower.on_policies(policies)
         except Exception as error:
@@ -438,10 +438,10 @@ class NamespacePolicies:
             log.failure("a topic did not apply its policies", error, topic=follower.name)
 
 
-def _is_going(name: str) -> NamespaceNotFound:
+def _being_deleted(name: str) -> NamespaceNotFound:
     return NamespaceNotFound(f"Namespace is deleted: {name} is deleted with everything in it.")
 
 
-def _whole(topic: TopicName) -> TopicName:
+def _record_owner(topic: TopicName) -> TopicName:
     """Return the topic that has the records: the topic itself, or its partitioned topic."""
     return TopicName.get(topic.partitioned_topic_name) if topic.is_partitioned else topic

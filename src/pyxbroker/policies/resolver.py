@@ -67,7 +67,7 @@ def resolve(
         for record, path in _places(row, records):
             try:
                 value = record.at(path, cluster)
-                if row.says_nothing(value):
+                if row.is_absent(value):
                     continue
                 values[row.name] = row.read(value)
             except ValueError as error:

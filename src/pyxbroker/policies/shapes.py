@@ -92,7 +92,7 @@ class Policy(NamedTuple):
     is_unset: Callable[[Any], bool] = lambda value: False
     """Returns True for a value that means the same as an absent one."""
 
-    def says_nothing(self, value: object) -> bool:
+    def is_absent(self, value: object) -> bool:
         """Return True if the next level decides."""
         return value is None or self.is_unset(value)
 
