@@ -356,7 +356,7 @@ def _about_restore(place: Place, summary: RestoreSummary) -> Iterable[str]:
     source = f"the copy {summary.copy}" if summary.copy else "the log of all changes"
     yield (
         f"{place.database} was rebuilt from {source} and {summary.changes} changes since:"
-        f" {summary.nodes} nodes; {summary.deleted} nodes of the previous metadata are gone."
+        f" {summary.nodes} nodes. Nodes of the previous metadata that are gone: {summary.deleted}."
     )
     if summary.set_aside is not None:
         yield f"The previous metadata is now in {summary.set_aside}."
