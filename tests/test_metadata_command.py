@@ -166,11 +166,8 @@ def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, An
     result = call(data, "restore", answer="y\n")
     assert result.exit_code == 0
     assert asked["restore of"] == (data / "metadata", None, True)
-    assert (
-        assert f"from the copy {data / 'c'} and 3 changes since: 12 nodes. " in result.stdout
-        assert "Nodes of the previous metadata that are gone: 1." in result.stdout
-        in result.stdout
-    )
+    assert f"from the copy {data / 'c'} and 3 changes since: 12 nodes. " in result.stdout
+    assert "Nodes of the previous metadata that are gone: 1." in result.stdout
     assert f"The previous metadata is now in {aside}." in result.stdout
     call(data, "restore", "--yes", "--copy", "/backup/monday", "--without-changes", "--json")
     assert asked["restore of"] == (data / "metadata", Path("/backup/monday"), False)
