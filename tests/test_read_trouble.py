@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 ENOMEM, EMFILE = -12, -24
 SKIPPED = "entries that cannot be read are skipped"
-FAILED_READ = "a read failed; it is tried again until it goes well, and consumers wait"
+FAILED_READ = "a read failed; the broker retries until it succeeds, and consumers wait"
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_a_read_error_is_waited_out_and_nothing_is_passed_over(
     run_on(tmp_path, data_of(300), scenario)
     [begun] = lines(caplog, FAILED_READ)
     assert os.strerror(-error) in str(begun["error"])
-    [ended] = lines(caplog, "reading goes on")
+    [ended] = lines(caplog, "reads succeed again")
     assert ended["tries"] == 4
     assert ended["after_s"] > 0.7
 
@@ -216,7 +216,7 @@ def test_a_longer_run_stops_the_subscription_until_it_can_be_read(
     [line] = lines(caplog, "a subscription stops: too many entries in a row cannot be read")
     assert line["entries"] == 65
     assert "autoSkipNonRecoverableData" in line["help"]
-    assert len(lines(caplog, "a subscription that had stopped goes on")) == 1
+    assert len(lines(caplog, "a stopped subscription resumes")) == 1
     assert lines(caplog, "entries cannot be delivered") == []
 
 

@@ -1,4 +1,4 @@
-"""How a dispatcher of each subscription type is put together: who is next, and what comes again."""
+"""Constructs the dispatcher of each subscription type from a chooser and a redelivery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def exclusive(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher
 
 
 def shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
-    """Entries go round between consumers with permits; redeliveries first."""
+    """Entries go round-robin to consumers with permits; redeliveries go first."""
     return Dispatcher(subscription, RoundRobin, OneByOne)
 
 
