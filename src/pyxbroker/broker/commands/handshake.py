@@ -1,8 +1,8 @@
-"""The first command of a connection, CONNECT: which protocol is spoken, and who speaks.
+"""The first command of a connection, CONNECT: negotiates the protocol and authenticates the client.
 
-While authentication is off a CONNECT is answered at once. Else nothing that a client sends is
-looked at before it has said who it is, and what it showed is looked at again while it stays. Who is
-refused is told no more than that: why is in the log.
+Without authentication, the broker answers a CONNECT immediately. With authentication, it handles no
+other command before the client is authenticated, and checks credentials again when they expire. A
+refused client learns no reason; the log has it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 PROTOCOL_VERSION_ENTRY_METADATA = 18
 
-NOT_AUTHENTICATED = "Failed to authenticate"  # as Pulsar says it
-REFRESH = b"PulsarAuthRefresh"  # what a challenge asks for
+NOT_AUTHENTICATED = "Failed to authenticate"  # Pulsar's text
+REFRESH = b"PulsarAuthRefresh"  # the data of a challenge
 
-# Of a CONNECT besides the feature flags.
+# The fields of a CONNECT that authentication needs, in addition to the feature flags.
 _LOOKED_AT = (
     *("client_version", "protocol_version", "proxy_version", "original_principal"),
     *("auth_method", "auth_method_name", "auth_data"),
@@ -56,7 +56,7 @@ _LOOKED_AT_BEHIND_A_PROXY = ("original_auth_method", "original_auth_data")
 
 
 class Handshake:
-    """The CONNECTs of all connections of one broker, and what they showed."""
+    """Authenticates the clients of all connections of one broker, and establishes connections."""
 
     def __init__(self, broker: Broker, on_malformed: Callable[[Connection, str], None]) -> None:
         self._broker = broker
@@ -65,7 +65,7 @@ class Handshake:
     # --- CONNECT ------------------------------------------------------------------------------
 
     def handle_first(self, connection: Connection, command: Any) -> None:
-        """A command that comes before a connection is established."""
+        """Handle a command that arrives before the connection is established."""
         if connection.session.tasks:
             self._on_malformed(connection, "a client waits for the answer to its CONNECT")
             connection.close()
@@ -88,7 +88,7 @@ class Handshake:
             self._authenticate(connection, connect, authentication)
 
     def over(self, session: Session) -> None:
-        """It is known what a client wants and who it is, or it is gone."""
+        """Stop treating a connection as half open: it is established or closed."""
         stranger, session.stranger = session.stranger, None
         if stranger is not None:
             self._broker.half_open.over(stranger)
@@ -98,7 +98,8 @@ class Handshake:
         if not self._broker.is_ready:
             raise ServiceNotReady("The broker is not ready; try again.")
         if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
-            # Such a client could not decode a batch, and nobody can tell which entries are one.
+            # Such a client cannot decode batches, and the broker cannot tell which entries are
+            # batches.
             raise NotAllowed(
                 f"Protocol version {connect.protocol_version} is too old: at least"
                 f" {PROTOCOL_VERSION_BATCHES} is needed."
@@ -116,7 +117,7 @@ class Handshake:
             and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
         )
         session.memory.is_known = True
-        session.line = self._broker.pace.line()  # which it shares with no stranger any more
+        session.line = self._broker.pace.line()  # no longer shared with unauthenticated connections
         connection.establish()
         self._broker.client_memory.forget_stranger(connection)
         self._broker.connects_succeeded += 1
@@ -131,14 +132,14 @@ class Handshake:
         who = {} if session.login is None else session.principal._asdict()
         log.info("connected", peer=connection.peer, client=connect.client_version, **who)
 
-    # --- who it is ----------------------------------------------------------------------------
+    # --- authentication -----------------------------------------------------------------------
 
     def _authenticate(
         self, connection: Connection, connect: Any, authentication: Authentication
     ) -> None:
         session, memory = connection.session, self._broker.client_memory
         connect = _credentials_of(connect, self._broker.config.authenticateOriginalAuthData)
-        # ByteSize() is for those alone that have all that is required.
+        # ByteSize() requires all required fields.
         cost = COMMAND_BYTES + COMMAND_FACTOR * len(connect.SerializePartialToString())
         try:
             memory.charge_stranger(connection, cost)
@@ -153,20 +154,20 @@ class Handshake:
 
         def on_done(done: asyncio.Future[None]) -> None:
             session.tasks.discard(done)
-            running.close()  # where the client was gone before the first step of it
+            running.close()  # if the connection closed before its first step
             memory.forget_stranger(connection)
             session.memory.release(cost)
 
         task.add_done_callback(on_done)
 
     def on_closed(self, connection: Connection) -> None:
-        """Who went away before it was let in is looked at no longer, as it would hold its CONNECT;
-        but for the one whose password is being checked, which may be a guess.
+        """Cancel the login of a closed connection, because it holds the CONNECT in memory. A
+        password check in progress continues, because it may be a guess and counts.
         """
         self._broker.client_memory.forget_stranger(connection)
         if connection.established or not connection.session.tasks:
             return
-        current = asyncio.current_task()  # may be the one that has closed it
+        current = asyncio.current_task()  # may have closed the connection itself
         for task in connection.session.tasks:
             if task is not current:
                 task.cancel()
@@ -207,12 +208,12 @@ class Handshake:
     async def _renew(
         self, connection: Connection, authentication: Authentication, method: str, shown: bytes
     ) -> None:
-        """What a client shows that was let in already is looked at whoever else guesses from its
-        address, and is right when it comes back with it.
+        """Check the answer to a challenge. An authenticated client is never limited by failed
+        logins from its address, and its credentials count as proven.
         """
         login = connection.session.login
         assert login is not None
-        # As a CONNECT shows it.
+        # In the form that a CONNECT shows.
         told_apart_by = joined(shown, _common_name(connection).encode(), b"")
         try:
             with self._watched(connection, method, told_apart_by):
@@ -228,7 +229,7 @@ class Handshake:
 
     @contextmanager
     def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
-        """Counts and tells that a login has failed."""
+        """Count and audit failed logins."""
         address = connection.session.address
         CLIENT_ADDRESS.set(address)
         try:
@@ -239,7 +240,7 @@ class Handshake:
             raise
 
     def _note_right(self, login: Login, method: str, shown: bytes) -> None:
-        # Anonymous is who shows anything: it would push out what others have proved.
+        # Anonymous logins prove nothing, and would evict proven credentials.
         if login.verified.provider is not None:
             self._broker.failed_logins.succeeded(method, shown)
 
@@ -261,7 +262,9 @@ class Handshake:
         connection.group.turn.run(connection.close)
 
     def handle_auth_response(self, connection: Connection, message: Any) -> Any:
-        """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
+        """AUTH_RESPONSE: check the answer to a challenge. Any other AUTH_RESPONSE is a
+        violation.
+        """
         login, authentication = connection.session.login, self._broker.authentication
         answer = answer_of(message)
         if login is None or authentication is None or not login.is_challenged or answer is None:
@@ -271,11 +274,11 @@ class Handshake:
         login.is_challenged = False
         return self._renew(connection, authentication, *answer)
 
-    # --- what was shown expires ---------------------------------------------------------------
+    # --- expired credentials ------------------------------------------------------------------
 
     def check_credentials(self, live: list[Connection]) -> None:
-        """Asks clients for newer credentials whose ones have expired, and closes those that cannot
-        have any, that were asked before, or whose proxy's have expired.
+        """Ask clients with expired credentials for new ones. Close clients that cannot refresh
+        them, have not answered before, or whose proxy's credentials have expired.
         """
         now = time.time()
         for connection in live:
@@ -283,7 +286,7 @@ class Handshake:
             if connection.closed or login is None:
                 continue
             if login.has_proxy_expired(now):
-                # A challenge is answered by who is behind it.
+                # The client behind the proxy would answer the challenge.
                 log.warning("closed: its proxy's credentials have expired", peer=connection.peer)
                 connection.close()
                 continue
@@ -303,7 +306,7 @@ class Handshake:
 
 
 def _credentials_of(connect: Any, verify_original: bool) -> Any:
-    """What is looked at of a CONNECT: the rest need not be kept while its client waits."""
+    """Copy the fields of a CONNECT that authentication needs; the others are not held in memory."""
     kept = pb.CommandConnect()
     for name in (*_LOOKED_AT, *(_LOOKED_AT_BEHIND_A_PROXY if verify_original else ())):
         if connect.HasField(name):

@@ -1,4 +1,4 @@
-"""Commands about producers and consumers: open, close, move."""
+"""Commands that open, close and move producers and consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TopicCommands:
-    """The handlers of these commands; handlers.py has the table that leads here."""
+    """The handlers of these commands; the table in handlers.py calls them."""
 
     def __init__(self, broker: Broker, schemas: SchemaCommands) -> None:
         self._broker = broker
@@ -47,7 +47,7 @@ class TopicCommands:
         producer_id = message.producer_id
         existing = connection.producers.get(producer_id)
         if existing is not None:
-            # The client asks again because it did not see the answer.
+            # The client repeats the command because it has not seen the answer.
             self._answer_producer(connection, message.request_id, existing)
             return
         check_not_waiting(connection.session, producer_id)
@@ -94,17 +94,19 @@ class TopicCommands:
         self._answer_producer(connection, message.request_id, producer)
 
     async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
-        """Sends away a producer or consumer that is in the way and whose client is gone."""
+        """Remove a producer or consumer that blocks this one if its client is gone."""
         if (
             holder is not None
             and holder.connection is not connection
             and not await self._liveness.is_alive(holder.connection)
         ):
-            # Its connection is closed, but may have had much else that leaves one after another.
+            # The connection is closed, but removes its other producers and consumers one by one.
             holder.leave()
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
-        """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
+        """Create a subscription before the first consumer, to retain all messages (dead letter
+        topics).
+        """
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
         if not topic.policies.auto_subscription_creation:
@@ -152,7 +154,7 @@ class TopicCommands:
         if message.read_compacted:
             _check_compacted(message, kind)
         if not message.subscription:
-            raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
+            raise ProducerBusy("Empty subscription name")  # Pulsar's error code
         name = TopicName.get(message.topic)
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
         who = (connection.session.address, message.consumer_name, consumer_id)
@@ -178,9 +180,9 @@ class TopicCommands:
         kind: SubscriptionType,
         key_shared: KeySharedPolicy,
     ) -> None:
-        """Waits for a seek under way, and for a consumer in the way whose client may be gone.
+        """Wait for a seek in progress, and for the liveness check of a consumer in the way.
 
-        Raises ServiceNotReady when the consumer was closed meanwhile.
+        Raises ServiceNotReady if the consumer was closed meanwhile.
         """
         loop = subscription.topic.loop
         until = loop.time() + seek.SEEK_MAX_S
@@ -204,7 +206,7 @@ class TopicCommands:
     ) -> None:
         if connection.closed:
             return
-        # The topic may have been closed, or got other consumers, since it was asked first.
+        # The topic may have been closed since the first check, or have more consumers.
         subscription.topic.check_consumers()
         subscription.topic.check_address(connection.session.address)
         consumer = Consumer(
@@ -255,10 +257,10 @@ class TopicCommands:
         )
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
-        """CLOSE_CONSUMER; one that is being opened is not going to be open.
+        """CLOSE_CONSUMER; it also cancels an opening in progress.
 
-        It is answered after a seek that has sent the consumer away, so that who subscribes then
-        finds the subscription where it was moved to.
+        The answer waits for a seek that has disconnected the consumer. A client that subscribes
+        after the answer finds the subscription at its new position.
         """
         consumer_id = message.consumer_id
         session = connection.session
@@ -269,7 +271,7 @@ class TopicCommands:
             opening.close()
             await asyncio.wait([opening.task])
         if consumer is not None and connection.consumers.get(consumer_id) is consumer:
-            # It was open already, and may have been asked for once more.
+            # It was open before the opening, which was a repetition.
             self._close_consumer(connection, consumer_id)
         await seek.over(connection, move)
         connection.send_frame(replies.success(message.request_id))
@@ -324,14 +326,14 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
         raise ConsumerAssignError(
             f"{len(ranges)} ranges are more than the {HASH_RANGES_MAX} hashes there are."
         )
-    is_sticky = mode == KeySharedMode.STICKY  # what it does not know, protobuf takes for the first
+    is_sticky = mode == KeySharedMode.STICKY  # protobuf reads unknown modes as the first one
     return KeySharedPolicy(
         KeySharedMode.STICKY if is_sticky else KeySharedMode.AUTO_SPLIT, ranges, out_of_order
     )
 
 
 def _check_compacted(message: Any, kind: SubscriptionType) -> None:
-    """Raises NotAllowed, in Pulsar's words, for who cannot have the compacted view."""
+    """Raise NotAllowed, with Pulsar's text, if the consumer cannot have the compacted view."""
     if not TopicName.get(message.topic).is_persistent:
         raise NotAllowed("readCompacted only valid on persistent topics")
     if kind in INDIVIDUAL:
