@@ -1,9 +1,9 @@
 """Files of users and hashes of passwords, as Apache's `htpasswd` writes them.
 
-        user:$apr1$salt$hash      MD5 in a thousand rounds (htpasswd -m, its default)
-        user:$2y$cost$hash        bcrypt (htpasswd -B); recommended
-        user:{SHA}hash            SHA-1 without salt (htpasswd -s)
-        user:sshash               Unix crypt (htpasswd -d); the first two letters are the salt
+    user:$apr1$salt$hash      MD5 in a thousand rounds (htpasswd -m, its default)
+    user:$2y$cost$hash        bcrypt (htpasswd -B); recommended
+    user:{SHA}hash            SHA-1 without salt (htpasswd -s)
+    user:sshash               Unix crypt (htpasswd -d); the first two letters are the salt
 
 Each hash is checked by one function, and all of them use the one comparison of secrets. bcrypt
 takes as long as its cost demands, so do not call it on an event loop. bcrypt and crypt release the

@@ -1,7 +1,7 @@
-"""What clients, and REST, are told of errors that are no answers by themselves: one table for both.
+"""Translation of internal errors for clients and REST: one table for both.
 
-What such an error says may name files of the broker, or nodes of its metadata, and is for the log;
-who is refused gets a sentence, and the reference that finds the line.
+The text of such an error may name files of the broker or nodes of its metadata, so it only goes to
+the log. The client gets a sentence, and a reference to the line of the log.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pyxbroker.mledger.errors import (
 
 
 class Told(NamedTuple):
-    """An error of the rooms below, and what it is outside of the broker."""
+    """Maps an internal error to the error for the client."""
 
     error: type[Exception]
     refusal: type[PulsarError]
-    sentence: str | None  # None: what the error says itself, which names no file
+    sentence: str | None  # None: the error's own text, which names no file
 
 
-# The first row that an error is of counts.
+# The first matching row applies.
 TABLE = (
     Told(
         WaitedTooLong,
@@ -64,11 +64,12 @@ TABLE = (
 
 
 def refusal_of(error: Exception, log: Log, event: str, /, **about: object) -> PulsarError | None:
-    """What is told of an error, whose cause is logged; None, and no line, for one that nobody
-    foresaw."""
+    """Return the error for the client, and log its cause. Return None, without a log line, for an
+    unexpected error.
+    """
     for row in TABLE:
         if isinstance(error, row.error):
-            # The storage or the metadata cannot do it now; where that comes from they say.
+            # A temporary failure of storage or metadata, which log its cause.
             reference = log.refused(event, error, **about)
             if row.sentence is None:
                 return row.refusal(str(error))
