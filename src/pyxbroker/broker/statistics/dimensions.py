@@ -1,5 +1,5 @@
-"""The statistics of a topic as Pulsar's broker-stats tell them: fewer fields than those of the
-topic itself, some of them under names of their own. Nothing is read for them but memory.
+"""Topic statistics in the form of Pulsar's broker-stats: fewer fields than the statistics of the
+topic itself, some under other names. They need only memory, no reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ FILTERS = tuple(f"filter{each}MsgCount" for each in ("Processed", "Accepted", "R
 
 
 async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
-    """One topic that is open. To be let go of by statistics.forget()."""
+    """Return the statistics of a loaded topic. The caller releases them with
+    statistics.forget().
+    """
     now = time.monotonic()
     publishers = []
     async for producer in producers_by_name(topic, slices):
@@ -78,7 +80,7 @@ async def _subscription(
 ) -> Json:
     consumers = found.pop("consumers")
     for at, each in enumerate(consumers):
-        # What is not told is let go of one by one.
+        # Frees the unused fields one by one.
         consumers[at] = _some(each, CONSUMER)
         await slices.pause()
     answer: Json = {"consumers": consumers, **_some(found, RATES)}
@@ -93,5 +95,5 @@ async def _subscription(
 
 
 def _some(fields: Json, names: tuple[str, ...]) -> Json:
-    """Those fields that there are, in this order."""
+    """Return those of the named fields that exist, in this order."""
     return {name: fields[name] for name in names if name in fields}
