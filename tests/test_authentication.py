@@ -28,7 +28,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
     ("name", "reason"),
     [
         ("AuthenticationProviderSasl", "Kerberos is not supported"),
-        ("AuthenticationProviderAthenz", "Athenz is not there"),
+        ("AuthenticationProviderAthenz", "Athenz is not supported"),
         ("AuthenticationProviderList", "name its members instead"),
         ("AuthenticationProviderNone", "it is unknown"),
     ],

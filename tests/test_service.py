@@ -272,7 +272,7 @@ def test_a_defect_of_work_in_the_background_costs_one_look_and_not_the_broker(
         await until(lambda: len(looks) >= 3)
         assert not service.broker.failed.done()
         assert log.defects["broker"] >= before + 2
-        assert "work in the background failed" in caplog.text
+        assert "a periodic task failed" in caplog.text
         monkeypatch.undo()
         await service.stop()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyxbroker.auth.login_counts import LoginCounts
-from pyxbroker.auth.provider import Identity, NotChecked, NotShown, Provider
+from pyxbroker.auth.provider import Identity, NoCredentials, NotChecked, Provider
 from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -61,7 +61,9 @@ class Authentication:
         """
         providers = self._providers.get(method or NONE)
         if providers is None:
-            return self._nobody(NotShown(f"There is no authentication method {method or NONE!r}."))
+            return self._nobody(
+                NoCredentials(f"There is no authentication method {method or NONE!r}.")
+            )
         return await self._first(
             providers,
             lambda provider: common_name.encode() if provider.of_certificate else shown,
@@ -87,15 +89,15 @@ class Authentication:
         if method is not None:
             providers = self._providers.get(method)
             if providers is None:
-                raise NotShown(f"Unsupported authentication method: [{method:.100}].")
+                raise NoCredentials(f"Unsupported authentication method: [{method:.100}].")
             asked = query()
             return await self._first(
                 providers, lambda provider: _shown_by(provider, headers, asked, common_name)
             )
         if SASL_HEADER in headers:
-            raise NotShown("Unsupported authentication method: [sasl].")
+            raise NoCredentials("Unsupported authentication method: [sasl].")
         if self._strict:
-            raise NotShown("Authentication method missing")
+            raise NoCredentials("Authentication method missing")
         return await self._any_of(headers, query(), common_name)
 
     async def _any_of(
@@ -118,7 +120,7 @@ class Authentication:
         """Return the result of the first provider that accepts. Raises the AuthenticationError of
         the last provider that found credentials, or NotChecked if one of them could not check now.
         """
-        reason: AuthenticationError = NotShown("No credentials were shown.")
+        reason: AuthenticationError = NoCredentials("No credentials were shown.")
         refused = b""  # the credentials that `reason` is about
         try:
             for provider in providers:
@@ -130,12 +132,12 @@ class Authentication:
                     self.counts.add_failure(self._names[provider], provider, error)
                     if isinstance(reason, NotChecked):
                         continue
-                    if not isinstance(error, NotShown) or isinstance(reason, NotShown):
+                    if not isinstance(error, NoCredentials) or isinstance(reason, NoCredentials):
                         reason, refused = error, shown
                 else:
                     self.counts.add_success(self._names[provider], provider, identity)
                     # A token that another provider has accepted was no guess.
-                    is_guess = not (isinstance(reason, NotShown) or is_same(refused, shown))
+                    is_guess = not (isinstance(reason, NoCredentials) or is_same(refused, shown))
                     return Verified(identity, provider, reason if is_guess else None)
             raise reason
         finally:
@@ -145,7 +147,7 @@ class Authentication:
         if self._anonymous is None:
             # A client that names no method learns no reason.
             raise reason if isinstance(reason, NotChecked) else AuthenticationError(str(reason))
-        refused = None if isinstance(reason, NotShown) else reason
+        refused = None if isinstance(reason, NoCredentials) else reason
         return Verified(Identity(self._anonymous), refused=refused)
 
 

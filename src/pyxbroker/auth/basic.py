@@ -19,7 +19,7 @@ from functools import partial
 from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NoCredentials, PublicRefusal
 from pyxbroker.auth.secrets import is_same, read_secret, secret_name
 from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError
@@ -71,11 +71,11 @@ class BasicProvider:
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         header = headers.get("authorization", "")
         if not header[: len(SCHEME)].lower() == SCHEME:
-            raise NotShown('Authentication token has to be started with "Basic "')
+            raise NoCredentials('Authentication token has to be started with "Basic "')
         try:
             return base64.b64decode(header[len(SCHEME) :].strip(), validate=True)
         except (binascii.Error, ValueError):
-            raise NotShown("Base64 decoding is failure") from None
+            raise NoCredentials("Base64 decoding is failure") from None
 
     async def _check(self, user: str, password: bytes, digest: bytes) -> None:
         """Raise AuthenticationError for wrong credentials."""
@@ -91,7 +91,7 @@ class BasicProvider:
                 remember(self._kept, user, digest, KEPT_MAX)
         if not is_right:
             remember(self._wrong, digest, None, WRONG_MAX)
-            raise Told(WRONG)
+            raise PublicRefusal(WRONG)
 
     def _is_right(self, user: str, password: bytes) -> bool:
         """Check a password. Wrong ones take as long as the most expensive hash, whether the user

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.provider import Identity, NoCredentials
 
 
 class CertificateProvider:
@@ -20,7 +20,7 @@ class CertificateProvider:
 
     async def authenticate(self, shown: bytes) -> Identity:
         if not shown:
-            raise NotShown("There is no certificate with a common name.")
+            raise NoCredentials("There is no certificate with a common name.")
         return Identity(shown.decode())
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:

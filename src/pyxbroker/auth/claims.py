@@ -10,7 +10,7 @@ from typing import Any
 
 import jwt
 
-from pyxbroker.auth.provider import NotShown, TokenExpired, WrongAudience
+from pyxbroker.auth.provider import NoCredentials, TokenExpired, WrongAudience
 from pyxbroker.base.errors import AuthenticationError
 
 TOKEN_BYTES_MAX = 16 << 10
@@ -99,19 +99,19 @@ def role_of(claims: Claims, name: str) -> str | None:
 
 
 def bearer_of(headers: Mapping[str, str]) -> str | None:
-    """Return the token of a request's header, or None without the header. Raises NotShown."""
+    """Return the token of a request's header, or None without the header. Raises NoCredentials."""
     header = headers.get("authorization")
     if header is None:
         return None
     if not header.startswith(BEARER):
-        raise NotShown("Invalid HTTP Authorization header")
+        raise NoCredentials("Invalid HTTP Authorization header")
     return header.removeprefix(BEARER)
 
 
 def shown_of(token: str | None) -> bytes:
-    """Encode a token as credentials. Raises NotShown if it is missing or blank."""
+    """Encode a token as credentials. Raises NoCredentials if it is missing or blank."""
     if token is None:
-        raise NotShown("Invalid HTTP Authorization header")
+        raise NoCredentials("Invalid HTTP Authorization header")
     if not token.strip():
-        raise NotShown("Blank token found")
+        raise NoCredentials("Blank token found")
     return token.encode()

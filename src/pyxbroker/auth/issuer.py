@@ -147,7 +147,7 @@ class Issuer:
     async def _fetch_keys(self) -> dict[str, Key]:
         described = await self._fetch_json(self._url.removesuffix("/") + DISCOVERY, "the discovery")
         if described.get("issuer") != self._url:
-            raise FetchFailed("the discovery is of another issuer")
+            raise FetchFailed("the discovery names another issuer")
         where = described.get("jwks_uri")
         if not isinstance(where, str):
             raise FetchFailed("the discovery names no jwks_uri")

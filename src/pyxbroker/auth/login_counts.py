@@ -8,8 +8,8 @@ from math import inf
 
 from pyxbroker.auth.provider import (
     Identity,
+    NoCredentials,
     NotChecked,
-    NotShown,
     Provider,
     TokenExpired,
     WrongAudience,
@@ -24,7 +24,7 @@ TOKEN_MINUTES = (
 )
 UNKNOWN = "UNKNOWN"
 _REASONS: tuple[tuple[type[AuthenticationError], str], ...] = (
-    (NotShown, "INVALID_AUTH_DATA"),
+    (NoCredentials, "INVALID_AUTH_DATA"),
     (NotChecked, UNKNOWN),
     (WrongAudience, "INVALID_TOKEN_AUDIENCE"),
 )

@@ -19,13 +19,13 @@ class Identity(NamedTuple):
     expires_at: float | None = None  # seconds since 1970
 
 
-class Told(AuthenticationError):
+class PublicRefusal(AuthenticationError):
     """Raised with Pulsar's text, which reveals nothing about the credentials. It is sent to the
     client if an HTTP request names its method.
     """
 
 
-class NotShown(Told):
+class NoCredentials(PublicRefusal):
     """Raised if an HTTP request has no credentials for the provider."""
 
 
@@ -47,7 +47,7 @@ class Provider(Protocol):
     """Verifies the credentials of one method.
 
     Every exception is a refusal. The message is for the log, and does not contain the credentials.
-    The client does not get it, unless it is a Told.
+    The client does not get it, unless it is a PublicRefusal.
     """
 
     method: str
@@ -60,7 +60,7 @@ class Provider(Protocol):
         ...
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
-        """Return the credentials of an HTTP request. Raises NotShown."""
+        """Return the credentials of an HTTP request. Raises NoCredentials."""
         ...
 
 

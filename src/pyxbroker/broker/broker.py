@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
-    from pyxbroker.broker.granted import GrantRecords
-    from pyxbroker.broker.kept_records import KeptRecords
+    from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.stored_records import StoredRecords
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
@@ -67,7 +67,7 @@ log = get_logger("pyxbroker.broker")
 RATES_INTERVAL_S = 60.0  # as in Pulsar
 AGE_CHECK_INTERVAL_S = 30.0
 SWEEP_INTERVAL_S = 60.0  # after a start, clients first reconnect to their topics
-CONNECTIONS_PER_LOOK = 64
+CONNECTIONS_PER_STEP = 64
 COMMANDS_END_S = 2.0  # time that a stop waits for commands in progress
 IMPORTED_LATE = (
     "orjson",
@@ -172,7 +172,7 @@ class Broker:
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
         )
         # Connections closed to admit others, by the setting that limits their number.
-        self.gave_way: Counter[str] = Counter()
+        self.evicted: Counter[str] = Counter()
         self.connections_opened = self.connections_closed = 0
         self.connects_succeeded = self.connects_failed = 0  # answers to CONNECT
         self.lookups_us = Histogram(BOUNDS_US)  # of answered lookups, in microseconds
@@ -186,7 +186,7 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
-        self._dating: asyncio.Task[None] | None = None  # reads times of backlogs
+        self._time_search: asyncio.Task[None] | None = None  # reads times of backlogs
         self._settings_changed = asyncio.Event()  # replaced after each change
 
     @cached_property
@@ -240,7 +240,7 @@ class Broker:
 
     @cached_property
     def _grant_records(self) -> GrantRecords:
-        from pyxbroker.broker.granted import GrantRecords
+        from pyxbroker.broker.grant_records import GrantRecords
 
         return GrantRecords(self.topics.cache)
 
@@ -275,18 +275,18 @@ class Broker:
         return FailedLogins(self.config)
 
     @cached_property
-    def kept_records(self) -> KeptRecords:
+    def stored_records(self) -> StoredRecords:
         """Records that an operator stores for the whole cluster."""
-        from pyxbroker.broker.kept_records import KeptRecords
+        from pyxbroker.broker.stored_records import StoredRecords
 
-        return KeptRecords(self.metadata)
+        return StoredRecords(self.metadata)
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:
         """The settings that can be changed while the broker runs."""
         from pyxbroker.broker.dynamic_settings import DynamicSettings
 
-        return DynamicSettings(self.config, self.metadata, self.kept_records, self._on_settings)
+        return DynamicSettings(self.config, self.metadata, self.stored_records, self._on_settings)
 
     def _on_settings(self) -> None:
         self.connections.publish_bytes_max = publish_bytes_max(self.config)
@@ -415,16 +415,16 @@ class Broker:
         )
         undated: list[Subscription] = []
         yield from read_stats(self.topics, detail, undated)
-        if undated and (self._dating is None or self._dating.done()):
-            self._dating = asyncio.ensure_future(self._find_backlog_times(undated))
+        if undated and (self._time_search is None or self._time_search.done()):
+            self._time_search = asyncio.ensure_future(self._find_backlog_times(undated))
 
-    async def load_of_connections(self) -> tuple[int, int]:
+    async def connection_load(self) -> tuple[int, int]:
         """Return the bytes that wait to be sent, and the number of paused connections."""
         waiting_bytes = paused = 0
         slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
-            for connection in live[first : first + CONNECTIONS_PER_LOOK]:
+        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+            for connection in live[first : first + CONNECTIONS_PER_STEP]:
                 waiting_bytes += connection.pending_bytes
                 paused += connection.is_paused
             await slices.pause()
@@ -448,26 +448,26 @@ class Broker:
         """Return the number of SENDs refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+    def add_half_open(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
         """Register an accepted connection, which is served when its first bytes arrive. If there
         are too many half-open connections, close one of them.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
-            self.give_way("maxHalfOpenConnections")
+            self.evict_half_open("maxHalfOpenConnections")
         stranger = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
         self.connections_opened += 1
         return stranger
 
-    def give_way(self, setting: str) -> bool:
+    def evict_half_open(self, setting: str) -> bool:
         """Close the oldest half-open connection of the network that has most of them. Return False
         if there is none.
         """
         if not len(self.half_open):
             return False
         closed = self.half_open.close_one()
-        self.gave_way[setting] += 1
+        self.evicted[setting] += 1
         log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
@@ -506,25 +506,25 @@ class Broker:
         self,
         what: str,
         interval_s: float | Callable[[], float],
-        look: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[None]],
     ) -> None:
-        """Call look at intervals until the broker stops.
+        """Call work at intervals until the broker stops.
 
         A callable interval is evaluated again when settings have changed. A number that is not
         positive means never.
 
-        An exception ends only the current call of look.
+        An exception ends only the current call of work.
         """
         if not callable(interval_s) and interval_s <= 0:
             return
-        repeating = self._repeat(what, interval_s, look)
+        repeating = self._repeat(what, interval_s, work)
         self._background.append(self.connections.loop.create_task(repeating))
 
     async def _repeat(
         self,
         what: str,
         interval_s: float | Callable[[], float],
-        look: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[None]],
     ) -> None:
         while True:
             if callable(interval_s):
@@ -532,11 +532,11 @@ class Broker:
             else:
                 await asyncio.sleep(interval_s)
             try:
-                await look()
+                await work()
             except MetadataError as error:
-                log.warning("work in the background is put off", what=what, error=error)
+                log.warning("a periodic task is postponed", what=what, error=error)
             except Exception as error:
-                log.failure("work in the background failed", error, what=what)
+                log.failure("a periodic task failed", error, what=what)
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         loop = self.connections.loop
@@ -553,17 +553,17 @@ class Broker:
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        await self._look_at_connections(self.handlers.check_alive)
+        await self._check_connections(self.handlers.check_alive)
 
     async def _check_credentials(self) -> None:
-        await self._look_at_connections(self.handlers.handshake.check_credentials)
+        await self._check_connections(self.handlers.handshake.check_credentials)
 
-    async def _look_at_connections(self, look: Callable[[list[Connection]], None]) -> None:
+    async def _check_connections(self, check: Callable[[list[Connection]], None]) -> None:
         slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
-            some = live[first : first + CONNECTIONS_PER_LOOK]
-            self.connections.turn.run(look, some)
+        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+            some = live[first : first + CONNECTIONS_PER_STEP]
+            self.connections.turn.run(check, some)
             await slices.pause()
 
     async def _delete_inactive(self) -> None:
@@ -608,8 +608,8 @@ class Broker:
             self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
-        if self._dating is not None:
-            self._background.append(self._dating)
+        if self._time_search is not None:
+            self._background.append(self._time_search)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

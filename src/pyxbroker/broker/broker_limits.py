@@ -75,9 +75,9 @@ class BrokerLimits:
         if rate == (DispatchRate() if self.dispatch is None else self.dispatch.rate):
             return is_other
         # Imported here: most brokers have no rates.
-        from pyxbroker.broker.dispatch.throttle import changed
+        from pyxbroker.broker.dispatch.throttle import updated_limiter
 
-        self.dispatch = changed(self.dispatch, rate, turn, None)
+        self.dispatch = updated_limiter(self.dispatch, rate, turn, None)
         return True
 
     def _set_publish(self, rate: Rate, turn: Turn) -> bool:

@@ -87,7 +87,7 @@ class BrokerPort:
             log.warning(f"refused by {name}", peer=f"{address}:{number}", limit=limit)
             sock.close()
             return
-        broker.welcome(self, sock, address, number)
+        broker.add_half_open(self, sock, address, number)
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:
@@ -98,7 +98,11 @@ class BrokerPort:
         limit = broker.config.brokerMaxConnections
         if not limit or broker.connection_count < limit:
             return None
-        return None if broker.give_way("brokerMaxConnections") else ("brokerMaxConnections", limit)
+        return (
+            None
+            if broker.evict_half_open("brokerMaxConnections")
+            else ("brokerMaxConnections", limit)
+        )
 
     # --- half-open connections ----------------------------------------------------------------
 

@@ -162,7 +162,7 @@ class ClientMemory:
         is_of_use = not self._is_too_much(self.body_bytes - self._coming_bytes + its_own + size)
         while self._is_too_much(self.body_bytes + size):
             costliest, cost = self._coming.costliest()
-            told = (
+            reason = (
                 f"The broker holds {self.body_bytes} bytes of requests that are not answered yet,"
                 f" and {size} more are over the limit ({TOTAL_SETTING}); try again later."
             )
@@ -170,9 +170,9 @@ class ClientMemory:
             log.warning("a request is refused: bodies of requests hold too much",
                         bytes=self.body_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip
             if costliest is None or cost <= least or not is_of_use:
-                raise TooManyBodies(told)
+                raise TooManyBodies(reason)
             self.release_body(costliest)
-            costliest.refuse(told)
+            costliest.refuse(reason)
         self.body_bytes += size
         body.cost += size
         if body.is_coming:
@@ -204,8 +204,8 @@ class ClientMemory:
             if not self._close_stranger(size):
                 self.note_refused(memory, size, TOTAL_SETTING)
                 raise TooManyRequests(
-                    f"The broker remembers {self.stranger_bytes} bytes of clients that wait to be"
-                    f" let in, which is their limit (a part of {TOTAL_SETTING}); try again later."
+                    f"The broker remembers {self.stranger_bytes} bytes of unauthenticated"
+                    f" clients, which is their limit (a part of {TOTAL_SETTING}); try again later."
                 )
         memory.charge(size)
         self._strangers.add(stranger, self._strangers.remove(stranger) + size)
@@ -229,7 +229,7 @@ class ClientMemory:
         return True
 
     def _close_request(self, stranger: WebStranger) -> None:
-        log.warning("closed: too much is remembered for it", peer=stranger.memory.address,
+        log.warning("closed: it uses too much memory", peer=stranger.memory.address,
                     bytes=stranger.memory.used, setting=TOTAL_SETTING)  # fmt: skip
         self.closed += 1
         self.forget_stranger(stranger)
@@ -265,7 +265,7 @@ class ClientMemory:
     def note_refused(self, asker: ConnectionMemory, size: int, setting: str) -> None:
         """Count and log a refused command."""
         self.refused += 1
-        log.warning("refused: too much is remembered for a connection", address=asker.address,
+        log.warning("refused: a connection uses too much memory", address=asker.address,
                     bytes=asker.used, asked=size, setting=setting)  # fmt: skip
 
     def close_unfinished(self, connections: Collection[Connection]) -> None:
@@ -283,13 +283,13 @@ class ClientMemory:
     def close(self, connection: Connection, setting: str) -> None:
         """Close a connection that uses too much memory, and release its charges."""
         used = connection.session.memory.used
-        log.warning("closed: too much is remembered for it", peer=connection.peer, bytes=used,
+        log.warning("closed: it uses too much memory", peer=connection.peer, bytes=used,
                     setting=setting)  # fmt: skip
         self.closed += 1
-        told = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
+        reason = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
         from pyxbroker.broker.commands import replies
 
-        connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, told))
+        connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, reason))
         connection.group.turn.run(connection.close)
 
 

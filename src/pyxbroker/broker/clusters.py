@@ -168,9 +168,9 @@ class Clusters:
                 raise ClustersLimitReached(f"A cluster has at most {DOMAINS_MAX} failure domains.")
             wanted = fields.get(BROKERS) or []
             slices = Slices()
-            for other, told in others.items():
+            for other, record in others.items():
                 await slices.pause()
-                known = set(told.get(BROKERS) or [])
+                known = set(record.get(BROKERS) or [])
                 twice = [each for each in wanted if each in known]
                 if twice:
                     raise BrokerInOtherDomain(f"[{', '.join(twice)}] already exists in {other}")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.kept_records import KeptRecords
+from pyxbroker.broker.stored_records import StoredRecords
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
 from pyxbroker.policies.records import Fields
@@ -38,7 +38,7 @@ class DynamicSettings:
         self,
         config: Config,
         store: MetadataStore,
-        records: KeptRecords,
+        records: StoredRecords,
         on_change: Callable[[], None],
     ) -> None:
         self._config = config
@@ -64,13 +64,13 @@ class DynamicSettings:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def values(self) -> dict[str, str]:
-        """Return the stored settings. Raises the errors of KeptRecords."""
+        """Return the stored settings. Raises the errors of StoredRecords."""
         return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
         """Set one of `names`; one of DYNAMIC is in force when this returns.
 
-        Raise ValueError for an invalid value, and the errors of KeptRecords.
+        Raise ValueError for an invalid value, and the errors of StoredRecords.
         """
         row = DYNAMIC.get(name)
         if row is None:
@@ -84,7 +84,7 @@ class DynamicSettings:
 
     async def remove(self, name: str) -> None:
         """Return a setting to its value at the start of the process. Raises the errors of
-        KeptRecords.
+        StoredRecords.
         """
         await self._change(
             lambda fields: {other: text for other, text in fields.items() if other != name}

@@ -20,7 +20,7 @@ PRIMARY = "primary"
 SECONDARY = "secondary"
 
 
-class OfBroker(NamedTuple):
+class BrokerPolicies(NamedTuple):
     """The isolation policies of a cluster that apply to a broker."""
 
     policy: str | None  # the last one that names it
@@ -28,7 +28,7 @@ class OfBroker(NamedTuple):
     namespaces: list[str]  # expressions of all policies that name it
 
 
-async def of_broker(policies: Mapping[str, Any], broker_id: str) -> OfBroker:
+async def policies_of_broker(policies: Mapping[str, Any], broker_id: str) -> BrokerPolicies:
     """Return the policies that apply to a broker with the id `host:port`."""
     policy, is_primary = None, False
     namespaces: list[str] = []
@@ -39,7 +39,7 @@ async def of_broker(policies: Mapping[str, Any], broker_id: str) -> OfBroker:
         if primary or await matches_any(fields.get(SECONDARY), broker_id):
             policy, is_primary = name, primary
             namespaces += _texts(fields.get(NAMESPACES))
-    return OfBroker(policy, is_primary, namespaces)
+    return BrokerPolicies(policy, is_primary, namespaces)
 
 
 async def matches_any(expressions: object, text: str) -> bool:

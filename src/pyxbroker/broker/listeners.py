@@ -87,9 +87,9 @@ class LoopbackHint:
     def __init__(self) -> None:
         self._is_due = True
 
-    def check(self, client: str, told: Addresses) -> None:
+    def check(self, client: str, addresses: Addresses) -> None:
         """Check the addresses sent to a client. `client` is the client's address."""
-        url = told.broker_url or told.broker_url_tls
+        url = addresses.broker_url or addresses.broker_url_tls
         if not self._is_due or not client or is_loopback(client) or not is_loopback(_host_of(url)):
             return
         self._is_due = False

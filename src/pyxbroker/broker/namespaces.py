@@ -87,15 +87,15 @@ class Namespaces:
         self._config = config
         self._store = store
         self._topics = topics
-        self._coming = Turns[None](store)
-        self._going = Turns[str](store)
+        self._creations = Turns[None](store)
+        self._deletions = Turns[str](store)
 
     @property
-    def coming(self) -> contextlib.AbstractAsyncContextManager[None]:
+    def creation_lock(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Lock for the creation of tenants and namespaces. It keeps limits exact, and the tenant
         alive while a namespace is created in it. Raises Unavailable.
         """
-        return self._coming.turn(None)
+        return self._creations.turn(None)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Namespaces:
         """
         path = paths.local_policies(name)
         cache = self._topics.cache
-        async with self.coming:
+        async with self.creation_lock:
             await self._topics.namespace_policies(NamespaceName.get(name))
             if not await self._store.exists(path):
                 fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
@@ -174,7 +174,7 @@ class Namespaces:
         Raises NamespaceExists, NamespacesLimitReached, TenantNotFound.
         """
         tenant = name.tenant
-        async with self.coming:
+        async with self.creation_lock:
             if not await self._store.exists(paths.tenant(tenant)):
                 raise TenantNotFound("Tenant does not exist")
             limit = self._config.maxNamespacesPerTenant
@@ -197,7 +197,7 @@ class Namespaces:
         Raises NamespaceNotFound, NamespaceNotEmpty, Unavailable after waiting for another deletion
         of it, and the errors that prevent the deletion of a topic.
         """
-        async with self._going.turn(name):
+        async with self._deletions.turn(name):
             await self._delete(name, force)
         log.info("a namespace was deleted", namespace=name)
 
@@ -428,7 +428,7 @@ class Namespaces:
         not exist any more.
         """
         path = paths.local_policies(name)
-        async with self.coming:
+        async with self.creation_lock:
             await self._topics.namespace_policies(NamespaceName.get(name))
             before = await self.bundles(name)
             if not {bundle.lower, bundle.upper} <= set(before):

@@ -54,7 +54,7 @@ class PublishGate:
         self._timer: asyncio.TimerHandle | None = None
         self._closing_due = False
         # While waiting producers are being closed: the remaining topics.
-        self._rest: Iterator[Topic] | None = None
+        self._remaining: Iterator[Topic] | None = None
         self._has_walked = False  # all topics were visited since the gate closed
         self._sends = 0  # refused while waiting producers are being closed
         connections.on_overflow = self._close
@@ -93,7 +93,7 @@ class PublishGate:
         self._stop_timer()
         self.is_closed = False
         self._has_walked = False
-        self._rest = None
+        self._remaining = None
         self._storage.set_holding(False)
         self._connections.set_holding(False)
 
@@ -107,23 +107,23 @@ class PublishGate:
     def _close_waiting(self) -> None:
         """Close the producers that wait for an answer, and drop their SENDs."""
         self._closing_due = False
-        if not self.is_closed or self._rest is not None:
+        if not self.is_closed or self._remaining is not None:
             return
         # The first walk visits all topics. Afterwards only producers that have published since can
         # have pending SENDs.
-        self._rest = iter(() if self._has_walked else self._topics())
+        self._remaining = iter(() if self._has_walked else self._topics())
         self._sends = 0
         self._step()
 
     def _step(self) -> None:
         """Close one slice of the producers, so that many topics do not block the event loop."""
-        if self._rest is None:
+        if self._remaining is None:
             return
         until = time.monotonic() + SLICE_S
-        for topic in self._rest:
+        for topic in self._remaining:
             self._close_topic(topic)
             if time.monotonic() > until:
-                self._go_on()
+                self._step_later()
                 return
         held = self._connections.held
         while held:
@@ -131,10 +131,10 @@ class PublishGate:
             if producer.pending_sends:
                 self._close_topic(producer.topic)
             if time.monotonic() > until:
-                self._go_on()
+                self._step_later()
                 return
         # No producer waits in this loop iteration, so dropped entries need no answer.
-        self._rest = None
+        self._remaining = None
         self._has_walked = True
         self._storage.take_back()
         self.refused_sends += self._sends
@@ -153,7 +153,7 @@ class PublishGate:
             # An exception for one topic must not affect the other topics.
             log.failure("sends could not be refused", error, topic=topic.name)
 
-    def _go_on(self) -> None:
+    def _step_later(self) -> None:
         self._connections.loop.call_soon(self._connections.turn.run, self._step)
 
     def _stop_timer(self) -> None:
@@ -165,5 +165,5 @@ class PublishGate:
         """Refuse all waiting SENDs, because the broker stops."""
         self._stop_timer()
         self._close()
-        while self._rest is not None:
+        while self._remaining is not None:
             self._step()

@@ -22,16 +22,25 @@ TICK_S = 0.002  # timers have a resolution of a millisecond
 class RateLimiter:
     """Limits messages and bytes per second; 0 means unlimited."""
 
-    __slots__ = ("_at_once", "_line", "_loop", "_next", "_timer", "_turn", "_was_used", "tokens")
+    __slots__ = (
+        "_loop",
+        "_next",
+        "_queue",
+        "_resumed_max",
+        "_timer",
+        "_turn",
+        "_was_used",
+        "tokens",
+    )
 
     def __init__(self, turn: Turn, messages_per_s: float, bytes_per_s: float) -> None:
         self._turn = turn
         self._loop: asyncio.AbstractEventLoop = turn.loop
         self.tokens = Tokens(self._loop.time(), messages_per_s, bytes_per_s)
-        self._line: OrderedDict[Callable[[], object], None] = OrderedDict()
+        self._queue: OrderedDict[Callable[[], object], None] = OrderedDict()
         self._next: Callable[[], object] | None = None  # the user being resumed
         self._timer: asyncio.TimerHandle | None = None
-        self._at_once = 1  # users resumed per round without using tokens
+        self._resumed_max = 1  # users resumed per round without using tokens
         self._was_used = False  # tokens were used since the last resume
 
     def set_rates(self, messages_per_s: float, bytes_per_s: float) -> None:
@@ -49,37 +58,37 @@ class RateLimiter:
         return self.tokens.fill(self._loop.time())
 
     @property
-    def has_line(self) -> bool:
+    def has_waiting(self) -> bool:
         """True if users wait."""
-        return bool(self._line)
+        return bool(self._queue)
 
-    def is_turn_of(self, call: Callable[[], object]) -> bool:
+    def is_resuming(self, call: Callable[[], object]) -> bool:
         """Return True while the limiter resumes this user."""
         return call == self._next
 
     def wait(self, call: Callable[[], object]) -> bool:
         """Add a user to the queue, to be called once. Return False if it waits already."""
-        if call in self._line:
+        if call in self._queue:
             return False
-        self._line[call] = None
+        self._queue[call] = None
         if self._timer is None:
             self._set_timer()
         return True
 
     def leave(self, call: Callable[[], object]) -> bool:
         """Remove a user from the queue. Return False if it did not wait."""
-        if call not in self._line:
+        if call not in self._queue:
             return False
-        del self._line[call]
-        if not self._line:
+        del self._queue[call]
+        if not self._queue:
             self._stop_timer()
         return True
 
     def stop(self) -> list[Callable[[], object]]:
         """Remove the rate limit. Return the waiting users, which are not called."""
         self._stop_timer()
-        line, self._line = self._line, OrderedDict()
-        return list(line)
+        queue, self._queue = self._queue, OrderedDict()
+        return list(queue)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -93,22 +102,22 @@ class RateLimiter:
         Some users take tokens later, or never. These must not delay the others, so the number of
         resumed users doubles while no tokens are used.
         """
-        self._at_once = 1 if self._was_used else self._at_once * 2
+        self._resumed_max = 1 if self._was_used else self._resumed_max * 2
         self._was_used = False
         later = 0
-        for _ in range(len(self._line)):
-            self._next, _ = self._line.popitem(last=False)
+        for _ in range(len(self._queue)):
+            self._next, _ = self._queue.popitem(last=False)
             was_used, self._was_used = self._was_used, False
             self._next()
             later += not self._was_used
             self._was_used |= was_used
-            if later == self._at_once or not (self._line and self.has_tokens()):
+            if later == self._resumed_max or not (self._queue and self.has_tokens()):
                 break
         self._next = None
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        if self._line:
+        if self._queue:
             delay = max(self.tokens.short_s, TICK_S)
             self._timer = self._loop.call_later(delay, self._turn.run, self._on_timer)
 

@@ -31,7 +31,7 @@ from pyxbroker.mledger.errors import (
 )
 
 
-class Told(NamedTuple):
+class Translation(NamedTuple):
     """Maps an internal error to the error for the client."""
 
     error: type[Exception]
@@ -41,25 +41,25 @@ class Told(NamedTuple):
 
 # The first matching row applies.
 TABLE = (
-    Told(
+    Translation(
         WaitedTooLong,
         MetadataStoreError,
-        "Others have been changing the same for too long; try again later.",
+        "Other requests have been changing this for too long; try again later.",
     ),
-    Told(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
-    Told(ManagedLedgerTerminated, TopicTerminated, None),
-    Told(
+    Translation(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
+    Translation(ManagedLedgerTerminated, TopicTerminated, None),
+    Translation(
         ManagedLedgerFenced,
         ServiceNotReady,
-        "The topic was opened by another broker, or anew; look it up again.",
+        "The topic was loaded by another broker, or again by this one; look it up again.",
     ),
-    Told(ManagedLedgerNotReady, ServiceNotReady, None),
-    Told(ManagedLedgerError, PersistenceError, None),
-    Told(LedgerError, PersistenceError, None),
-    Told(CursorDeleted, SubscriptionNotFound, None),
-    Told(CursorClosed, ServiceNotReady, None),
-    Told(CursorError, PersistenceError, None),
-    Told(asyncio.TimeoutError, ServiceNotReady, "The broker did not answer in time."),
+    Translation(ManagedLedgerNotReady, ServiceNotReady, None),
+    Translation(ManagedLedgerError, PersistenceError, None),
+    Translation(LedgerError, PersistenceError, None),
+    Translation(CursorDeleted, SubscriptionNotFound, None),
+    Translation(CursorClosed, ServiceNotReady, None),
+    Translation(CursorError, PersistenceError, None),
+    Translation(asyncio.TimeoutError, ServiceNotReady, "The broker did not answer in time."),
 )
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
-    from pyxbroker.broker.granted import GrantRecords
+    from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.topics.topics import Topics
@@ -45,7 +45,7 @@ log = get_logger("pyxbroker.authorization")
 
 RETRY_S = 1.0  # pause while metadata cannot be read
 TOPICS_PER_STEP = 50  # topics compared with a revocation per step
-TAKEN_AWAY = "The role has lost its right."
+REVOKED = "The role has lost its right."
 
 Grant = tuple[str, ...]  # a right in a record: place, role and action
 Place = str | TopicName  # name of a tenant or a namespace, or one topic
@@ -82,7 +82,7 @@ def granted_by(record: Fields) -> Granted:
     )
 
 
-def lost_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
+def revoked_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
     """Yield the grants that a changed record has revoked, in short steps; None for a step without
     one.
     """
@@ -155,7 +155,7 @@ class RevokedRights:
         name = notification.path.removeprefix(paths.POLICIES + "/")
         if name.count("/") <= 1:
             self.changes += 1
-            self._look_soon(name, False)
+            self._schedule(name, False)
 
     def check_all(self) -> None:
         """Check the rights behind everything open, because a role is no superuser any more."""
@@ -163,40 +163,40 @@ class RevokedRights:
         places = {topic.name.namespace for topic in self._topics}
         places.update(namespace for namespace, _ in self._lists().watchers())
         for place in places:
-            self._look_soon(place, True)
+            self._schedule(place, True)
 
-    def look_again(self, resource: Resource, changes: int) -> None:
+    def recheck(self, resource: Resource, changes: int) -> None:
         """Check a resource that was opened with a right checked after so many changes."""
         if changes != self.changes and isinstance(resource, NamespaceName | TopicName):
             name = resource.namespace if isinstance(resource, TopicName) else str(resource)
-            self._look_soon(name, True)
+            self._schedule(name, True)
 
-    def _look_soon(self, place: Place, as_a_whole: bool) -> None:
+    def _schedule(self, place: Place, as_a_whole: bool) -> None:
         if not as_a_whole and place not in self._records.granted:
             return  # no right was checked there, so nothing is open
         self._waiting[place] = self._waiting.get(place, False) or as_a_whole
         if self._running is None or self._running.done():
-            self._running = asyncio.ensure_future(self._look())
+            self._running = asyncio.ensure_future(self._check_changed())
 
-    async def _look(self) -> None:
+    async def _check_changed(self) -> None:
         """Check the places that have changed."""
         while self._waiting:
             place, as_a_whole = next(iter(self._waiting.items()))
             del self._waiting[place]
             judge = Judge(self._permissions)
             if isinstance(place, str):
-                await self._try(place, self._look_at(place, as_a_whole, judge))
+                await self._try(place, self._check_place(place, as_a_whole, judge))
                 continue
             topic = self._topics.loaded(place)
             if topic is not None:
-                await self._try(place, self._look_at_topic(topic, judge))
+                await self._try(place, self._check_topic(topic, judge))
 
-    async def _try(self, place: Place, looking: Awaitable[None]) -> None:
+    async def _try(self, place: Place, check: Awaitable[None]) -> None:
         """Run the check of one place. A failure is retried later, and does not affect other
         places.
         """
         try:
-            await looking
+            await check
             return
         except (MetadataError, MetadataStoreError) as error:
             if isinstance(place, TopicName):
@@ -214,15 +214,15 @@ class RevokedRights:
         self._next_try = None
         failed, self._failed = self._failed, {}
         for place in failed:
-            self._look_soon(place, True)
+            self._schedule(place, True)
 
-    async def _look_at(self, name: str, as_a_whole: bool, judge: Judge) -> None:
+    async def _check_place(self, name: str, as_a_whole: bool, judge: Judge) -> None:
         before = self._records.granted.get(name)
         after = await self._records.refresh(name)
         slices = Slices()
         rights, wheres = 0, set[str]()
         # A place checked as a whole needs no comparison (also after a failed check).
-        for lost in () if before is None or as_a_whole else lost_by(before, after):
+        for lost in () if before is None or as_a_whole else revoked_by(before, after):
             if lost is not None:
                 rights += 1
                 wheres.add(lost[0])
@@ -231,24 +231,24 @@ class RevokedRights:
             return
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
         if rights:
-            log.info("rights were taken away", name=name, rights=rights)
+            log.info("rights were revoked", name=name, rights=rights)
         for number, topic in enumerate(list(self._topics)):
             if _is_in(topic.name, name) and (
                 in_all or not wheres.isdisjoint(_names_of(topic.name))
             ):
-                await self._try(topic.name, self._look_at_topic(topic, judge))
+                await self._try(topic.name, self._check_topic(topic, judge))
             if number % TOPICS_PER_STEP == 0:
                 await slices.pause()
         if in_all:
-            await self._look_at_watchers(name, judge)
+            await self._check_watchers(name, judge)
 
-    async def _look_at_topic(self, topic: Topic, judge: Judge) -> None:
+    async def _check_topic(self, topic: Topic, judge: Judge) -> None:
         slices = Slices()
         waiting = () if topic.access is None else topic.access.waiting_producers()
         for producer in [*topic.producers.values(), *waiting]:
             principal = producer.connection.session.principal
             if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
-                self._tell(producer, topic, "PRODUCE")
+                self._log_closed(producer, topic, "PRODUCE")
                 topic.turn.run(self._send_producer_away, topic, producer)
             await slices.pause()
         for subscription in topic.all_subscriptions():
@@ -257,27 +257,27 @@ class RevokedRights:
                 principal = consumer.connection.session.principal
                 may = await judge.may(principal, CONSUME_TOPIC, topic.name, name)
                 if not may and not consumer.closed:
-                    self._tell(consumer, topic, "CONSUME")
-                    topic.turn.run(subscription.send_away, consumer)
+                    self._log_closed(consumer, topic, "CONSUME")
+                    topic.turn.run(subscription.disconnect_one, consumer)
                 await slices.pause()
 
     @staticmethod
     def _send_producer_away(topic: Topic, producer: Producer) -> None:
-        refused = AuthorizationError(TAKEN_AWAY)
+        refused = AuthorizationError(REVOKED)
         if topic.access is None or not topic.access.refuse(producer, refused):
             topic.close_producer(producer)
 
-    async def _look_at_watchers(self, name: str, judge: Judge) -> None:
+    async def _check_watchers(self, name: str, judge: Judge) -> None:
         """Close watchers of topic lists whose role may not list topics any more."""
         slices = Slices()
         for namespace, watcher in self._lists().watchers():
             resource = NamespaceName.get(namespace)
             if _is_in(resource, name):
-                await self._try(namespace, self._look_at_watcher(watcher, resource, judge))
+                await self._try(namespace, self._check_watcher(watcher, resource, judge))
             await slices.pause()
 
     @staticmethod
-    async def _look_at_watcher(
+    async def _check_watcher(
         watcher: TopicListWatcher, namespace: NamespaceName, judge: Judge
     ) -> None:
         session = watcher.connection.session
@@ -286,7 +286,7 @@ class RevokedRights:
             if session.watchers.pop(watcher.watcher_id, None) is watcher:
                 watcher.forget()
 
-    def _tell(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
+    def _log_closed(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
         session = closed.connection.session
         principal: Principal = session.principal
         log.warning(
@@ -296,7 +296,7 @@ class RevokedRights:
             right=operation,
             **principal._asdict(),
         )
-        self._audit.refused(principal, session.address, operation, topic.name, "closed", TAKEN_AWAY)
+        self._audit.refused(principal, session.address, operation, topic.name, "closed", REVOKED)
 
     def stop(self) -> None:
         """Stop all checks."""

@@ -62,7 +62,7 @@ class Tenants:
 
     async def create(self, name: str, fields: Fields) -> None:
         """Create a tenant. Raises TenantExists, TenantsLimitReached."""
-        async with self._namespaces.coming:
+        async with self._namespaces.creation_lock:
             path = paths.tenant(name)
             limit = self._config.maxTenants
             if await self._store.exists(path):
@@ -78,7 +78,7 @@ class Tenants:
 
         Raises TenantNotFound, ClusterInUse, ConcurrentModification.
         """
-        async with self._namespaces.coming:
+        async with self._namespaces.creation_lock:
             found = await self._store.get(paths.tenant(name))
             if found is None:
                 raise TenantNotFound(f"Tenant {name} not found")
@@ -118,7 +118,7 @@ class Tenants:
         if force:
             for each in await self._namespaces.names(name):
                 await self._namespaces.delete(each, force=True)
-        async with self._namespaces.coming:
+        async with self._namespaces.creation_lock:
             if await self._namespaces.names(name):
                 raise TenantNotEmpty("The tenant still has active namespaces")
             # Nodes that deleted namespaces have left.

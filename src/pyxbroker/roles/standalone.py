@@ -248,7 +248,7 @@ class Standalone:
 
     def closed_connections(self) -> dict[str, int]:
         """Connections that were closed for others, by the setting that allows no more."""
-        closed = self.broker.gave_way.copy()
+        closed = self.broker.evicted.copy()
         if self._web is not None:
             closed["maxHttpServerConnections"] = self._web.gave_way
         return +closed
@@ -263,7 +263,7 @@ class Standalone:
 
         broker = self.broker
         topics = broker.topics
-        waiting_bytes, paused = await broker.load_of_connections()
+        waiting_bytes, paused = await broker.connection_load()
         bundles: dict[str, dict[str, int | float]] = {}
         if self.config.exposeBundlesMetricsInPrometheus:
             from pyxbroker.admin.resources.broker_stats import stats_by_bundle

@@ -14,9 +14,9 @@ Handler = Callable[..., "Awaitable[None] | None"]
 """Takes the connection and the command; also the Opening, if the command opens something."""
 
 
-def answer_error(message: Any, told: PulsarError) -> bytes:
+def answer_error(message: Any, reported: PulsarError) -> bytes:
     """Return the ERROR frame with which most failed requests are answered."""
-    return replies.error(message.request_id, told.code, str(told))
+    return replies.error(message.request_id, reported.code, str(reported))
 
 
 def no_resource(message: Any) -> Resource:

@@ -72,10 +72,10 @@ class WaitingProducer:
 
     def _refuse(self, error: Exception) -> None:
         connection = self._producer.connection
-        told = connection.group.handlers.client_error(connection, "CommandProducer", error)
+        reported = connection.group.handlers.client_error(connection, "CommandProducer", error)
         connection.session.waiting_producers.pop(self._producer.producer_id, None)
         self._end()
-        connection.send_frame(replies.error(self._request_id, told.code, str(told)))
+        connection.send_frame(replies.error(self._request_id, reported.code, str(reported)))
 
     def _end(self) -> None:
         self._is_over = True
@@ -89,7 +89,7 @@ def check_not_waiting(session: Any, producer_id: int) -> None:
         raise ServiceNotReady("Producer is already present on the connection")
 
 
-async def is_admitted(producer: Producer, message: Any, answer: Answer) -> bool:
+async def admit_producer(producer: Producer, message: Any, answer: Answer) -> bool:
     """Add a producer to its topic. Return False if it waits; it is answered later.
 
     Raises ProducerFenced and ProducerBusy if other producers prevent it, and the errors of

@@ -39,7 +39,6 @@ from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
-from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
     answer_error,
@@ -52,6 +51,7 @@ from pyxbroker.broker.commands.command import (
     topic_of,
     watcher_id,
 )
+from pyxbroker.broker.commands.command_checks import check_text, exceeded_limit, request_of
 from pyxbroker.broker.commands.handshake import Handshake
 from pyxbroker.broker.commands.schema_commands import (
     SchemaCommands,
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.connection")
 
 COMMANDS_MAX = 1000  # in progress per connection, before the broker stops reading from it
-LEAVE_AT_ONCE = 4  # producers, consumers and watchers removed as soon as a connection ends
-LEAVE_AT_ONCE_S = 0.005  # time limit for that
+LEAVE_PER_CALL = 4  # producers, consumers and watchers removed as soon as a connection ends
+LEAVE_PER_CALL_S = 0.005  # time limit for that
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -113,7 +113,7 @@ class LookupLimit:
         limit = self._config.maxConcurrentLookupRequest
         if self.admitted_now >= limit:
             raise TooManyRequests(
-                f"{limit} lookups are under way, which is the limit of this broker"
+                f"{limit} lookups are in progress, which is the limit of this broker"
                 " (maxConcurrentLookupRequest); try again."
             )
         self.admitted_now += 1
@@ -243,9 +243,9 @@ class Handlers:
             pace.spend(pace.clock() - began)
 
     def _on_command(self, connection: Connection, kind: int, data: bytes) -> None:
-        too_much = excess(kind, data)
-        if too_much is not None:
-            self._refuse_much(connection, kind, data, too_much)
+        limit = exceeded_limit(kind, data)
+        if limit is not None:
+            self._refuse_oversized(connection, kind, data, limit)
             return
         command = pb.BaseCommand()
         try:
@@ -358,13 +358,13 @@ class Handlers:
         session = connection.session
         session.end()
         session.memory.end()
-        self.handshake.over(session)
+        self.handshake.end_half_open(session)
         self.handshake.on_closed(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
-        until = session.line.pace.clock() + LEAVE_AT_ONCE_S
-        for _ in range(LEAVE_AT_ONCE):
+        until = session.line.pace.clock() + LEAVE_PER_CALL_S
+        for _ in range(LEAVE_PER_CALL):
             self._leave_one(connection)
             if session.line.pace.clock() >= until:
                 break
@@ -447,7 +447,7 @@ class Handlers:
             assert waiting is not None, "a command that opens something is asynchronous"
             await waiting
         if revoked is not None:
-            revoked.look_again(resource, changes)
+            revoked.recheck(resource, changes)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -507,12 +507,12 @@ class Handlers:
         """
         about = {"peer": connection.peer, "command": type(message).__name__}
         reference = log.failure("a refusal failed", defect, **about)
-        told = UnknownError(with_reference(UnknownError.sentence, reference))
+        reported = UnknownError(with_reference(UnknownError.sentence, reference))
         try:
-            return command.refusal(message, told)
+            return command.refusal(message, reported)
         except Exception as again:
             log.failure("a refusal failed again", again, **about)
-            return answer_error(message, told)
+            return answer_error(message, reported)
 
     @staticmethod
     def client_error(connection: Connection, command: str, error: Exception) -> PulsarError:
@@ -520,9 +520,9 @@ class Handlers:
         if isinstance(error, PulsarError):
             return error
         about = {"peer": connection.peer, "command": command}
-        told = refusal_of(error, log, "a command is refused", **about)
-        if told is not None:
-            return told
+        reported = refusal_of(error, log, "a command is refused", **about)
+        if reported is not None:
+            return reported
         reference = log.failure("a command failed", error, **about)
         return UnknownError(with_reference(UnknownError.sentence, reference))
 
@@ -541,7 +541,7 @@ class Handlers:
         self.on_malformed(connection, f"a client does not send {name}")
         connection.close()
 
-    def _refuse_much(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
+    def _refuse_oversized(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
         """Refuse an unparsed command that exceeds a limit."""
         found, request = self._table.get(kind), request_of(kind, data)
         if found is None or request is None or not connection.established:
@@ -563,7 +563,7 @@ class Handlers:
             log.warning("refused", peer=connection.peer, command=command.field, reason=error)
             self._answer_error(connection, command, message, error)
             return
-        self.on_malformed(connection, f"of its {command.field}: {error}")
+        self.on_malformed(connection, f"its command {command.field} is invalid: {error}")
         connection.close()
 
     # --- keep-alive ---------------------------------------------------------------------------
@@ -641,5 +641,5 @@ def _changed_by(connection: Connection, command: Command, message: Any) -> str |
     return f"{consumer.subscription.topic.name} {consumer.subscription.name}"
 
 
-def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:
-    return replies.lookup_failed(kind, message.request_id, told.code, str(told))
+def _lookup_failed(kind: replies.LookupKind, message: Any, reported: PulsarError) -> bytes:
+    return replies.lookup_failed(kind, message.request_id, reported.code, str(reported))

@@ -28,7 +28,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.border import check_text
+from pyxbroker.broker.commands.command_checks import check_text
 from pyxbroker.broker.commands.login import Login, answer_of, log_in, shown_by
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
@@ -48,11 +48,11 @@ NOT_AUTHENTICATED = "Failed to authenticate"  # Pulsar's text
 REFRESH = b"PulsarAuthRefresh"  # the data of a challenge
 
 # The fields of a CONNECT that authentication needs, in addition to the feature flags.
-_LOOKED_AT = (
+_CREDENTIAL_FIELDS = (
     *("client_version", "protocol_version", "proxy_version", "original_principal"),
     *("auth_method", "auth_method_name", "auth_data"),
 )
-_LOOKED_AT_BEHIND_A_PROXY = ("original_auth_method", "original_auth_data")
+_PROXY_CREDENTIAL_FIELDS = ("original_auth_method", "original_auth_data")
 
 
 class Handshake:
@@ -87,7 +87,7 @@ class Handshake:
         else:
             self._authenticate(connection, connect, authentication)
 
-    def over(self, session: Session) -> None:
+    def end_half_open(self, session: Session) -> None:
         """Stop treating a connection as half open: it is established or closed."""
         stranger, session.stranger = session.stranger, None
         if stranger is not None:
@@ -107,7 +107,7 @@ class Handshake:
 
     def _establish(self, connection: Connection, connect: Any) -> None:
         config, session = self._broker.config, connection.session
-        self.over(session)
+        self.end_half_open(session)
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         session.client_version = connect.client_version
         session.supports_partial_producers = connect.feature_flags.supports_partial_producer
@@ -180,7 +180,7 @@ class Handshake:
         common_name = _common_name(connection)
         method, shown = shown_by(connect, common_name)
         try:
-            with self._watched(connection, method, shown):
+            with self._count_failures(connection, method, shown):
                 async with self._broker.failed_logins.attempt(session.address, method, shown):
                     principal, login = await log_in(
                         authentication, connect, verify_original, common_name
@@ -188,7 +188,7 @@ class Handshake:
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
-        self._note_right(login, method, shown)
+        self._note_success(login, method, shown)
         if connection.closed:
             return
         permissions = self._broker.permissions
@@ -216,19 +216,19 @@ class Handshake:
         # In the form that a CONNECT shows.
         told_apart_by = joined(shown, _common_name(connection).encode(), b"")
         try:
-            with self._watched(connection, method, told_apart_by):
+            with self._count_failures(connection, method, told_apart_by):
                 is_same = await login.renew(authentication, method, shown)
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
         if not is_same:
-            log.warning("closed: another role than before", peer=connection.peer)
+            log.warning("closed: the renewed credentials have another role", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._note_right(login, method, told_apart_by)
+        self._note_success(login, method, told_apart_by)
 
     @contextmanager
-    def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
+    def _count_failures(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
         """Count and audit failed logins."""
         address = connection.session.address
         CLIENT_ADDRESS.set(address)
@@ -239,22 +239,22 @@ class Handshake:
             self._broker.audit.login_failed(address, "CONNECT", method, error)
             raise
 
-    def _note_right(self, login: Login, method: str, shown: bytes) -> None:
+    def _note_success(self, login: Login, method: str, shown: bytes) -> None:
         # Anonymous logins prove nothing, and would evict proven credentials.
         if login.verified.provider is not None:
             self._broker.failed_logins.succeeded(method, shown)
 
     def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
-        peer, code, told = connection.peer, AuthenticationError.code, NOT_AUTHENTICATED
+        peer, code, text = connection.peer, AuthenticationError.code, NOT_AUTHENTICATED
         if isinstance(error, TooManyRequests):
             log.warning("refused", peer=peer, reason=error)
-            code, told = error.code, str(error)
+            code, text = error.code, str(error)
         elif isinstance(error, AuthenticationError):
             log.warning("authentication failed", peer=peer, reason=error)
         else:
             log.failure("authentication failed", error, peer=peer)
         if not connection.closed:
-            self._refuse(connection, code, told)
+            self._refuse(connection, code, text)
 
     def _refuse(self, connection: Connection, code: int, reason: str) -> None:
         self._broker.connects_failed += not connection.established
@@ -308,7 +308,7 @@ class Handshake:
 def _credentials_of(connect: Any, verify_original: bool) -> Any:
     """Copy the fields of a CONNECT that authentication needs; the others are not held in memory."""
     kept = pb.CommandConnect()
-    for name in (*_LOOKED_AT, *(_LOOKED_AT_BEHIND_A_PROXY if verify_original else ())):
+    for name in (*_CREDENTIAL_FIELDS, *(_PROXY_CREDENTIAL_FIELDS if verify_original else ())):
         if connect.HasField(name):
             setattr(kept, name, getattr(connect, name))
     kept.feature_flags.CopyFrom(connect.feature_flags)

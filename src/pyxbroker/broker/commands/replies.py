@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIZES = struct.Struct(">II")
 
-TEXTS_AT_ONCE = 1000  # encoded per step, of a list in an answer
+TEXTS_PER_STEP = 1000  # encoded per step, of a list in an answer
 LENGTH_DELIMITED = 2  # wire type of a nested message
 
 UNKNOWN_ERROR = 0
@@ -287,8 +287,8 @@ async def _long(kind: int, field: str, message: Any, pause: Pause, **lists: list
     """
     pieces = [message.SerializeToString()]
     for name, texts in lists.items():
-        for at in range(0, len(texts), TEXTS_AT_ONCE):
-            some = type(message)(**{name: texts[at : at + TEXTS_AT_ONCE]})
+        for at in range(0, len(texts), TEXTS_PER_STEP):
+            some = type(message)(**{name: texts[at : at + TEXTS_PER_STEP]})
             pieces.append(some.SerializePartialToString())
             await pause()
     command = pb.BaseCommand(type=kind).SerializeToString()

@@ -147,11 +147,11 @@ def _is_in_use(topic: Topic) -> bool:
     return topic.consumer_count > topic.auto_consumer_count
 
 
-def get_schema_failed(message: Any, told: PulsarError) -> bytes:
+def get_schema_failed(message: Any, reported: PulsarError) -> bytes:
     """Return the GET_SCHEMA_RESPONSE with an error."""
-    return replies.schema_failed(message.request_id, told.code, str(told))
+    return replies.schema_failed(message.request_id, reported.code, str(reported))
 
 
-def get_or_create_failed(message: Any, told: PulsarError) -> bytes:
+def get_or_create_failed(message: Any, reported: PulsarError) -> bytes:
     """Return the GET_OR_CREATE_SCHEMA_RESPONSE with an error."""
-    return replies.schema_version_failed(message.request_id, told.code, str(told))
+    return replies.schema_version_failed(message.request_id, reported.code, str(reported))

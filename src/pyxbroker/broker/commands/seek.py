@@ -76,7 +76,7 @@ class KeptReader:
         self._session: Session = connection.session
         self._subscription = subscription
         self._cost = subscription.cost_as(subscription.kind)
-        came_back(connection, subscription)  # and was disconnected again
+        end_kept_reader(connection, subscription)  # and was disconnected again
         self._session.kept_readers[subscription] = self
         self._session.memory.take_over(self._cost)
         self._timer = topic.loop.call_later(READER_KEPT_S, self.forget)
@@ -93,7 +93,7 @@ class KeptReader:
         self._subscription.topic.drop_unused_reader(self._subscription)
 
 
-def came_back(connection: Connection, subscription: Subscription) -> None:
+def end_kept_reader(connection: Connection, subscription: Subscription) -> None:
     """Release the kept reader of a subscription that a consumer is about to join."""
     kept: KeptReader | None = connection.session.kept_readers.get(subscription)
     if kept is not None:
@@ -153,7 +153,7 @@ def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | 
     return move
 
 
-async def over(connection: Connection, move: asyncio.Future[None] | None) -> None:
+async def wait_for_move(connection: Connection, move: asyncio.Future[None] | None) -> None:
     """Wait for the seek that has disconnected a consumer (Session.moves), if any."""
     if move is not None:
         await wait_for(connection, move, SEEK_MAX_S)

@@ -164,7 +164,7 @@ class Opening:
             )
 
 
-async def opened(connection: Connection, key: tuple[str, int]) -> None:
+async def wait_opened(connection: Connection, key: tuple[str, int]) -> None:
     """Wait until the opening of an id has ended."""
     opening = connection.session.opening.get(key)
     if opening is not None:

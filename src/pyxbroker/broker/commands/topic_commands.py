@@ -16,11 +16,11 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
-from pyxbroker.broker.commands.exclusive_producers import check_not_waiting, is_admitted
+from pyxbroker.broker.commands.exclusive_producers import admit_producer, check_not_waiting
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
-from pyxbroker.broker.commands.session import Opening, opened, wait_for
+from pyxbroker.broker.commands.session import Opening, wait_for, wait_opened
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.broker.subscriptions.subscription import INDIVIDUAL, Subscription, SubscriptionType
@@ -85,7 +85,9 @@ class TopicCommands:
             return
         connection.session.memory.charge(producer.cost)
         try:
-            if not await is_admitted(producer, message, partial(self._answer_producer, connection)):
+            if not await admit_producer(
+                producer, message, partial(self._answer_producer, connection)
+            ):
                 return
         except BaseException:
             producer.release()
@@ -129,7 +131,7 @@ class TopicCommands:
         )
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("producer", message.producer_id))
+        await wait_opened(connection, ("producer", message.producer_id))
         waiting = connection.session.waiting_producers.pop(message.producer_id, None)
         if waiting is not None:
             waiting.leave()
@@ -164,7 +166,7 @@ class TopicCommands:
         subscription.arriving += 1
         try:
             key_shared = _key_shared_policy(message)
-            await self._make_way(connection, opening, subscription, kind, key_shared)
+            await self._wait_for_holders(connection, opening, subscription, kind, key_shared)
             self._add_consumer(connection, subscription, kind, key_shared, message)
         finally:
             subscription.arriving -= 1
@@ -172,7 +174,7 @@ class TopicCommands:
         if opening.is_closed:
             self._close_consumer(connection, consumer_id)
 
-    async def _make_way(
+    async def _wait_for_holders(
         self,
         connection: Connection,
         opening: Opening,
@@ -224,7 +226,7 @@ class TopicCommands:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
-        seek.came_back(connection, subscription)
+        seek.end_kept_reader(connection, subscription)
         consumer.charge(0 if subscription.consumers else subscription.cost_as(kind))
         try:
             subscription.add_consumer(consumer, kind)
@@ -273,7 +275,7 @@ class TopicCommands:
         if consumer is not None and connection.consumers.get(consumer_id) is consumer:
             # It was open before the opening, which was a repetition.
             self._close_consumer(connection, consumer_id)
-        await seek.over(connection, move)
+        await seek.wait_for_move(connection, move)
         connection.send_frame(replies.success(message.request_id))
 
     @staticmethod
@@ -283,10 +285,10 @@ class TopicCommands:
             consumer.subscription.remove_consumer(consumer)
 
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("consumer", message.consumer_id))
+        await wait_opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None or consumer.closed:
-            await seek.over(connection, seek.move_of(connection, message.consumer_id))
+            await seek.wait_for_move(connection, seek.move_of(connection, message.consumer_id))
             raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)

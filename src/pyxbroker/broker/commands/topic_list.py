@@ -27,7 +27,7 @@ from pyxbroker.broker.client_memory import (
     ConnectionMemory,
 )
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.commands.session import Opening, wait_opened
 from pyxbroker.broker.commands.topics_pattern import (
     BeyondRE2,
     Pause,
@@ -38,7 +38,7 @@ from pyxbroker.broker.commands.topics_pattern import (
     sorted_parts,
     topics_hash,
 )
-from pyxbroker.broker.commands.unread import note_unread, until_read
+from pyxbroker.broker.commands.unread import note_unread, wait_until_read
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
@@ -59,7 +59,7 @@ log = get_logger("pyxbroker.topics")
 WATCHERS_MAX = 1_000  # per connection
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
-REST_FACTOR = 10  # pause after a change: so many times the duration of its processing
+PAUSE_FACTOR = 10  # pause after a change: so many times the duration of its processing
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
 
 
@@ -150,7 +150,7 @@ class TopicListWatcher:
         self.connection = connection
         self._budget = budget
         self.watcher_id = watcher_id
-        self._owed: tuple[list[str], list[str]] = ([], [])  # changes not sent yet
+        self._unsent: tuple[list[str], list[str]] = ([], [])  # changes not sent yet
         self.topics = topics
         self.memory: ConnectionMemory = connection.session.memory
         self.forget: Callable[[], None] = _nothing
@@ -158,20 +158,20 @@ class TopicListWatcher:
     async def on_change(self, new: list[str], gone: list[str], pause: Pause) -> bytes | None:
         """Return the frame that notifies the client of a change, or None."""
         names = self.topics.names
-        owed_new, owed_gone = self._owed
-        if owed_new or owed_gone:
+        unsent_new, unsent_gone = self._unsent
+        if unsent_new or unsent_gone:
             # Only the latest change of a name counts.
-            new = [name for name in dict.fromkeys(owed_new + new) if name in names]
-            gone = [name for name in dict.fromkeys(owed_gone + gone) if name not in names]
-        self._owed = (new, gone)
+            new = [name for name in dict.fromkeys(unsent_new + new) if name in names]
+            gone = [name for name in dict.fromkeys(unsent_gone + gone) if name not in names]
+        self._unsent = (new, gone)
         if not new and not gone:
             return None
         found = await self.topics.hash(pause)
         frame = await replies.topic_update(self.watcher_id, new, gone, found, pause)
-        self._owed = ([], [])
+        self._unsent = ([], [])
         return frame
 
-    def tell(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self.connection.send_frame(frame)
         note_unread(self.connection, self._budget)
 
@@ -280,7 +280,7 @@ class WatchedNamespace:
             began = loop.time()
             try:
                 await self._read()
-                await self._tell()
+                await self._notify()
             except MetadataError as error:
                 log.warning("topics cannot be listed", namespace=self._namespace, error=error)
                 self._changed.set()
@@ -296,9 +296,9 @@ class WatchedNamespace:
                 delay = min(delay * 2, RETRY_MAX_S)
                 continue
             delay = RETRY_S
-            await asyncio.sleep((loop.time() - began) * REST_FACTOR)
+            await asyncio.sleep((loop.time() - began) * PAUSE_FACTOR)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         """Notify all watchers. A watcher created meanwhile has received the current list.
 
         An error for one watcher does not affect the other watchers. It is raised at the end.
@@ -315,7 +315,7 @@ class WatchedNamespace:
                     try:
                         frame = await watcher.on_change(new, gone, slices.pause)
                         if frame is not None and watcher in topics.watchers:
-                            self._turn.run(watcher.tell, frame)
+                            self._turn.run(watcher.send, frame)
                     except Exception as error:
                         failure = error
                 await slices.pause()
@@ -360,11 +360,11 @@ class TopicLists:
         pattern = self._pattern(message)
         with self._lookups:
             async with connection.session.listing:
-                await until_read(connection)
+                await wait_until_read(connection)
                 if not connection.closed:
-                    await self._tell_topics(connection, message, namespace, pattern)
+                    await self._send_topics(connection, message, namespace, pattern)
 
-    async def _tell_topics(
+    async def _send_topics(
         self, connection: Connection, message: Any, namespace: str, pattern: TopicsPattern | None
     ) -> None:
         with Listing(connection.session.memory) as listing:
@@ -378,10 +378,10 @@ class TopicLists:
                 await pause()
             found = await topics_hash(names, pause)
             changed = not message.HasField("topics_hash") or message.topics_hash != found
-            told = names if changed else []
+            sent = names if changed else []
             connection.send_frame(
                 await replies.topics_of_namespace(
-                    message.request_id, told, pattern is not None, found, changed, pause
+                    message.request_id, sent, pattern is not None, found, changed, pause
                 )
             )
 
@@ -426,11 +426,11 @@ class TopicLists:
                     return
                 watchers[watcher_id] = watcher
             async with connection.session.listing:
-                await until_read(connection)
+                await wait_until_read(connection)
                 if not connection.closed:
-                    await self._tell_watched(connection, message, watcher.topics)
+                    await self._send_watched(connection, message, watcher.topics)
 
-    async def _tell_watched(
+    async def _send_watched(
         self, connection: Connection, message: Any, topics: MatchingTopics
     ) -> None:
         pause = Slices().pause
@@ -529,7 +529,7 @@ class TopicLists:
 
     async def handle_watch_close(self, connection: Connection, message: Any) -> None:
         """WATCH_TOPIC_LIST_CLOSE."""
-        await opened(connection, ("watcher", message.watcher_id))
+        await wait_opened(connection, ("watcher", message.watcher_id))
         watcher = connection.session.watchers.pop(message.watcher_id, None)
         if watcher is not None:
             watcher.forget()

@@ -37,7 +37,7 @@ def without_domain(pattern: str) -> str:
     for domain in (NON_PERSISTENT, PERSISTENT):
         if prefix.endswith(domain):
             return prefix.removesuffix(domain) + rest
-    raise MetadataStoreError(f"The topics pattern has the domain {prefix!r}, which is none.")
+    raise MetadataStoreError(f"The topics pattern has the unknown domain {prefix!r}.")
 
 
 def compile_pattern(pattern: str) -> TopicsPattern:

@@ -43,7 +43,7 @@ def note_unread(connection: Connection, budget: ClientMemory) -> None:
         connection.when_writable(partial(note_unread, connection, budget))
 
 
-async def until_read(connection: Connection) -> None:
+async def wait_until_read(connection: Connection) -> None:
     """Wait until a client has read most of the pending data, or is gone."""
     while not connection.closed and connection.pending_bytes > UNREAD_FREE_BYTES:
         is_read = asyncio.get_running_loop().create_future()

@@ -59,7 +59,7 @@ BYTES_PER_READ = 2 << 20
 BYTES_PER_RUN = 512 << 10
 BYTES_PENDING_MAX = 4 << 20  # being written
 KEYS_BYTES_MAX = 64 << 20  # records in memory; more are spilled to a file
-AT_ONCE = 2  # concurrent compactions per broker: each needs memory for its keys
+CONCURRENT_MAX = 2  # concurrent compactions per broker: each needs memory for its keys
 LOST_MAX = 1_000  # lost entries that may be left out; with more the compaction fails
 BATCH_BYTES_MIN = 5 << 20  # batches up to this size are unpacked, whatever the maximum message size
 
@@ -82,7 +82,7 @@ class CompactionLimits:
     """Limits that all compactions of a broker share."""
 
     def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
-        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.turns = asyncio.Semaphore(CONCURRENT_MAX)
         self.retains_keyless = retains_keyless
         self.directory = directory  # for files of keys; None: the default
 
@@ -403,7 +403,7 @@ class _Run:
             while at < len(batch):
                 runs, at = await _in_thread(self._select, batch, at)
                 for run in runs:
-                    await writer.room()
+                    await writer.wait_for_room()
                     turn.run(writer.append, run)
 
     def _select(self, batch: EntryBatch, at: int) -> tuple[list[EntryRun], int]:
@@ -484,7 +484,7 @@ class _Writer:
         self._pending_bytes += run.bytes
         self.handle.append(run)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until another run may be appended. Raises LedgerError."""
         while self._failure is None and self._pending_bytes >= BYTES_PENDING_MAX:
             self._changed.clear()

@@ -15,7 +15,7 @@ from pyxbroker.broker.topics.messages import (
     write_message,
 )
 
-EXTENDED_AT_ONCE = 4_096  # indexes of messages, per call
+INDEXES_PER_CALL = 4_096  # indexes of messages, per call
 
 
 def unpack(compression: int, size: int, payload: bytes, size_max: int) -> bytes | None:
@@ -49,9 +49,9 @@ def with_messages(entry: bytes, messages: bytes, left: list[int]) -> bytes:
     head, metadata = _read_metadata(entry)
     metadata.uncompressed_size = len(messages)
     metadata.ClearField("compacted_batch_indexes")
-    for at in range(0, len(left), EXTENDED_AT_ONCE):
+    for at in range(0, len(left), INDEXES_PER_CALL):
         # One call for all would hold the GIL for long.
-        metadata.compacted_batch_indexes.extend(left[at : at + EXTENDED_AT_ONCE])
+        metadata.compacted_batch_indexes.extend(left[at : at + INDEXES_PER_CALL])
     return head + write_message(metadata, compress(metadata.compression, messages))
 
 

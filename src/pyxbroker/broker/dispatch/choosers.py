@@ -45,7 +45,7 @@ class Chooser:
     def forget(self, consumer: Consumer) -> None:
         """Remove a consumer from the rotation, after its deliveries were taken back."""
 
-    def let_go(self, consumer: Consumer) -> None:
+    def detach(self, consumer: Consumer) -> None:
         """Detach one consumer of a dispatcher that was abandoned together with all its
         consumers.
         """
@@ -58,7 +58,7 @@ class Chooser:
         """True if the next consumer reads the compacted view."""
         return bool(self.consumers) and self.consumers[0].reads_compacted
 
-    def worth_reading(self) -> tuple[int, int] | None:
+    def read_budget(self) -> tuple[int, int] | None:
         """Return the (entries, bytes) that consumers can take now, or None if they can take
         none.
         """
@@ -69,31 +69,31 @@ class Chooser:
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
         """Send what consumers can take. Return how many entries of the batch, from its first on,
         are done with.
 
-        Positions that no consumer shall get are added to left_out. again: the entries lie before
+        Adds positions that no consumer shall get to undeliverable. again: the entries lie before
         entries that were already sent.
         """
         raise NotImplementedError
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
         """Send what consumers can take now of entries start..stop-1, which are not stored. Return
         the number of messages that no consumer could take.
         """
         raise NotImplementedError
 
 
-class OneAtATime(Chooser):
+class SequentialChooser(Chooser):
     """Serves one consumer its share of entries, then the next consumer."""
 
     __slots__ = ()
 
-    handed_out_max = 0  # unstored entries in a row to one consumer; 0: no limit
+    unstored_run_max = 0  # unstored entries in a row to one consumer; 0: no limit
 
     def next_consumer(self) -> Consumer | None:
         """Return the consumer that gets the next entries, or None if no consumer can take any."""
@@ -106,7 +106,7 @@ class OneAtATime(Chooser):
         """Return how many entries one consumer gets before the next consumer is served."""
         return self._topic.policies.read_batch_max
 
-    def worth_reading(self) -> tuple[int, int] | None:
+    def read_budget(self) -> tuple[int, int] | None:
         consumer = self.next_consumer()
         if consumer is None:
             return None
@@ -118,7 +118,7 @@ class OneAtATime(Chooser):
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
@@ -130,13 +130,13 @@ class OneAtATime(Chooser):
                 break
             stop = min(count, sent + share)
             sent = consumer.deliver(
-                batch, sent, stop, acks, redelivery_counts, left_out, delayed, self.chunked
+                batch, sent, stop, acks, redelivery_counts, undeliverable, delayed, self.chunked
             )
             self.served()
         return sent
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
-        share = self.handed_out_max or batch.count
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        share = self.unstored_run_max or batch.count
         at = start
         while at < stop:
             consumer = self.next_consumer()
@@ -147,7 +147,7 @@ class OneAtATime(Chooser):
         return 0
 
 
-class OnlyOne(OneAtATime):
+class SingleConsumer(SequentialChooser):
     """Exclusive: the subscription has one consumer."""
 
     __slots__ = ()
@@ -167,7 +167,7 @@ def _rank(consumer: Consumer) -> tuple[int, str]:
     return consumer.priority_level, consumer.name
 
 
-class SingleActive(OneAtATime):
+class SingleActive(SequentialChooser):
     """Failover: the active consumer gets all entries. failover.py decides which one is active."""
 
     __slots__ = ("active",)
@@ -189,14 +189,14 @@ class SingleActive(OneAtATime):
         return active if active is not None and self._limits.can_take(active) else None
 
 
-class RoundRobin(OneAtATime):
+class RoundRobin(SequentialChooser):
     """Shared: entries go round-robin to consumers with permits. All chunks of a message go to the
     same consumer.
     """
 
     __slots__ = ("_rotation", "_waiting_for_room")
 
-    handed_out_max = 1  # as if each entry came alone
+    unstored_run_max = 1  # as if each entry came alone
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
@@ -218,7 +218,7 @@ class RoundRobin(OneAtATime):
                 # Otherwise a client that reads nothing could add callbacks without end.
                 connection.cancel_when_writable(call)
 
-    def let_go(self, consumer: Consumer) -> None:
+    def detach(self, consumer: Consumer) -> None:
         self.forget(consumer)
 
     def next_consumer(self) -> Consumer | None:

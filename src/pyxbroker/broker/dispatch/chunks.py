@@ -19,7 +19,7 @@ MESSAGES_MAX = 1_000  # messages per subscription whose last chunk is not sent y
 POSITIONS_MAX = 1_000  # chunks of one message
 PLACES_MAX = 20_000  # chunks of all messages of a subscription, about 150 bytes each
 PLACES_LEFT = 15_000  # above PLACES_MAX the oldest messages are dropped down to this
-RELEASED_AT_ONCE = 1_000  # positions; the last message is completed beyond it
+RELEASED_PER_CALL = 1_000  # positions; the last message is completed beyond it
 UUID_BYTES_MAX = 32  # a longer uuid is replaced by its hash
 
 Place = tuple[int, int]  # ledger id, entry id
@@ -89,7 +89,7 @@ class ChunkedMessages:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def taker(
+    def consumer_for(
         self, uuid: bytes, place: Place, is_last: bool, candidate: Consumer
     ) -> Consumer | None:
         """Return the consumer of a chunk, by default the candidate; None: the chunk waits here."""
@@ -159,7 +159,7 @@ class ChunkedMessages:
         """Add a batch of chunks to the replay: those whose consumer can take entries again, or has
         left.
         """
-        left = RELEASED_AT_ONCE
+        left = RELEASED_PER_CALL
         while self._freed and left > 0:
             replay.add(*self._freed.pop())
             left -= 1

@@ -60,12 +60,12 @@ class ClockWatch:
         self._waiting[delivery] = None
         if self._timer is None:
             self._offset = self.clock() - self._loop.time()
-            self._timer = self._loop.call_later(WATCH_S, self._look)
+            self._timer = self._loop.call_later(WATCH_S, self._check)
 
     def remove(self, delivery: DelayedDelivery) -> None:
         self._waiting.pop(delivery, None)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if not self._waiting:
             return
@@ -75,7 +75,7 @@ class ClockWatch:
             for delivery in list(self._waiting):
                 delivery.on_clock_set()
         if self._waiting:
-            self._timer = self._loop.call_later(WATCH_S, self._look)
+            self._timer = self._loop.call_later(WATCH_S, self._check)
 
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, ClockWatch] = WeakKeyDictionary()
@@ -100,7 +100,7 @@ class DelayedDelivery:
         self.is_active = policies.delayed_delivery
         self._early_ms = 0 if policies.delay_strict else policies.delay_tick_ms
 
-    def look_at_clock(self) -> None:
+    def update_now(self) -> None:
         """Update the time that decides which entries are due."""
         if self.is_active:
             now = int(self._topic.wall_clock() * 1000) + self._early_ms

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.entry_source import EntrySource
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
-    from pyxbroker.broker.dispatch.redelivery import FromMark
+    from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
     from pyxbroker.broker.dispatch.replay import Replay
     from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher per loop iteration
-TOLD_AT_ONCE = 32  # consumers that apply changed policies per step
+UPDATED_PER_STEP = 32  # consumers that apply changed policies per step
 STEPS_ASIDE_MAX = 16  # per loop iteration, while most entries read are not due
 
 
@@ -68,7 +68,7 @@ class Dispatcher:
         self,
         subscription: Subscription,
         make_chooser: Callable[[Dispatcher], Chooser],
-        make_redelivery: Callable[[Dispatcher], FromMark],
+        make_redelivery: Callable[[Dispatcher], RedeliverFromMark],
     ) -> None:
         self.subscription = subscription
         self.topic = subscription.topic
@@ -123,9 +123,9 @@ class Dispatcher:
             connection.cancel_when_writable(self.wake)
         if not self.consumers:
             self.source.unwatch(self.on_more)
-        self.redelivery.give_back(consumer)
+        self.redelivery.on_removed(consumer)
         self.chooser.forget(consumer)
-        self.limits.let_others_go_on()
+        self.limits.wake_other_subscriptions()
 
     @property
     def stopped_by_damage(self) -> str | None:
@@ -138,7 +138,7 @@ class Dispatcher:
         return 0 if self.replay is None else self.replay.delayed_entries
 
     @property
-    def is_kept(self) -> bool:
+    def is_reusable(self) -> bool:
         """True if the next consumer reuses this dispatcher after the last consumer has left."""
         return (
             self.key_queue is None
@@ -147,23 +147,23 @@ class Dispatcher:
             and not self.replay.is_full
         )
 
-    def tellings_of_policies(self) -> Iterator[Callable[[], None]]:
+    def policy_update_steps(self) -> Iterator[Callable[[], None]]:
         """Return calls that apply the topic's changed policies, and resume what a policy blocked.
         Consumers that subscribe meanwhile use the new policies.
         """
         consumers = self.consumers[:]
-        if len(consumers) <= TOLD_AT_ONCE:
+        if len(consumers) <= UPDATED_PER_STEP:
             yield self.on_policies
             return
         yield self._on_policies
-        for at in range(0, len(consumers), TOLD_AT_ONCE):
-            yield partial(self._tell_consumers, consumers[at : at + TOLD_AT_ONCE])
+        for at in range(0, len(consumers), UPDATED_PER_STEP):
+            yield partial(self._update_consumers, consumers[at : at + UPDATED_PER_STEP])
         yield self.wake
 
     def on_policies(self) -> None:
         """Apply the topic's changed policies in one call."""
         self._on_policies()
-        self._tell_consumers(self.consumers)
+        self._update_consumers(self.consumers)
         self.wake()
 
     def _on_policies(self) -> None:
@@ -173,14 +173,14 @@ class Dispatcher:
             self.replay.on_policies()
         self._apply_rates()
 
-    def _tell_consumers(self, consumers: list[Consumer]) -> None:
+    def _update_consumers(self, consumers: list[Consumer]) -> None:
         if self._abandoned:
             return  # the consumers have another dispatcher now
         sent_total = None if self.throttle is None else self.throttle.sent
         for consumer in consumers:
             consumer.sent_total = sent_total
             if self.replay is not None:
-                self.limits.tell(consumer)
+                self.limits.apply_policies(consumer)
 
     def _apply_rates(self) -> None:
         throttle = self.throttle
@@ -196,17 +196,17 @@ class Dispatcher:
             throttle.retire()
         self.throttle = throttle if is_limit else None
 
-    def let_go(self, consumer: Consumer) -> list[FreedDict]:
+    def detach(self, consumer: Consumer) -> list[FreedDict]:
         """Detach one of the former consumers of an abandoned dispatcher. Return its deliveries, for
         free_items().
         """
         consumer.connection.cancel_when_writable(self.wake)
-        self.chooser.let_go(consumer)
+        self.chooser.detach(consumer)
         taken = consumer.take_back()
         self.holders.remove(consumer)
         return taken.forget()
 
-    def forget_notes(self) -> list[FreedDict]:
+    def clear_notes(self) -> list[FreedDict]:
         """Return the notes about deliveries of an abandoned dispatcher, for free_items()."""
         return [self.redelivery.swap_counts(), self.holders.clear()]
 
@@ -228,7 +228,7 @@ class Dispatcher:
             replay, steps_max = self.replay, STEPS_MAX
             delayed = None if replay is None else replay.delayed
             if replay is not None and delayed is not None:
-                delayed.look_at_clock()
+                delayed.update_now()
                 if replay.sets_aside:
                     steps_max = STEPS_ASIDE_MAX
             if self.key_queue is not None:
@@ -289,17 +289,17 @@ class Dispatcher:
             replay, position = None, self.source.normalize(self.read_position)
             if position is None:
                 return False
-        worth = self.chooser.worth_reading()
-        self._stuck = worth is None
-        if worth is not None and self.throttle is not None:
-            worth = self.throttle.allowance(self, *worth)
-        if worth is None:
+        budget = self.chooser.read_budget()
+        self._stuck = budget is None
+        if budget is not None and self.throttle is not None:
+            budget = self.throttle.allowance(self, *budget)
+        if budget is None:
             return False
         if replay is not None:
             if replay.fill():
-                return self._read_replay(replay, *worth)
+                return self._read_replay(replay, *budget)
             position = self.source.normalize(self.read_position)
-        return position is not None and self._read_new(position, *worth)
+        return position is not None and self._read_new(position, *budget)
 
     # --- new entries --------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Dispatcher:
         if self.replay is not None:
             if self.replay.is_full or self._waits_for_acks():
                 return False
-            if self.replay.look_aside() and self.throttle is None:
+            if self.replay.update_sets_aside() and self.throttle is None:
                 # Entries that are not due need no permits, so few permits must not slow their
                 # reads.
                 count = self.topic.policies.read_batch_max
@@ -346,15 +346,15 @@ class Dispatcher:
         """Send what consumers can take of a batch. Return the position to read next. again: the
         entries lie before entries that were already sent.
         """
-        left_out: list[tuple[int, int]] = []
+        undeliverable: list[tuple[int, int]] = []
         redelivery, replay = self.redelivery, self.replay
         delayed = None if replay is None else replay.delayed_index
         acks = self.acks
         if self.subscription.compacted is not None:
             acks = self.subscription.compacted.acks_of(batch.ledger_id, acks)
-        sent = self.chooser.send(batch, acks, redelivery.counts, left_out, delayed, again)
-        if left_out:
-            self.subscription.acknowledge_positions(left_out)
+        sent = self.chooser.send(batch, acks, redelivery.counts, undeliverable, delayed, again)
+        if undeliverable:
+            self.subscription.acknowledge_positions(undeliverable)
         if sent < batch.count:
             return Position(batch.ledger_id, batch.entry_id(sent))
         return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
@@ -399,10 +399,10 @@ class Dispatcher:
         def send(batch: EntryBatch) -> None:
             if self.trouble is not None:
                 self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
-            left_out: list[tuple[int, int]] = []
-            queue.send(batch, self.acks, self.redelivery.counts, left_out)
-            if left_out:
-                self.subscription.acknowledge_positions(left_out)
+            undeliverable: list[tuple[int, int]] = []
+            queue.send(batch, self.acks, self.redelivery.counts, undeliverable)
+            if undeliverable:
+                self.subscription.acknowledge_positions(undeliverable)
 
         policies = self.topic.policies
         count_max, size = policies.read_batch_max, policies.read_bytes_max
@@ -526,7 +526,7 @@ class Dispatcher:
         for position in positions:
             self.replay.positions.add(*position)
 
-    # --- going back ---------------------------------------------------------------------------
+    # --- rewinding --------------------------------------------------------------------------
 
     def rewind(self) -> None:
         """Read again from the mark on, and redeliver everything that is not acknowledged."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
-from pyxbroker.broker.dispatch.redelivery import FromMark
+from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
 from pyxbroker.broker.dispatch.selectors import FailoverRing
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _level(consumer: Consumer) -> int:
     return consumer.priority_level
 
 
-class Failover(FromMark):
+class Failover(RedeliverFromMark):
     """The active consumer gets all entries, in order. When it leaves, another consumer becomes
     active, and gets the unacknowledged entries.
 
@@ -44,7 +44,7 @@ class Failover(FromMark):
         self._topic = dispatcher.topic
         self._chosen: Consumer | None = None  # the active consumer, now or when the delay is over
         self._switching: asyncio.TimerHandle | None = None
-        self._telling: Iterator[Line] | None = None  # notifies all consumers of the active one
+        self._notifying: Iterator[Line] | None = None  # notifies all consumers of the active one
         topic = dispatcher.topic
         self._ring: FailoverRing[Consumer] | None = None
         if topic.partition < 0 or topic.policies.failover_by_hash:
@@ -54,9 +54,9 @@ class Failover(FromMark):
         if self._ring is not None:
             self._ring.add(consumer, consumer.priority_level, consumer.name)
         if not self._choose():
-            self._tell(consumer)
+            self._notify(consumer)
 
-    def give_back(self, consumer: Consumer) -> None:
+    def on_removed(self, consumer: Consumer) -> None:
         if self._ring is not None:
             self._ring.remove(consumer)
         self._choose()
@@ -95,7 +95,7 @@ class Failover(FromMark):
 
     def retire(self) -> None:
         super().retire()
-        self._telling = None
+        self._notifying = None
         self._stop()
 
     def _stop(self) -> None:
@@ -107,29 +107,29 @@ class Failover(FromMark):
         self._switching = None
         self._chooser.active = self._chosen
         self._dispatcher.rewind()
-        is_telling = self._telling is not None
-        self._telling = self._tell_each(list(self._chooser.consumers))
-        if not is_telling:
-            bit_by_bit(self._tell_all(), self._topic.turn.run)
+        is_notifying = self._notifying is not None
+        self._notifying = self._notify_each(list(self._chooser.consumers))
+        if not is_notifying:
+            bit_by_bit(self._notify_all(), self._topic.turn.run)
         self._dispatcher.wake()
 
-    def _tell_all(self) -> Iterator[Line]:
+    def _notify_all(self) -> Iterator[Line]:
         """Notify all consumers in steps; they may be many. A new switch starts the round again."""
-        while self._telling is not None:
-            telling = self._telling
-            line = next(telling, None)
+        while self._notifying is not None:
+            notifying = self._notifying
+            line = next(notifying, None)
             if line is not None:
                 yield line
-            elif telling is self._telling:
-                self._telling = None
+            elif notifying is self._notifying:
+                self._notifying = None
 
-    def _tell_each(self, consumers: list[Consumer]) -> Iterator[Line]:
+    def _notify_each(self, consumers: list[Consumer]) -> Iterator[Line]:
         for consumer in consumers:
             if not consumer.closed:
-                self._tell(consumer)
+                self._notify(consumer)
             yield consumer.connection.session.line
 
-    def _tell(self, consumer: Consumer) -> None:
+    def _notify(self, consumer: Consumer) -> None:
         """Send ACTIVE_CONSUMER_CHANGE: is this consumer the active one?"""
         if consumer.connection.protocol_version >= ACTIVE_CONSUMER_CHANGE_VERSION:
             consumer.connection.send_frame(

@@ -136,7 +136,7 @@ class KeySlots(Chooser):
         self.selector.remove(consumer.slot)
         self._owners_changed()
 
-    def let_go(self, consumer: Consumer) -> None:
+    def detach(self, consumer: Consumer) -> None:
         consumer.keys = None
         self.slots[consumer.slot] = None
 
@@ -164,7 +164,7 @@ class KeySlots(Chooser):
 
     # --- dispatch -----------------------------------------------------------------------------
 
-    def worth_reading(self) -> tuple[int, int] | None:
+    def read_budget(self) -> tuple[int, int] | None:
         """Return what all consumers can take together, or None if too many entries wait."""
         if self.keys.waiting >= self._look_ahead:
             return None
@@ -181,7 +181,7 @@ class KeySlots(Chooser):
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
@@ -191,13 +191,13 @@ class KeySlots(Chooser):
             self.keys,
             acks,
             redelivery_counts,
-            left_out,
+            undeliverable,
             self._look_ahead,
             delayed,
             again,
         )
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
         return dispatch_without_queue(batch, start, stop, self.slots, self.keys)
 
 
@@ -234,10 +234,10 @@ class KeyQueue:
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
     ) -> None:
         """Send what consumers can take of entries that waited."""
-        dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, left_out)
+        dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, undeliverable)
 
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet

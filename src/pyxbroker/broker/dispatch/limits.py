@@ -42,14 +42,14 @@ class Limits:
 
     def hold_for(self, consumer: Consumer) -> None:
         """Count the unacknowledged messages of a consumer from now on."""
-        self.tell(consumer)
+        self.apply_policies(consumer)
         consumer.unacked_total = self.unacked
 
     def on_policies(self) -> None:
-        """Apply changed policies to the subscription; tell() does so for each consumer."""
+        """Apply changed policies to the subscription, not to its consumers (apply_policies)."""
         self.unacked.set_limit(self._dispatcher.topic.policies.unacked_per_subscription_max)
 
-    def tell(self, consumer: Consumer) -> None:
+    def apply_policies(self, consumer: Consumer) -> None:
         """Apply the policy for unacknowledged messages to a consumer."""
         consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
 
@@ -76,15 +76,15 @@ class Limits:
             in_broker.on_unblocked(self._dispatcher.wake)
 
     def wait_for_room(
-        self, connection: Connection, tell: Callable[[Connection], None]
+        self, connection: Connection, notify: Callable[[Connection], None]
     ) -> Callable[[], None]:
-        """Call tell and wake the dispatcher when a socket has room. Return the registered
+        """Call notify and wake the dispatcher when a socket has room. Return the registered
         callback.
         """
         dispatcher = self._dispatcher
 
         def has_room() -> None:
-            tell(connection)
+            notify(connection)
             dispatcher.wake()
 
         connection.when_writable(has_room)
@@ -95,11 +95,11 @@ class Limits:
         in_broker = self._dispatcher.topic.unacked_in_broker
         if in_broker is not None:
             # Other subscriptions have waited longer than the one that acknowledges now.
-            in_broker.go_on()
+            in_broker.resume()
         if self._limited:
-            self.go_on(consumer)
+            self.resume(consumer)
 
-    def go_on(self, consumer: ConsumerState) -> None:
+    def resume(self, consumer: ConsumerState) -> None:
         """Wake the dispatcher if a consumer's acknowledgement has lifted a limit."""
         if not self._limited:
             return
@@ -107,8 +107,8 @@ class Limits:
             self._limited = False
             self._dispatcher.wake()
 
-    def let_others_go_on(self) -> None:
+    def wake_other_subscriptions(self) -> None:
         """Wake other subscriptions that wait for fewer unacknowledged messages in the broker."""
         in_broker = self._dispatcher.topic.unacked_in_broker
         if in_broker is not None:
-            in_broker.go_on()
+            in_broker.resume()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.delivery")
 
 LOST_IN_A_ROW_MAX = 64  # entries: the most that a block of 4 KiB can hold
-LOOK_AGAIN_S = 30.0  # interval at which a stopped subscription retries
+RETRY_STOPPED_S = 30.0  # interval at which a stopped subscription retries
 REPORT_S = 1.0  # entries passed over within this time share one log line
 REPORTED_MAX = 1000  # runs that are remembered, and not logged again
 
@@ -90,7 +90,7 @@ class ReadTrouble:
         self._new = LostRun(again=False)
         self._again = LostRun(again=True)
         self._stopped_run: LostRun | None = None
-        self._looks_again: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._reported: set[tuple[Position, Position]] = set()
         self._to_report: list[LostRun] = []
 
@@ -137,7 +137,7 @@ class ReadTrouble:
         redeliveries.
         """
         return (
-            self._looks_again is not None
+            self._retry_timer is not None
             and self._stopped_run is not None
             and self._stopped_run.again is again
         )
@@ -149,7 +149,7 @@ class ReadTrouble:
         stopped = self._stopped_run
         if stopped is not None and stopped.again is again and position >= stopped.positions[0]:
             # The retry found the same entries lost: no further entry is passed over.
-            self._wait_to_look_again()
+            self._schedule_retry()
             return False
         run = self._again if again else self._new
         run.add(position, error)
@@ -190,7 +190,7 @@ class ReadTrouble:
         # Redeliveries are not read in the order of positions.
         if (ledger_id, entry_id) == first or (not again and (ledger_id, entry_id) > first):
             log.info("a stopped subscription resumes", **self._where)
-            self._go_on()
+            self._resume()
 
     def is_acknowledged(self, position: Position) -> None:
         """Note that a lost entry is acknowledged."""
@@ -198,17 +198,17 @@ class ReadTrouble:
         if stopped is not None and position == stopped.positions[0]:
             del stopped.positions[0]
             if not stopped.positions:
-                self._go_on()
+                self._resume()
 
     def rewound(self) -> None:
         """Forget runs of lost entries, because everything is read again from the mark on."""
         self._end(again=False)
         self._end(again=True)
-        if self._looks_again is not None:
-            self._looks_again.cancel()
-            self._looks_again = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
         if self._stopped_run is not None and self._stopped_run.again:
-            self._go_on()
+            self._resume()
 
     def skipped(self, mark: Position) -> None:
         """Resume if the subscription has stopped at or before a mark, up to which all is
@@ -220,7 +220,7 @@ class ReadTrouble:
     def forget(self) -> None:
         """Resume, after the cursor was moved."""
         self.rewound()
-        self._go_on()
+        self._resume()
 
     def _end(self, again: bool) -> None:
         if again:
@@ -246,18 +246,18 @@ class ReadTrouble:
         # The last entry of the run is retried together with those passed over before.
         self._end(run.again)
         self._dispatcher.put_back(run.positions[:-1], run.again)
-        self._wait_to_look_again()
+        self._schedule_retry()
 
-    def _wait_to_look_again(self) -> None:
-        if self._looks_again is not None:
+    def _schedule_retry(self) -> None:
+        if self._retry_timer is not None:
             return
-        self._looks_again = self._loop.call_later(LOOK_AGAIN_S, self._turn.run, self._look_again)
+        self._retry_timer = self._loop.call_later(RETRY_STOPPED_S, self._turn.run, self._retry)
 
-    def _look_again(self) -> None:
-        self._looks_again = None
+    def _retry(self) -> None:
+        self._retry_timer = None
         self._dispatcher.wake()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self.stopped = None
         self._stopped_run = None
 

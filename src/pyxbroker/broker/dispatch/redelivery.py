@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pyxbroker.delivery import FreedDict
     from pyxbroker.entry import AckRun, Position
 
-ENTRIES_AT_ONCE = 1024
+ENTRIES_PER_STEP = 1024
 """Deliveries that one step takes back or frees: a fraction of a millisecond."""
-COUNTS_AT_ONCE = 128  # redelivery counts that one step drops
+COUNTS_PER_STEP = 128  # redelivery counts that one step drops
 
 
-class FromMark:
+class RedeliverFromMark:
     """Redelivers everything that is not acknowledged, in order. Deliveries are not recorded: the
     cursor knows what comes after its mark.
 
@@ -42,7 +42,7 @@ class FromMark:
         """Handle a new consumer."""
         self._dispatcher.rewind()
 
-    def give_back(self, consumer: Consumer) -> None:
+    def on_removed(self, consumer: Consumer) -> None:
         """Take back the deliveries of a consumer that has left. Other consumers get them."""
         self._dispatcher.rewind()
 
@@ -78,7 +78,7 @@ class FromMark:
         self.redeliver_all(consumer)
 
 
-class OneByOne(FromMark):
+class RedeliverEntries(RedeliverFromMark):
     """Redelivers single entries, before new ones (Shared and Key_Shared).
 
     A consumer may have a million deliveries. They leave the consumer in one call, and enter the
@@ -103,12 +103,12 @@ class OneByOne(FromMark):
         self._limits.hold_for(consumer)
         self._holders.add(consumer)
 
-    def give_back(self, consumer: Consumer) -> None:
+    def on_removed(self, consumer: Consumer) -> None:
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
             self._free(consumer, [self.swap_counts()])
             self._returning = deque((taken, False, line) for taken, _, line in self._returning)
-        if self._consumers or self._dispatcher.is_kept:
+        if self._consumers or self._dispatcher.is_reusable:
             # Reading delayed entries again would take long, so the next consumer finds them here.
             # This does not count as a redelivery: the consumer has not failed.
             self._take_back(consumer, counted=False)
@@ -146,7 +146,7 @@ class OneByOne(FromMark):
         """Put one step of deliveries back. Return True if that was the last one."""
         to = self.replay.positions if self._keys is None else None
         counts = self.counts if counted else None
-        return taken.put_back(self._dispatcher.acks, to, counts, ENTRIES_AT_ONCE)
+        return taken.put_back(self._dispatcher.acks, to, counts, ENTRIES_PER_STEP)
 
     def _return_later(self) -> None:
         line = self._returning[0][2]
@@ -182,13 +182,13 @@ class OneByOne(FromMark):
         self._free_in(consumer.connection.session.line, dicts)
 
     def _free_in(self, line: Line, dicts: list[FreedDict]) -> None:
-        if not free_items(dicts, ENTRIES_AT_ONCE):
+        if not free_items(dicts, ENTRIES_PER_STEP):
             line.wait(partial(self._free_in, line, dicts))
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):
             # The acknowledging consumer may not be the one that has the entry now.
-            self._limits.go_on(other)
+            self._limits.resume(other)
         self._limits.on_acknowledged(consumer)
         has_news = self._keys is not None and self._keys.keys.has_new_ready
         if has_news or self._dispatcher.waits_for_acks:
@@ -196,17 +196,17 @@ class OneByOne(FromMark):
 
     def redeliver_all(self, consumer: Consumer) -> None:
         self._take_back(consumer, counted=True)
-        self._go_on()
+        self._resume()
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         counts = self.counts
         for position in self._queue.take_back(consumer, sorted(positions), self._dispatcher.acks):
             counts[position] = counts.get(position, 0) + 1
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._dispatcher.wake()
-        self._limits.let_others_go_on()
+        self._limits.wake_other_subscriptions()
 
 
 def _forget_up_to(
@@ -216,8 +216,8 @@ def _forget_up_to(
     line: Line,
 ) -> Iterator[Line]:
     """Drop counts up to a mark in steps. None of these entries is sent again meanwhile."""
-    for at in range(0, len(positions), COUNTS_AT_ONCE):
-        for position in positions[at : at + COUNTS_AT_ONCE]:
+    for at in range(0, len(positions), COUNTS_PER_STEP):
+        for position in positions[at : at + COUNTS_PER_STEP]:
             if position <= mark:
                 counts.pop(position, None)
         yield line

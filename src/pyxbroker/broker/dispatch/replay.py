@@ -81,7 +81,7 @@ class Replay:
             self.delayed.take_due(self.positions)
         return len(self.positions) > 0
 
-    def look_aside(self) -> bool:
+    def update_sets_aside(self) -> bool:
         """Return True if the previous read brought delayed entries. Called before each read."""
         before, self._aside_before = self._aside_before, self.delayed_entries
         self.sets_aside = self._aside_before > before

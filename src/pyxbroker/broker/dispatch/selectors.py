@@ -40,13 +40,13 @@ class FailoverRing(Generic[T]):
 
     def __init__(self, topic: str) -> None:
         self._from = murmur3_of(topic.encode())
-        self._came = 0
+        self._arrivals = 0
         self._places: dict[T, _Place] = {}
         self._sorted: list[tuple[_Place, T]] = []
 
     def add(self, candidate: T, level: int, name: str) -> None:
-        self._came += 1
-        place = (level, self._distance(name), name, self._came)
+        self._arrivals += 1
+        place = (level, self._distance(name), name, self._arrivals)
         self._places[candidate] = place
         # Places are unique, so the comparison never reaches the candidates.
         insort(self._sorted, (place, candidate))
@@ -111,7 +111,7 @@ class ConsistentHashing:
         # All points, ascending, and the slot that owns each.
         self._ends = array("H")
         self._slots = array("i")
-        self._behind: dict[int, list[int]] = {}  # point -> slots that share it and do not own it
+        self._sharing: dict[int, list[int]] = {}  # point -> slots that share it and do not own it
         self._names: dict[int, tuple[str, int]] = {}  # slot -> name and its number
         self._numbers: dict[str, FreeNumbers] = {}  # used numbers by name
 
@@ -122,7 +122,7 @@ class ConsistentHashing:
         for point in self._points_of(slot):
             at = bisect_left(ends, point)
             if at < len(ends) and ends[at] == point:
-                self._behind.setdefault(point, []).append(slot)
+                self._sharing.setdefault(point, []).append(slot)
             else:
                 ends.insert(at, point)
                 slots.insert(at, slot)
@@ -136,16 +136,16 @@ class ConsistentHashing:
             del self._numbers[name]
         ends, slots = self._ends, self._slots
         for point in points:
-            behind = self._behind.get(point)
+            sharing = self._sharing.get(point)
             at = bisect_left(ends, point)
             if slots[at] != slot:
-                self._behind[point].remove(slot)
-            elif behind:
-                slots[at] = behind.pop(0)
+                self._sharing[point].remove(slot)
+            elif sharing:
+                slots[at] = sharing.pop(0)
             else:
                 del ends[at], slots[at]
-            if behind is not None and not behind:
-                del self._behind[point]
+            if sharing is not None and not sharing:
+                del self._sharing[point]
 
     def _points_of(self, slot: int) -> set[int]:
         """Return the distinct points of one consumer."""
@@ -218,14 +218,14 @@ class HashRangeAutoSplit:
             self._end_of[before] = end
             at -= 1
         del self._ends[at], self._slots[at]
-        self._note(at)
+        self._update_heap(at)
 
     def _insert(self, at: int, end: int, slot: int) -> None:
         self._ends.insert(at, min(end, HASH_MAX))
         self._slots.insert(at, slot)
         self._end_of[slot] = end
-        self._note(at)
-        self._note(at + 1)
+        self._update_heap(at)
+        self._update_heap(at + 1)
 
     def _index_of(self, end: int) -> int:
         """Return the index of the range with that end, or of the first one behind it."""
@@ -238,7 +238,7 @@ class HashRangeAutoSplit:
         end = RANGE_HASHES if at == len(self._ends) - 1 else self._ends[at]
         return start - end, start, end
 
-    def _note(self, at: int) -> None:
+    def _update_heap(self, at: int) -> None:
         """Update the heap after the start or end of a range has changed."""
         count = len(self._ends)
         if len(self._largest) > 2 * count + LARGEST_SPARE:

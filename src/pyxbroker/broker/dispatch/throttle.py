@@ -43,7 +43,7 @@ class Published:
         self._seen_at = 0.0
         self._per_second = (0.0, 0.0)
 
-    def look(self, now: float) -> tuple[float, float]:
+    def rates(self, now: float) -> tuple[float, float]:
         """Return messages and bytes per second, between the last two measurements."""
         if self._seen is None:
             self._seen, self._seen_at = self._received(), now
@@ -58,7 +58,7 @@ class Published:
 class DispatchLimiter(RateLimiter):
     """One dispatch rate. A relative rate is added to the publish rate `published`."""
 
-    __slots__ = ("_looked_at", "_published", "rate")
+    __slots__ = ("_measured_at", "_published", "rate")
 
     def __init__(self, turn: Turn, rate: DispatchRate, published: Published | None = None) -> None:
         super().__init__(turn, 0, 0)
@@ -69,12 +69,12 @@ class DispatchLimiter(RateLimiter):
         """Replace the rate."""
         self.rate = rate
         # Discard the measurement before the change.
-        self._look()
+        self._publish_rates()
         self._set(0.0, 0.0)
 
     def has_tokens(self) -> bool:
-        if self.rate.relative and self._loop.time() - self._looked_at >= FOLLOW_S:
-            self._set(*self._look())
+        if self.rate.relative and self._loop.time() - self._measured_at >= FOLLOW_S:
+            self._set(*self._publish_rates())
         return super().has_tokens()
 
     def _set(self, published_messages: float, published_bytes: float) -> None:
@@ -85,15 +85,15 @@ class DispatchLimiter(RateLimiter):
             size + published_bytes if size else 0,
         )
 
-    def _look(self) -> tuple[float, float]:
+    def _publish_rates(self) -> tuple[float, float]:
         """Return the publish rate."""
-        now = self._looked_at = self._loop.time()
+        now = self._measured_at = self._loop.time()
         if not self.rate.relative or self._published is None:
             return 0.0, 0.0
-        return self._published.look(now)
+        return self._published.rates(now)
 
 
-def changed(
+def updated_limiter(
     limiter: DispatchLimiter | None,
     rate: DispatchRate,
     turn: Turn,
@@ -137,7 +137,7 @@ class Throttle:
     def on_policies(self, dispatcher: Dispatcher) -> bool:
         """Apply the topic's changed policies. Return True if a rate limits the dispatcher now."""
         topic, subscription = dispatcher.topic, dispatcher.subscription
-        limiter = subscription.dispatch_limiter = changed(
+        limiter = subscription.dispatch_limiter = updated_limiter(
             subscription.dispatch_limiter,
             topic.policies.dispatch_rate_of(subscription.name),
             topic.turn,
@@ -158,11 +158,11 @@ class Throttle:
             return count, size
         messages = size_left = math.inf
         for limiter in self._limiters:
-            if limiter.is_turn_of(self._wake):
+            if limiter.is_resuming(self._wake):
                 # It keeps its turn at this rate while it waits for another one.
                 self._had_turn.add(limiter)
             has_tokens = limiter.has_tokens()
-            if not has_tokens or (limiter.has_line and limiter not in self._had_turn):
+            if not has_tokens or (limiter.has_waiting and limiter not in self._had_turn):
                 if limiter.wait(self._wake) and not has_tokens:
                     self._count(dispatcher.subscription, limiter)
                 return None

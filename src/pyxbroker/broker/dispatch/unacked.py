@@ -28,7 +28,7 @@ class BrokerUnacked(UnackedCount):
         self._waiting.pop(call, None)
         self._waiting[call] = None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Wake waiting subscriptions if an acknowledgement has unblocked the broker."""
         if self._waiting and not self.blocked:
             waiting, self._waiting = self._waiting, {}

@@ -10,7 +10,7 @@ from typing import Any
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.statistics.internal_stats import entries_since, pending_adds
 from pyxbroker.broker.statistics.statistics import (
-    Asked,
+    StatisticsOptions,
     producers_by_name,
     publisher_statistics,
     rates_and_sizes,
@@ -23,7 +23,7 @@ from pyxbroker.broker.topics.topic import Topic
 
 Json = dict[str, Any]
 
-ASKED = Asked(backlog_sizes=False)
+ASKED = StatisticsOptions(backlog_sizes=False)
 PUBLISHER = (
     *("msgRateIn", "msgThroughputIn", "averageMsgSize", "address", "producerId", "producerName"),
     *("connectedSince", "clientVersion", "metadata"),
@@ -49,16 +49,16 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
     async for producer in producers_by_name(topic, slices):
         publishers.append(_some(publisher_statistics(producer, now), PUBLISHER))
     found: dict[str, Json] = {}
-    told: dict[str, Json] = {}
+    subscriptions: dict[str, Json] = {}
     for each in topic.all_subscriptions():
         found[each.name] = await subscription_statistics(topic, each, ASKED, slices, now)
-        told[each.name] = await _subscription(topic, each, found[each.name], slices)
+        subscriptions[each.name] = await _subscription(topic, each, found[each.name], slices)
         await slices.pause()
     whole = await rates_and_sizes(topic, found, slices, now)
     answer: Json = {
         "publishers": publishers,
         "replication": {},
-        "subscriptions": told,
+        "subscriptions": subscriptions,
         "producerCount": len(topic.producers),
         **_some(whole, ("averageMsgSize", "msgRateIn", "msgRateOut")),
         "msgInCount": whole["msgInCounter"],

@@ -22,7 +22,7 @@ from pyxbroker.mledger.state import State
 from pyxbroker.schemas.registry import SchemaRegistry
 
 RANGES_MAX = 1_000  # listed per cursor
-LEDGERS_AT_ONCE = 16  # of schemas, whose metadata is read concurrently
+LEDGERS_CONCURRENT = 16  # of schemas, whose metadata is read concurrently
 
 # Memory for the statistics and their text.
 LEDGER_BYTES = 2 << 10
@@ -74,7 +74,7 @@ async def internal_stats(
         return _of_nothing(topic)
     answer: Json = {"ledgers": [], "cursors": {}}
     try:
-        return await _tell(answer, topic, with_metadata, store, schemas)
+        return await _fill(answer, topic, with_metadata, store, schemas)
     except BaseException:
         await forget(answer)
         raise
@@ -92,8 +92,8 @@ async def forget(answer: Json) -> None:
         await slices.pause()
 
 
-async def _tell(
-    told: Json,
+async def _fill(
+    answer: Json,
     topic: PersistentTopic,
     with_metadata: bool,
     store: MetadataStore,
@@ -104,13 +104,13 @@ async def _tell(
     current = managed_ledger.current
     slices = Slices()
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
-    ledgers: list[Json] = told["ledgers"]
+    ledgers: list[Json] = answer["ledgers"]
     for ledger_id in list(managed_ledger.ledger_ids):
         # Ledgers may be trimmed meanwhile.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
             await slices.pause()
-    cursors: dict[str, Json] = told["cursors"]
+    cursors: dict[str, Json] = answer["cursors"]
     for subscription in topic.all_subscriptions():
         cursors[subscription.name] = _cursor(topic, subscription)
         await slices.pause()
@@ -259,13 +259,13 @@ async def _schema_ledgers(
 ) -> list[Json]:
     """Return the ledgers with the schemas of a topic: each version may have its own."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
-    told: list[Json] = []
+    ledgers_of_schemas: list[Json] = []
     slices = Slices()
-    for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
-        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_AT_ONCE])
-        told += [each for each in await asyncio.gather(*some) if each is not None]
+    for at in range(0, len(ledgers), LEDGERS_CONCURRENT):
+        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_CONCURRENT])
+        ledgers_of_schemas += [each for each in await asyncio.gather(*some) if each is not None]
         await slices.pause()
-    return told
+    return ledgers_of_schemas
 
 
 async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:

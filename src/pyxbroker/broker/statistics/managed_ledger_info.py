@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyxbroker.metadata.store import GetResult, MetadataStore
 
 RANGES_MAX = 1_000  # listed per cursor
-AT_ONCE = 64  # nodes read concurrently
+NODES_CONCURRENT = 64  # nodes read concurrently
 
 
 async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
@@ -41,8 +41,8 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
         answer["terminatedPosition"] = _position(info.terminatedPosition)
     cursors: dict[str, Any] = {}
     nodes = sorted(await store.children(path))
-    for at in range(0, len(nodes), AT_ONCE):
-        some = nodes[at : at + AT_ONCE]
+    for at in range(0, len(nodes), NODES_CONCURRENT):
+        some = nodes[at : at + NODES_CONCURRENT]
         values = await asyncio.gather(*(store.get(f"{path}/{node}") for node in some))
         for node, value in zip(some, values, strict=True):
             if value is not None:

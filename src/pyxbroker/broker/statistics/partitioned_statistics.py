@@ -40,7 +40,7 @@ OF_ONE = frozenset(
 """Fields that partitions, their producers and consumers do not share."""
 
 
-class Together:
+class MergedStatistics:
     """Merges the statistics of partitions. Each partition costs time in proportion to its own size,
     and is freed except for its publishers, whose number is limited by the memory of clients.
     """

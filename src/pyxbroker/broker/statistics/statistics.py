@@ -61,7 +61,7 @@ DELETED_AND_DELAYED = (
     "delayedMessageIndexSizeInBytes",
 )
 
-SORTED_AT_ONCE = 1024  # names of producers, per step
+SORTED_PER_STEP = 1024  # names of producers, per step
 
 # Memory for the statistics and their text.
 SUBSCRIPTION_BYTES = 6 << 10
@@ -71,7 +71,7 @@ RANGE_BYTES = 200  # per range of hashes
 Json = dict[str, Any]
 
 
-class Asked(NamedTuple):
+class StatisticsOptions(NamedTuple):
     """Options of a request for statistics."""
 
     backlog_sizes: bool = True
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
     consumers: bool = True
 
 
-async def weigh(topic: Topic, asked: Asked) -> int:
+async def weigh(topic: Topic, asked: StatisticsOptions) -> int:
     """Estimate the memory for the statistics of a topic, in bytes."""
     slices = Slices()
     size = 0
@@ -102,14 +102,14 @@ async def weigh(topic: Topic, asked: Asked) -> int:
 
 
 async def topic_statistics(
-    topic: Topic, asked: Asked, owner: str, store: MetadataStore
+    topic: Topic, asked: StatisticsOptions, owner: str, store: MetadataStore
 ) -> dict[str, Any]:
     """Return the statistics of a topic. owner: the id of this broker. The caller releases them with
     forget(). Raises LedgerError, MetadataError.
     """
     answer: Json = {"publishers": [], "subscriptions": {}}
     try:
-        return await _tell(answer, topic, asked, owner, store)
+        return await _fill(answer, topic, asked, owner, store)
     except BaseException:
         await forget(answer)
         raise
@@ -168,15 +168,17 @@ async def forget(answer: Json) -> None:
         await slices.pause()
 
 
-async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: MetadataStore) -> Json:
+async def _fill(
+    stats: Json, topic: Topic, asked: StatisticsOptions, owner: str, store: MetadataStore
+) -> Json:
     """Fill the lists, and add the other fields."""
     slices = Slices()
     now = time.monotonic()
-    publishers: list[Json] = told["publishers"]
+    publishers: list[Json] = stats["publishers"]
     if asked.publishers:
         async for producer in producers_by_name(topic, slices):
             publishers.append(publisher_statistics(producer, now))
-    subscriptions: dict[str, Json] = told["subscriptions"]
+    subscriptions: dict[str, Json] = stats["subscriptions"]
     for subscription in topic.all_subscriptions():
         found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
@@ -217,8 +219,8 @@ async def producers_by_name(topic: Topic, slices: Slices) -> AsyncIterator[Produ
     """Yield the producers ordered by name, except those that leave meanwhile."""
     names = list(topic.producers)
     parts = []
-    for at in range(0, len(names), SORTED_AT_ONCE):
-        parts.append(sorted(names[at : at + SORTED_AT_ONCE]))
+    for at in range(0, len(names), SORTED_PER_STEP):
+        parts.append(sorted(names[at : at + SORTED_PER_STEP]))
         await slices.pause()
     for name in heapq.merge(*parts):
         producer = topic.producers.get(name)
@@ -250,7 +252,7 @@ async def rates_and_sizes(
     }
 
 
-async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -> Json:
+async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: StatisticsOptions) -> Json:
     """Return the fields about the slowest subscription."""
     found: Json = {
         "backlogSize": 0,
@@ -330,11 +332,11 @@ def publisher_statistics(producer: Producer, now: float) -> Json:
 
 
 async def subscription_statistics(
-    topic: Topic, subscription: Subscription, asked: Asked, slices: Slices, now: float
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions, slices: Slices, now: float
 ) -> Json:
     messages, size = await in_slices(subscription.count_sent(), slices)
     rate, throughput = per_second(subscription, now, messages, size)
-    last_sent_ms = await in_slices(subscription.look_for_last_sent(), slices)
+    last_sent_ms = await in_slices(subscription.find_last_sent(), slices)
     consumers = []
     redelivered = acked = chunks = 0.0
     unacked_messages = 0
@@ -361,7 +363,7 @@ async def subscription_statistics(
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
         "chunkedMessageRate": chunks,
-        **await _left(topic, subscription, asked, unacked_messages),
+        **await _backlog_fields(topic, subscription, asked, unacked_messages),
         **_history(subscription, now, last_sent_ms),
         "consumers": consumers,
         **_kind(subscription, slots),
@@ -372,11 +374,11 @@ async def subscription_statistics(
     return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
 
 
-async def _left(
-    topic: Topic, subscription: Subscription, asked: Asked, unacked_messages: int
+async def _backlog_fields(
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions, unacked_messages: int
 ) -> Json:
     """Return the fields about the backlog, the deliveries and the active consumer."""
-    backlog_size, earliest_ms = await _behind(topic, subscription, asked)
+    backlog_size, earliest_ms = await _backlog_size_and_time(topic, subscription, asked)
     dispatcher = subscription.dispatcher
     replay = dispatcher.replay
     delayed = dispatcher.delayed_entries
@@ -466,7 +468,9 @@ def _acknowledged(
     }
 
 
-async def _behind(topic: Topic, subscription: Subscription, asked: Asked) -> tuple[int, int]:
+async def _backlog_size_and_time(
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions
+) -> tuple[int, int]:
     """Return the size of the backlog in bytes (-1: not requested), and the publish time of its
     first message (0: not requested, -1: no backlog).
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Steps
 from pyxbroker.broker.subscriptions.consumer import Consumer
-from pyxbroker.broker.subscriptions.subscription import COUNTED_AT_ONCE, Subscription
+from pyxbroker.broker.subscriptions.subscription import COUNTED_PER_STEP, Subscription
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.topic import Topic
 
@@ -329,7 +329,7 @@ def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
         delayed += each.delayed
         in_replay += each.in_replay
         rate_acked += each.rate_acked
-        if number % COUNTED_AT_ONCE == 0:
+        if number % COUNTED_PER_STEP == 0:
             yield
     sent = consumers, msg_out, bytes_out, rate_out, throughput_out
     return Outgoing(*sent, backlog, delayed, in_replay, rate_acked)

@@ -129,7 +129,7 @@ class Consumer(ConsumerState):
         # One read may bring a FLOW for each of thousands of subscriptions with a backlog.
         subscription.topic.turn.dispatching.run(subscription.dispatcher.wake)
         if subscription.topic.is_terminated:
-            subscription.tell_end(self)
+            subscription.notify_end(self)
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
         """ACK: acknowledge positions. With a request id the client expects an answer."""
@@ -143,7 +143,7 @@ class Consumer(ConsumerState):
         forgotten = acks.refused
         refusal = subscription.acknowledge(self, run, cumulative, has_txn)
         if subscription.topic.is_terminated:
-            subscription.tell_end(self)
+            subscription.notify_end(self)
         if request_id is None:
             return
         if refusal is not None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-LOOKED_AT_ONCE = 256  # subscriptions whose positions are compared per step
+COMPARED_PER_STEP = 256  # subscriptions whose positions are compared per step
 
 
-def held_back(topic: PersistentTopic) -> list[Subscription]:
+def expiring_subscriptions(topic: PersistentTopic) -> list[Subscription]:
     """Return the subscriptions whose messages expire and are evicted."""
     return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
 
@@ -42,8 +42,8 @@ async def slowest_of(subscriptions: Sequence[Subscription]) -> Slowest | None:
     """Return the slowest subscription, ignoring concurrent seeks; None without subscriptions."""
     slices = Slices()
     slowest: Slowest | None = None
-    for at in range(0, len(subscriptions), LOOKED_AT_ONCE):
-        last = min(subscriptions[at : at + LOOKED_AT_ONCE], key=_mark_of)
+    for at in range(0, len(subscriptions), COMPARED_PER_STEP):
+        last = min(subscriptions[at : at + COMPARED_PER_STEP], key=_mark_of)
         if slowest is None or _mark_of(last) < slowest.mark:
             slowest = Slowest(_mark_of(last), last)
         await slices.pause()
@@ -73,7 +73,7 @@ async def expire(
 
     Raises LedgerError if entries cannot be read now.
     """
-    some = held_back(topic) if subscriptions is None else subscriptions
+    some = expiring_subscriptions(topic) if subscriptions is None else subscriptions
     slowest = await slowest_of(some)
     if slowest is None or slowest.mark >= topic.last_confirmed:
         return 0

@@ -46,10 +46,10 @@ VERSION_END = 9  # first protocol version with REACHED_END_OF_TOPIC
 # protocol version, but do not know the command. They close the connection, and would reconnect
 # forever at the end of a topic.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
-ACKNOWLEDGED_AT_ONCE = 4096  # entries per step, acknowledged without a consumer
-COUNTED_AT_ONCE = 256  # consumers per step when counters are summed
-TOLD_AT_ONCE = 32  # consumers notified of the end of the topic in one call
-FREED_AT_ONCE = 32  # notes about entries freed per step
+ACKNOWLEDGED_PER_STEP = 4096  # entries per step, acknowledged without a consumer
+COUNTED_PER_STEP = 256  # consumers per step when counters are summed
+NOTIFIED_PER_CALL = 32  # consumers notified of the end of the topic in one call
+FREED_PER_STEP = 32  # notes about entries freed per step
 
 
 class SubscriptionType(enum.IntEnum):
@@ -144,7 +144,7 @@ class Subscription:
     throttled: Counter[str] | None = None  # by limit: how often it delayed deliveries
     drop_rates: Rates | None = None  # of dropped messages, since the first request
     was_used = False  # a consumer has subscribed since the topic was loaded
-    _end_told: object | None = None  # identifies the current round of notifications
+    _end_round: object | None = None  # identifies the current round of notifications
     past_sent_ms = 0  # time of the last delivery to a consumer that has left
     backlog_time: tuple[Position, int] | None = None
     """Result of the last search for the first backlog entry: its position and publish time in
@@ -162,7 +162,7 @@ class Subscription:
         self.closing = False  # being deleted or moved: no consumer may join
         self.move: asyncio.Future[None] | None = None  # the seek in progress
         self.arriving = 0  # consumers about to join
-        self._going: list[list[Consumer]] = []  # detached, clients not notified yet
+        self._detached: list[list[Consumer]] = []  # detached, clients not notified yet
         self.msg_drop = 0  # messages dropped (non-persistent topic)
         self._past_msg_out = 0  # to consumers that have left
         self._past_bytes_out = 0
@@ -252,7 +252,7 @@ class Subscription:
             self._count(consumer, 1)
             return
         former = dispatcher = self.dispatcher
-        if kind is not self.kind or not dispatcher.is_kept:
+        if kind is not self.kind or not dispatcher.is_reusable:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
@@ -340,46 +340,46 @@ class Subscription:
         """Replace the dispatcher by a new one without consumers."""
         former = self.dispatcher
         former.abandon()
-        going = former.consumers[::-1]
+        detached = former.consumers[::-1]
         former.consumers.clear()
-        self.topic.consumer_count -= len(going)
+        self.topic.consumer_count -= len(detached)
         self.topic.auto_consumer_count -= self.auto_consumer_count
         self.auto_consumer_count = 0
-        for each in going:
+        for each in detached:
             each.closed = True
         self.kind = kind
         self.dispatcher = DISPATCHERS[kind](self, policy)
-        if going:
-            self._going.append(going)
-            bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
+        if detached:
+            self._detached.append(detached)
+            bit_by_bit(self._release_detached(former, detached, but), self.topic.turn.run)
         self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
-    def _let_go(
-        self, former: Dispatcher, going: list[Consumer], but: Consumer | None
+    def _release_detached(
+        self, former: Dispatcher, detached: list[Consumer], but: Consumer | None
     ) -> Iterator[Line]:
         """Notify clients that their consumers are closed, from the end of the list on, and free the
         consumers' deliveries.
         """
         move = self.move
-        line = going[-1].connection.session.line
-        while going:
-            consumer = going[-1]
+        line = detached[-1].connection.session.line
+        while detached:
+            consumer = detached[-1]
             line = consumer.connection.session.line
-            self._let_one_go(consumer, consumer is not but, move)
-            going.pop()
-            unused = former.let_go(consumer)
+            self._release_one(consumer, consumer is not but, move)
+            detached.pop()
+            unused = former.detach(consumer)
             yield line
-            while not free_items(unused, FREED_AT_ONCE):
+            while not free_items(unused, FREED_PER_STEP):
                 yield line
-        self._going.remove(going)
-        self.dispatcher.limits.let_others_go_on()
-        unused = former.forget_notes()
-        while not free_items(unused, FREED_AT_ONCE):
+        self._detached.remove(detached)
+        self.dispatcher.limits.wake_other_subscriptions()
+        unused = former.clear_notes()
+        while not free_items(unused, FREED_PER_STEP):
             yield line
 
-    def _let_one_go(
+    def _release_one(
         self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
     ) -> None:
         connection, consumer_id = consumer.connection, consumer.consumer_id
@@ -398,7 +398,7 @@ class Subscription:
         self._past_bytes_out += consumer.bytes_out
         self.past_sent_ms = max(self.past_sent_ms, consumer.last_sent_ms)
 
-    def send_away(self, consumer: Consumer) -> None:
+    def disconnect_one(self, consumer: Consumer) -> None:
         """Detach one consumer and notify its client, which may subscribe again."""
         connection = consumer.connection
         if connection.consumers.get(consumer.consumer_id) is consumer:
@@ -418,39 +418,39 @@ class Subscription:
             subscription=self.name,
         )
         # The failed code may still be working with these consumers.
-        self.topic.turn.at_end(self._begin_anew)
+        self.topic.turn.at_end(self._replace_dispatcher)
 
-    def _begin_anew(self) -> None:
+    def _replace_dispatcher(self) -> None:
         self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
-    def tell_end(self, consumer: Consumer | None = None) -> None:
+    def notify_end(self, consumer: Consumer | None = None) -> None:
         """Notify consumers once that the topic is terminated and they have no backlog.
 
         consumer: the one that caused the call; it may have joined after the others were notified.
         """
         if self.cursor.backlog > 0:
-            self._end_told = None
-        elif self._end_told is None:
-            self._end_told = end = object()
-            if len(self.consumers) <= TOLD_AT_ONCE:
+            self._end_round = None
+        elif self._end_round is None:
+            self._end_round = end = object()
+            if len(self.consumers) <= NOTIFIED_PER_CALL:
                 for each in self.consumers:
-                    self._tell_one_end(each)
+                    self._notify_one_of_end(each)
             else:
-                self.topic.call_bit_by_bit(self._tellings_of_end(end))
+                self.topic.call_bit_by_bit(self._end_notifications(end))
         elif consumer is not None:
             # Not all consumers: there may be a hundred thousand, and each causes a call.
-            self._tell_one_end(consumer)
+            self._notify_one_of_end(consumer)
 
-    def _tellings_of_end(self, end: object) -> Iterator[Callable[[], None]]:
+    def _end_notifications(self, end: object) -> Iterator[Callable[[], None]]:
         """Return calls that notify each consumer. New consumers are notified at their next
         command.
         """
         for consumer in list(self.consumers):
-            if self._end_told is not end:
+            if self._end_round is not end:
                 return  # there is a backlog again, or a newer round of notifications
-            yield partial(self._tell_one_end, consumer)
+            yield partial(self._notify_one_of_end, consumer)
 
-    def _tell_one_end(self, consumer: Consumer) -> None:
+    def _notify_one_of_end(self, consumer: Consumer) -> None:
         connection = consumer.connection
         if not (consumer.end_sent or consumer.closed) and (
             connection.protocol_version >= VERSION_END
@@ -462,7 +462,7 @@ class Subscription:
     def sent(self) -> tuple[int, int]:
         """Return messages and bytes sent to consumers since the topic was loaded."""
         messages, size = self._past_msg_out, self._past_bytes_out
-        for each in chain(self.consumers, *self._going):
+        for each in chain(self.consumers, *self._detached):
             messages += each.msg_out
             size += each.bytes_out
         return messages, size
@@ -472,10 +472,10 @@ class Subscription:
         start, even if they leave meanwhile.
         """
         messages, size = self._past_msg_out, self._past_bytes_out
-        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+        for number, each in enumerate([*self.consumers, *chain(*self._detached)], 1):
             messages += each.msg_out
             size += each.bytes_out
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return messages, size
 
@@ -493,14 +493,14 @@ class Subscription:
         [rate] = self.expired_rates.per_second(now, self.expired)
         return rate
 
-    def look_for_last_sent(self) -> Steps[int]:
+    def find_last_sent(self) -> Steps[int]:
         """Return the time of the last delivery to a consumer, in ms since 1970; 0: never. Checks
         some consumers per step.
         """
         last_ms = 0
-        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+        for number, each in enumerate([*self.consumers, *chain(*self._detached)], 1):
             last_ms = max(last_ms, each.last_sent_ms)
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return last_ms or self.past_sent_ms
 
@@ -560,8 +560,8 @@ class Subscription:
 
     def acknowledge_ledger(self, ledger_id: int, last: int) -> None:
         """Acknowledge every entry of a ledger up to the id `last`."""
-        for start in range(0, last + 1, ACKNOWLEDGED_AT_ONCE):
-            stop = min(start + ACKNOWLEDGED_AT_ONCE, last + 1)
+        for start in range(0, last + 1, ACKNOWLEDGED_PER_STEP):
+            stop = min(start + ACKNOWLEDGED_PER_STEP, last + 1)
             self.cursor.acknowledge_positions((ledger_id, n) for n in range(start, stop))
 
     def persist(self) -> asyncio.Future[None]:
@@ -582,7 +582,7 @@ class Subscription:
         not move. Raises CursorClosed, CursorDeleted.
         """
         self.cursor.reset(mark_delete, ack_set)
-        self._end_told = None
+        self._end_round = None
         if self.compacted is not None:
             self.compacted.begin_at(compacted_from)
         self.dispatcher.reset()
@@ -607,19 +607,19 @@ class Subscription:
         slices = Slices()
         for consumer in list(self.consumers):
             await slices.pause()
-            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_AT_ONCE):
+            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_PER_STEP):
                 run(self.dispatcher.on_acknowledged, consumer, AckRun.of(part))
                 await slices.pause()
                 if self.acks is not acks:
                     # After a seek, entries before the mark may be needed again.
                     return acked
-        run(self._go_on_after, mark_delete)
+        run(self._resume_after, mark_delete)
         return acked
 
-    def _go_on_after(self, mark_delete: Position) -> None:
+    def _resume_after(self, mark_delete: Position) -> None:
         self.dispatcher.skip_to(mark_delete)
         if self.topic.is_terminated:
-            self.tell_end()
+            self.notify_end()
 
     async def delete(self) -> None:
         """Delete the subscription, which has no consumers any more.

@@ -11,7 +11,7 @@ from pyxbroker.metadata.turns import Turns
 from pyxbroker.policies.records import Fields, fields_of, rewrite
 
 
-class KeptRecords:
+class StoredRecords:
     """The stored records of a metadata store. Changes of one record by this process are serialized.
 
     Methods raise MetadataError, and MetadataStoreError for an unreadable record, which is not

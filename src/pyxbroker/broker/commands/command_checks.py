@@ -61,7 +61,7 @@ class _Plan(NamedTuple):
     messages: tuple[str, ...]  # nested messages to check
 
 
-def excess(kind: int, data: bytes) -> str | None:
+def exceeded_limit(kind: int, data: bytes) -> str | None:
     """Return which limit a BaseCommand exceeds, or None. The broker does not parse it then."""
     size = len(data)
     # Nearly all commands are too short to exceed a limit.
