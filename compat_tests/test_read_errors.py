@@ -97,8 +97,8 @@ def test_a_second_of_read_errors_loses_and_reorders_nothing(failing: Failing, ki
                 consumer.acknowledge(message)
     assert failing.errors.hits(rule) > 0
     assert found == list(range(COUNT))
-    assert lines(failing, "a read failed; it is tried again") >= 1
-    assert lines(failing, "a read failed; it is tried again") <= 4
+    assert lines(failing, "a read failed; the broker retries") >= 1
+    assert lines(failing, "a read failed; the broker retries") <= 4
     assert lines(failing, "entries cannot be delivered") == 0
     assert lines(failing, "damaged") == 0
     if kind != "reader":

@@ -146,7 +146,7 @@ class Client:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        pending = broker.service.welcome(Port(broker.service), near, "", 1)
+        pending = broker.service.add_half_open(Port(broker.service), near, "", 1)
         broker.service.half_open.begin(pending)
         self.connection = pending.connection
         self._inbox: list[tuple[str, Any, bytes]] = []

@@ -175,7 +175,7 @@ def test_what_a_consumer_had_waits_for_others_after_a_few_turns_and_nothing_over
     make: Callable[[Any], Dispatcher],
     leaves: bool,
 ) -> None:
-    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(redelivery, "ENTRIES_PER_STEP", AT_ONCE)
     desk = Desk(opened, make, delayed_delivery=False)
     try:
         steps: list[Callable[[], None]] = []
@@ -218,7 +218,7 @@ def test_what_a_consumer_had_waits_for_others_after_a_few_turns_and_nothing_over
 def test_a_read_that_is_under_way_does_not_overtake_what_is_taken_back(
     opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
 ) -> None:
-    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(redelivery, "ENTRIES_PER_STEP", AT_ONCE)
     desk = Desk(opened, make, delayed_delivery=False)
     try:
         consumer = desk.join("c")
@@ -244,7 +244,7 @@ def test_a_read_that_is_under_way_does_not_overtake_what_is_taken_back(
 def test_who_goes_last_or_is_moved_leaves_what_it_had_to_be_freed_in_a_few_turns(
     opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
 ) -> None:
-    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(redelivery, "ENTRIES_PER_STEP", AT_ONCE)
     for act in (Desk.leave, lambda desk, consumer: desk.dispatcher.reset()):
         desk = Desk(opened, make, delayed_delivery=False)
         try:

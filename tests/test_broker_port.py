@@ -19,14 +19,14 @@ from pyxbroker.broker.broker_port import BrokerPort
 def taker(accepted: asyncio.Future[tuple[str, int]]) -> Any:
     """A broker that takes note of the first one who comes."""
 
-    def welcome(_: object, sock: socket.socket, *peer: Any) -> None:
+    def add_half_open(_: object, sock: socket.socket, *peer: Any) -> None:
         sock.close()
         accepted.set_result(peer)
 
     return SimpleNamespace(
         config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
         poller=Poller(asyncio.get_running_loop()),
-        welcome=welcome,
+        add_half_open=add_half_open,
     )
 
 

@@ -64,7 +64,7 @@ def test_chunks_have_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind
         topic = await broker.topic()
 
         async def told() -> tuple[bool, list[float], float]:
-            asked = statistics.Asked()
+            asked = statistics.StatisticsOptions()
             found = await statistics.topic_statistics(topic, asked, "h:1", broker.node.store)
             [subscription] = found["subscriptions"].values()
             owners = [*found["publishers"], subscription, *subscription["consumers"]]
@@ -215,11 +215,11 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one: Any = Someone()
     other: Any = Someone()
     for number in range(10):
-        assert known.taker(b"%d" % number, (0, number), False, one) is one
+        assert known.consumer_for(b"%d" % number, (0, number), False, one) is one
         assert len(known) <= 3
     one.can_deliver = False
     for number in range(10):
-        known.taker(b"long", (1, number), False, one if number == 0 else other)
+        known.consumer_for(b"long", (1, number), False, one if number == 0 else other)
         assert len(known) <= 3
     replay = PositionSet()
     known.release(replay)
@@ -235,10 +235,10 @@ def test_what_is_kept_of_chunks_is_bounded_over_all_messages(
     one: Any = Someone()
     for number in range(20):
         for chunk in range(20):
-            assert known.taker(b"%d" % number, (number, chunk), False, one) is one
+            assert known.consumer_for(b"%d" % number, (number, chunk), False, one) is one
         assert len(known) <= 3
     # The newest one is known all the while: its chunks go to who has the others.
-    assert known.taker(b"19", (19, 20), False, Someone()) is one  # type: ignore[arg-type]
+    assert known.consumer_for(b"19", (19, 20), False, Someone()) is one  # type: ignore[arg-type]
 
 
 def test_a_long_uuid_is_kept_as_its_hash() -> None:
@@ -247,10 +247,10 @@ def test_a_long_uuid_is_kept_as_its_hash() -> None:
     other: Any = Someone()
     for uuid in (b"a" * 1_000, b"a" * 999 + b"b"):
         taker = one if uuid.endswith(b"a") else other
-        assert known.taker(uuid, (0, 0), False, taker) is taker
-        assert known.taker(uuid, (0, 1), False, Someone()) is taker  # type: ignore[arg-type]
+        assert known.consumer_for(uuid, (0, 0), False, taker) is taker
+        assert known.consumer_for(uuid, (0, 1), False, Someone()) is taker  # type: ignore[arg-type]
     assert max(map(len, known._messages)) == 32
-    known.taker(b"a" * 1_000, (0, 2), True, one)
+    known.consumer_for(b"a" * 1_000, (0, 2), True, one)
     assert len(known) == 1
 
 
@@ -273,7 +273,7 @@ def test_each_chunk_that_comes_again_costs_the_same_however_many_wait(
     chunked = ChunkedMessages(cast(AckSet, acks))
     first, second = (cast(Consumer, SimpleNamespace(can_deliver=True)) for _ in range(2))
     for entry in range(count):
-        assert chunked.taker(b"%d" % (entry // each), (1, entry), False, first) is first
+        assert chunked.consumer_for(b"%d" % (entry // each), (1, entry), False, first) is first
     chunked.forget(first)
     acks.asked = 0
     replay, taken, at_once = PositionSet(), list[int](), 0
@@ -283,9 +283,11 @@ def test_each_chunk_that_comes_again_costs_the_same_however_many_wait(
         at_once = max(at_once, len(replay) - before)
         _, first_entry, last = replay.first_range(100)
         for entry in range(first_entry, last + 1):
-            assert chunked.taker(b"%d" % (entry // each), (1, entry), False, second) is second
+            assert (
+                chunked.consumer_for(b"%d" % (entry // each), (1, entry), False, second) is second
+            )
             taken.append(entry)
         replay.discard_range(1, first_entry, last)
     assert sorted(taken) == list(range(count))
-    assert at_once <= chunks.RELEASED_AT_ONCE + each
+    assert at_once <= chunks.RELEASED_PER_CALL + each
     assert acks.asked <= 4 * count

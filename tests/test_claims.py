@@ -113,9 +113,9 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("compatibility.md", chunks.PLACES_MAX, 20_000, "and 20,000 chunks of all of them"),
     ("compatibility.md", seek.SEEK_MAX_S, 25.0, "waits for it, 25 s at most"),
     ("compatibility.md", read_trouble.LOST_IN_A_ROW_MAX, 64, "up to 64 in a row"),
-    ("compatibility.md", read_trouble.LOOK_AGAIN_S, 30.0, "which is tried every 30 s"),
+    ("compatibility.md", read_trouble.RETRY_STOPPED_S, 30.0, "which is tried every 30 s"),
     ("reliability.md", read_trouble.LOST_IN_A_ROW_MAX, 64, "more than 64 entries in a row"),
-    ("reliability.md", read_trouble.LOOK_AGAIN_S, 30.0, "It looks again every 30 s"),
+    ("reliability.md", read_trouble.RETRY_STOPPED_S, 30.0, "It looks again every 30 s"),
     ("reliability.md", patience.PATIENCE_S, 10.0, "It is tried again for up to 10 s, then clients"),
     ("reliability.md", patience.RETRY_MAX_S, 1.0, "tried again, at most a second later"),
     (

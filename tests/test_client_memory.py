@@ -216,7 +216,7 @@ def test_the_costliest_connection_makes_room_for_those_with_little(
         assert (await modest.receive("send_receipt")).sequence_id == 0
 
     run(tmp_path, scenario, maxClientStateSizeInMB=2)
-    assert "closed: too much is remembered for it" in [each.getMessage() for each in caplog.records]
+    assert "closed: it uses too much memory" in [each.getMessage() for each in caplog.records]
 
 
 def test_commands_under_way_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from oracles import commands as plain
 from oracles import wire
 from oracles.golden import CLIENT_FRAMES
 from pyxbroker import commands
-from pyxbroker.broker.commands import border
+from pyxbroker.broker.commands import command_checks
 from pyxbroker.proto import PulsarApi as pb
 
 uint64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
@@ -250,7 +250,7 @@ def fields_of(message: Any) -> int:
 
 
 def at_most(data: bytes, count: int) -> bool:
-    return not commands.has_more_fields(data, border._shape_of_command(), count)
+    return not commands.has_more_fields(data, command_checks._shape_of_command(), count)
 
 
 def watched() -> Any:
@@ -300,7 +300,7 @@ def test_unknown_fields_are_counted_too(field: bytes, count: int) -> None:
 @pytest.mark.parametrize("cut", ["80", "08", "0880", "0a", "0a80", "0a02ff", "0d01", "0901"])
 def test_fields_before_one_that_is_cut_short_are_counted(cut: str) -> None:
     data = bytes.fromhex("0801" * 3 + cut)
-    shape = border._shape_of_command()
+    shape = command_checks._shape_of_command()
     assert commands.has_more_fields(data, shape, 3)
     assert not commands.has_more_fields(data, shape, 4)
 
@@ -337,7 +337,7 @@ def test_protobuf_finds_no_more_fields_than_were_counted(noise: bytes) -> None:
 
 def test_the_request_id_is_found_without_the_rest() -> None:
     subscribe, lookup = pb.BaseCommand.SUBSCRIBE, pb.BaseCommand.LOOKUP
-    request = border.request_of(subscribe, watched().SerializeToString())
+    request = command_checks.request_of(subscribe, watched().SerializeToString())
     assert (request.DESCRIPTOR.name, request.request_id) == ("CommandSubscribe", 7)
     assert request.SerializePartialToString() == b"\x28\x07"
     for kind, nothing in (
@@ -348,9 +348,9 @@ def test_the_request_id_is_found_without_the_rest() -> None:
         (1, b"\x08\x01\x0a\x00"),  # is no command
         (0, b""),
     ):
-        assert border.request_of(kind, nothing) is None
-    far = b"\xc0\x3e\x00" * border.REQUEST_ID_FIELDS_MAX + b"\x10\x07"  # of a LOOKUP
-    assert border.request_of(lookup, b"\x08\x17\xba\x01" + _varint(len(far)) + far) is None
+        assert command_checks.request_of(kind, nothing) is None
+    far = b"\xc0\x3e\x00" * command_checks.REQUEST_ID_FIELDS_MAX + b"\x10\x07"  # of a LOOKUP
+    assert command_checks.request_of(lookup, b"\x08\x17\xba\x01" + _varint(len(far)) + far) is None
 
 
 # --- the envelope -------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_the_largest_receipt_fits_its_buffer() -> None:
 
 LARGEST_HEADER = """
 from pyxbroker import commands
-from pyxbroker.broker.commands import border
+from pyxbroker.broker.commands import command_checks
 huge, words = 2**64 - 1, {words}
 frame = commands.build_message_header_py(
     huge, huge, huge, 2**31 - 1, 2**32 - 1, [-1] * words, 2**63 - 1, 1

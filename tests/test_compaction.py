@@ -327,7 +327,7 @@ def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(
             await broker.topic(f"persistent://public/default/p-partition-{n}") for n in range(3)
         ]
         turns = topics[0].broker_limits.compaction.turns
-        for _ in range(module.AT_ONCE):
+        for _ in range(module.CONCURRENT_MAX):
             await turns.acquire()
         topics[0].compacting.begin()
         topics[1].compacting.begin()
@@ -336,7 +336,7 @@ def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(
         # The first refusal is the answer; the others are told, too.
         assert [each.message for each in caplog.records].count("a partition is not compacted") == 1
         assert [each.compacting.is_running for each in topics] == [True] * 3
-        for _ in range(module.AT_ONCE):
+        for _ in range(module.CONCURRENT_MAX):
             turns.release()
         for each in topics:
             await each.compacting.settle()
@@ -449,7 +449,7 @@ async def until_it_writes(topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         stands.set_result(None)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(module._Writer, "room", stand)
+    monkeypatch.setattr(module._Writer, "wait_for_room", stand)
     topic.compacting.begin()
     await stands
 
@@ -983,7 +983,7 @@ def test_compactions_of_many_topics_wait_for_each_other(
         for topic in topics:
             await topic.compacting.settle()
             assert topic.compacting.status is Status.SUCCESS
-        assert most == module.AT_ONCE
+        assert most == module.CONCURRENT_MAX
 
     run(tmp_path, scenario)
 

@@ -430,7 +430,11 @@ def test_beyond_the_limit_nothing_more_is_read_until_some_of_it_is_due(
         assert (len(index), await client.quiet()) == (held, [])
         assert 50_000 < held < count
         assert memory.delayed_bytes >= before + held * 16
-        told = [each for each in caplog.records if "too much is delayed" in each.getMessage()]
+        told = [
+            each
+            for each in caplog.records
+            if "the memory for delayed messages is full" in each.getMessage()
+        ]
         assert vars(told[0])["fields"]["setting"] == "maxDelayedDeliveryStateSizeInMB"
         # Nothing is lost of what it did not look at yet.
         clock.now = NOW + 20

@@ -68,7 +68,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.was_read = False  # from disk, in this event
         # What is taken back comes again a few entries at a time, and other events in between.
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(redelivery, "ENTRIES_AT_ONCE", at_once)
+        self.patched.setattr(redelivery, "ENTRIES_PER_STEP", at_once)
         self.desk.connection.session.line.wait = self.steps.append
 
     def make(self, subscription: Any) -> Any:
@@ -219,7 +219,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.desk.leave(consumer)
         if not self.consumers:
             self.counts.clear()
-            if not self.desk.dispatcher.is_kept:
+            if not self.desk.dispatcher.is_reusable:
                 self.returned.clear()
                 self.damaged.clear()
         self.look()

@@ -133,7 +133,7 @@ async def follow(broker: OneBroker) -> None:
     topic = await broker.topic()
     config = broker.topics._config
     settings = DynamicSettings(
-        config, broker.node.store, broker.service.kept_records, broker.topics.on_settings
+        config, broker.node.store, broker.service.stored_records, broker.topics.on_settings
     )
     await settings.open()
     before = topic.policies
@@ -183,7 +183,7 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
     async def scenario(broker: OneBroker) -> None:
         store, config = broker.node.store, broker.topics._config
         changes: list[str] = []
-        records = broker.service.kept_records
+        records = broker.service.stored_records
         settings = DynamicSettings(config, store, records, lambda: changes.append("changed"))
         for value in (
             b"no JSON",
@@ -212,7 +212,7 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
 def test_what_cannot_be_read_in_metadata_is_not_written_over(tmp_path: Path, value: bytes) -> None:
     async def scenario(broker: OneBroker) -> None:
         store = broker.node.store
-        records = broker.service.kept_records
+        records = broker.service.stored_records
         settings = DynamicSettings(broker.topics._config, store, records, lambda: None)
         await store.put(CONFIGURATION, value, MUST_NOT_EXIST)
         for change in (settings.set("maxTenants", "5"), settings.remove("maxTenants")):
@@ -240,7 +240,7 @@ def test_settings_and_other_records_of_a_broker_are_changed_in_the_same_turns(
     tmp_path: Path,
 ) -> None:
     async def scenario(broker: OneBroker) -> None:
-        assert broker.service.dynamic_settings._records is broker.service.kept_records
+        assert broker.service.dynamic_settings._records is broker.service.stored_records
 
     run(tmp_path, scenario)
 
@@ -304,7 +304,7 @@ def test_numbers_of_what_is_under_way_and_waits_follow(tmp_path: Path) -> None:
         async with changing(broker) as settings:
             with service.handlers._lookups:
                 await settings.set("maxConcurrentLookupRequest", "1")
-                with pytest.raises(TooManyRequests, match="1 lookups are under way"):
+                with pytest.raises(TooManyRequests, match="1 lookups are in progress"):
                     service.handlers._lookups.__enter__()
                 await settings.set("maxConcurrentLookupRequest", "2")
                 with service.handlers._lookups:

@@ -72,4 +72,4 @@ def test_an_error_of_the_metadata_is_told_as_a_sentence_and_where_to_look() -> N
 def test_who_waited_too_long_for_others_is_not_told_that_the_store_failed() -> None:
     refused = refusal_of(WaitedTooLong("30 s"), get_logger("pyxbroker.test"), "a test")
     assert isinstance(refused, errors.MetadataStoreError)
-    assert str(refused).startswith("Others have been changing the same for too long; try again")
+    assert str(refused).startswith("Other requests have been changing this for too long; try again")

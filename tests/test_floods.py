@@ -162,7 +162,7 @@ def test_subscriptions_of_one_write_are_made_a_few_in_a_turn(
     in_broker(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("LEAVE_AT_ONCE", 5), ("LEAVE_AT_ONCE_S", 0.0)])
+@pytest.mark.parametrize(("limit", "value"), [("LEAVE_PER_CALL", 5), ("LEAVE_PER_CALL_S", 0.0)])
 def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
@@ -196,7 +196,7 @@ def test_one_step_waits_for_all_that_a_closed_connection_had_open(tmp_path: Path
         client.connection.close()
         assert len(line.waiting) == 1
         left = sum(not each.consumers for each in topic.subscriptions.values())
-        assert 1 <= left <= handlers.LEAVE_AT_ONCE
+        assert 1 <= left <= handlers.LEAVE_PER_CALL
         await until(lambda: not line.waiting)
         assert not any(each.consumers for each in topic.subscriptions.values())
 
@@ -206,7 +206,7 @@ def test_one_step_waits_for_all_that_a_closed_connection_had_open(tmp_path: Path
 def test_a_watcher_that_is_asked_for_again_leaves_its_closed_connection_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 0)
+    monkeypatch.setattr(handlers, "LEAVE_PER_CALL", 0)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         await broker.topic()
@@ -238,7 +238,7 @@ def test_who_comes_back_does_not_find_the_place_taken_by_a_connection_that_is_cl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where what the old one had has not left yet."""
-    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 0)
+    monkeypatch.setattr(handlers, "LEAVE_PER_CALL", 0)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client, other = await broker.client(), await broker.client()

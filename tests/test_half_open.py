@@ -372,11 +372,11 @@ def test_a_client_that_is_slow_keeps_its_place_whoever_comes_from_elsewhere(
             slow.send(CONNECT[:9])
             for _ in range(50):
                 stack.enter_context(socket.create_connection(here, source_address=("127.0.0.2", 0)))
-            await until(lambda: sum(broker.service.gave_way.values()) == 46)
+            await until(lambda: sum(broker.service.evicted.values()) == 46)
             slow.send(CONNECT[9:])
             slow.setblocking(False)
             assert await broker.loop.sock_recv(slow, 1 << 10) != b""
-        assert broker.service.gave_way == {"maxHalfOpenConnections": 46}
+        assert broker.service.evicted == {"maxHalfOpenConnections": 46}
         port.close()
 
     run_broker(tmp_path, scenario, maxHalfOpenConnections=5)

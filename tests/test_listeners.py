@@ -315,7 +315,7 @@ def test_a_client_of_another_host_that_is_sent_to_the_loopback_leaves_one_line(
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    hints = [line for line in done.stderr.splitlines() if "only this host reaches" in line]
+    hints = [line for line in done.stderr.splitlines() if "only this host can reach" in line]
     assert len(hints) == 1
     assert "peer=10.99.0.1" in hints[0] and "--set advertisedAddress=" in hints[0]
     assert "--set advertisedAddress=NAME" in done.stdout

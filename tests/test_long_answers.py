@@ -241,7 +241,7 @@ def test_statistics_of_many_subscriptions_are_made_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     module: Any = internal_stats if what == "internalStats" else topic_statistics
-    tell = module._tell
+    fill = module._fill
     running = Running()
 
     async def scenario(rest: Rest) -> None:
@@ -251,7 +251,7 @@ def test_statistics_of_many_subscriptions_are_made_one_after_the_other(
         for number in range(20):
             assert (await rest("PUT", f"{P}/{topic}/subscription/s{number}"))[0] == 204
         rest.app.__dict__["statistics"] = LongAnswers(100 * KIB, 8 * KIB)
-        monkeypatch.setattr(module, "_tell", running.counted(tell))
+        monkeypatch.setattr(module, "_fill", running.counted(fill))
         answers = await asyncio.gather(*(rest("GET", f"{P}/t/{what}") for _ in range(10)))
         assert {status for status, _ in answers} == {200}
         assert (running.most, running.count) == (1, 0)

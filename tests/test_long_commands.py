@@ -13,7 +13,7 @@ from one_broker import TOPIC, Broker, command_of, run
 from oracles import wire
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.limits import COMMAND_BYTES_MAX, COMMAND_FIELDS_MAX, PROPERTIES_MAX
-from pyxbroker.broker.commands.border import check_text, excess
+from pyxbroker.broker.commands.command_checks import check_text, exceeded_limit
 from pyxbroker.proto import PulsarApi as pb
 from served import Served, ack, flow, ping, redeliver, turns
 
@@ -256,13 +256,13 @@ def test_a_command_with_too_many_fields_is_refused_before_it_is_parsed(tmp_path:
 @pytest.mark.parametrize("kind", ["LOOKUP", "GET_TOPICS_OF_NAMESPACE", "PING", "SEEK"])
 def test_only_a_command_with_a_schema_may_be_as_long_as_a_frame(kind: str) -> None:
     long = bytes(COMMAND_BYTES_MAX + 1)
-    assert excess(pb.BaseCommand.Type.Value(kind), long) == f"{COMMAND_BYTES_MAX} bytes"
+    assert exceeded_limit(pb.BaseCommand.Type.Value(kind), long) == f"{COMMAND_BYTES_MAX} bytes"
     for other in ("PRODUCER", "SUBSCRIBE", "GET_OR_CREATE_SCHEMA"):
         field = pb.BaseCommand.DESCRIPTOR.fields_by_number[pb.BaseCommand.Type.Value(other)]
         body = b"\x72" + varint(len(long)) + long  # one field
         envelope = b"\x08" + varint(field.number) + varint(field.number << 3 | 2)
-        assert excess(field.number, envelope + varint(len(body)) + body) is None
-    assert excess(pb.BaseCommand.PRODUCER, long) == f"{COMMAND_FIELDS_MAX} fields"
+        assert exceeded_limit(field.number, envelope + varint(len(body)) + body) is None
+    assert exceeded_limit(pb.BaseCommand.PRODUCER, long) == f"{COMMAND_FIELDS_MAX} fields"
 
 
 def test_a_large_schema_is_no_large_number_of_fields(tmp_path: Path) -> None:

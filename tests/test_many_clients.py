@@ -125,7 +125,7 @@ def test_consumers_that_come_and_go_while_all_are_told_of_the_end_keep_no_other_
         gone = [before[0], before[1], *before[-10:]]
         assert not gone[-1].end_sent
         for each in gone:
-            subscription.send_away(each)
+            subscription.disconnect_one(each)
         await client.subscribe(MANY, permits=0)
         client.flow(1, MANY)
         await terminating
@@ -193,8 +193,8 @@ def test_rates_of_many_clients_are_noted_for_one_of_them_in_a_turn(
 def test_what_many_clients_sent_is_summed_up_in_steps_and_who_goes_meanwhile_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics_topic, "COUNTED_AT_ONCE", 7)
-    monkeypatch.setattr(topics_subscription, "COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(topics_topic, "COUNTED_PER_STEP", 7)
+    monkeypatch.setattr(topics_subscription, "COUNTED_PER_STEP", 7)
 
     async def scenario(broker: Broker) -> None:
         client, topic, subscription = await clients_of(broker)
@@ -220,7 +220,7 @@ def test_what_many_clients_sent_is_summed_up_in_steps_and_who_goes_meanwhile_cou
             topic.close_producer(list(topic.producers.values())[at])
 
         def send_away(at: int) -> None:
-            subscription.send_away(subscription.consumers[at])
+            subscription.disconnect_one(subscription.consumers[at])
 
         count(topic.count_received(), close_producer)
         count(subscription.count_sent(), send_away)
@@ -250,7 +250,7 @@ def test_what_broker_stats_tell_of_many_clients_is_taken_of_one_of_them_in_a_tur
         # All producers and some consumers have been told. Others go, and are told as they were.
         topic.close_producers()
         for each in subscription.consumers[:10]:
-            subscription.send_away(each)
+            subscription.disconnect_one(each)
         found = await telling
         turns.stop()
         assert [each["producerName"] for each in found["publishers"]] == sorted(
@@ -285,14 +285,14 @@ def test_statistics_of_consumers_that_come_and_go_meanwhile_tell_of_each_once(
 
         monkeypatch.setattr(Consumer, "rates", noted)
         before = subscription.consumers[:]
-        asked = statistics.Asked()
+        asked = statistics.StatisticsOptions()
         telling = asyncio.ensure_future(
             statistics.subscription_statistics(topic, subscription, asked, Slices(), 0.0)
         )
         while len(looked_at) < 10:
             await some_turns(1)
         for each in before[:5]:
-            subscription.send_away(each)
+            subscription.disconnect_one(each)
         found = await telling
         assert list(dict.fromkeys(looked_at)) == before
         assert len(found["consumers"]) == MANY
@@ -306,8 +306,8 @@ def test_what_metrics_tell_of_many_clients_is_read_in_parts(
     async def scenario(broker: Broker) -> None:
         _, topic, _ = await clients_of(broker)
         monkeypatch.setattr(stats, "CLIENTS_PER_STEP", 7)
-        monkeypatch.setattr(topics_topic, "COUNTED_AT_ONCE", 7)
-        monkeypatch.setattr(topics_subscription, "COUNTED_AT_ONCE", 7)
+        monkeypatch.setattr(topics_topic, "COUNTED_PER_STEP", 7)
+        monkeypatch.setattr(topics_subscription, "COUNTED_PER_STEP", 7)
         *parts, found = stats.read_stats([topic], stats.Detail(producers=True, consumers=True))
         # Twice those of each kind, for what they are told of and for the sums of their topic.
         assert parts == [None] * (4 * (MANY // 7))
@@ -353,20 +353,20 @@ def test_of_many_producers_some_are_told_in_a_turn_what_they_may_publish(
 def test_of_many_consumers_some_are_told_in_a_turn_what_they_may_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "TOLD_AT_ONCE", 7)
+    monkeypatch.setattr(dispatcher, "UPDATED_PER_STEP", 7)
 
     async def scenario(broker: Broker) -> None:
         client, topic, subscription = await consumers_of(broker)
         over_at_once(broker.node.turn.dispatching)
         before = subscription.consumers[:]
         turns = Turns()
-        turns.count(monkeypatch, Limits, "tell")
+        turns.count(monkeypatch, Limits, "apply_policies")
         rate = DispatchRate(messages=1_000)
         topic.on_policies(topic.policies._replace(dispatch_rate=rate, unacked_per_consumer_max=1))
         await some_turns(3)
         assert 0 < sum(turns.done.values()) < MANY
         for each in (*before[:5], *before[-5:]):
-            subscription.send_away(each)
+            subscription.disconnect_one(each)
         await client.subscribe(MANY, permits=0)
         await topic.left()
         turns.stop()
@@ -393,13 +393,13 @@ def test_of_many_consumers_some_are_told_in_a_turn_what_they_may_be_sent(
 def test_consumers_of_a_subscription_that_is_left_are_told_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "TOLD_AT_ONCE", 7)
+    monkeypatch.setattr(dispatcher, "UPDATED_PER_STEP", 7)
 
     async def scenario(broker: Broker) -> None:
         _, topic, subscription = await consumers_of(broker)
         over_at_once(broker.node.turn.dispatching)
         turns = Turns()
-        turns.count(monkeypatch, Limits, "tell")
+        turns.count(monkeypatch, Limits, "apply_policies")
         topic.on_policies(topic.policies._replace(dispatch_rate=DispatchRate(messages=1_000)))
         await some_turns(3)
         told = sum(turns.done.values())

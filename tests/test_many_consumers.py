@@ -296,7 +296,7 @@ def test_nobody_is_asked_behind_those_who_can_take_enough(opened: _native.Storag
 def test_what_was_redelivered_and_is_skipped_is_forgotten_bit_by_bit(
     opened: _native.Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redelivery, "COUNTS_AT_ONCE", 1)
+    monkeypatch.setattr(redelivery, "COUNTS_PER_STEP", 1)
     desk = Desk(opened, lambda it: kinds.shared(it, KeySharedPolicy()), delayed_delivery=False)
     try:
         steps: list[Callable[[], None]] = []
@@ -439,7 +439,7 @@ def test_what_is_closed_and_not_told_yet_is_not_there(
         assert errors == {50, 51}
         told = {(await client.receive("close_consumer")).consumer_id for _ in range(4)}
         assert told == {1, 3, 4, 5}
-        assert (subscription.sent(), subscription._going) == (sent, [])
+        assert (subscription.sent(), subscription._detached) == (sent, [])
         assert (connection.consumers, connection.session.moves) == ({}, {})
         assert connection.session.memory.used == used
         assert (await client.quiet()) == []
@@ -462,6 +462,6 @@ def test_a_client_that_hangs_up_before_it_is_told_leaves_nothing(
         client.connection.close()
         await (await broker.client()).subscribe(1, subType=pb.CommandSubscribe.Shared)
         assert [each.connection is client.connection for each in subscription.consumers] == [False]
-        assert (subscription._going, client.connection.consumers) == ([], {})
+        assert (subscription._detached, client.connection.consumers) == ([], {})
 
     run(tmp_path, scenario)

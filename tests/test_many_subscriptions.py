@@ -20,7 +20,7 @@ from pyxbroker.base import slices
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.statistics.statistics import Asked, topic_statistics
+from pyxbroker.broker.statistics.statistics import StatisticsOptions, topic_statistics
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics import persistent, quotas, topics
@@ -136,7 +136,7 @@ def test_the_slowest_of_many_is_looked_for_in_parts(
     async def scenario(broker: Broker) -> None:
         topic = await topic_with_subscriptions(broker)
         some = list(topic.subscriptions.values())
-        monkeypatch.setattr(expiry, "LOOKED_AT_ONCE", 3)
+        monkeypatch.setattr(expiry, "COMPARED_PER_STEP", 3)
         for each in some:
             if each is not some[17]:
                 await each.skip_to(topic.last_confirmed)
@@ -164,7 +164,7 @@ def test_consumers_of_many_subscriptions_are_told_of_the_end_whoever_asked_for_i
             await each.skip_to(topic.last_confirmed)
             await client.subscribe(number, subscription=each.name)
         turns = Turns()
-        turns.count(monkeypatch, type(each), "tell_end")
+        turns.count(monkeypatch, type(each), "notify_end")
         asking = asyncio.ensure_future(topic.terminate())
         await until(lambda: bool(turns.done))
         asking.cancel()
@@ -250,7 +250,7 @@ def test_who_cannot_be_sent_away_keeps_nobody_else(
 def test_publishers_are_told_of_in_the_order_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyxbroker.broker.statistics.statistics.SORTED_AT_ONCE", 3)
+    monkeypatch.setattr("pyxbroker.broker.statistics.statistics.SORTED_PER_STEP", 3)
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
@@ -258,9 +258,9 @@ def test_publishers_are_told_of_in_the_order_of_their_names(
         names = [f"p{number * 7 % 10}" for number in range(10)]
         for number, name in enumerate(names):
             await client.produce(number, producer_name=name)
-        told = await topic_statistics(topic, Asked(), "here:1", broker.node.store)
+        told = await topic_statistics(topic, StatisticsOptions(), "here:1", broker.node.store)
         assert [each["producerName"] for each in told["publishers"]] == sorted(names)
-        without = Asked(publishers=False)
+        without = StatisticsOptions(publishers=False)
         told = await topic_statistics(topic, without, "here:1", broker.node.store)
         assert told["publishers"] == []
 

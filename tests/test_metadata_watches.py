@@ -17,7 +17,7 @@ from one_bookie import until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.topic_list import WatchedNamespace
 from pyxbroker.broker.dynamic_settings import DynamicSettings
-from pyxbroker.broker.kept_records import KeptRecords
+from pyxbroker.broker.stored_records import StoredRecords
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
@@ -242,8 +242,8 @@ async def test_topics_that_another_process_makes_count_from_the_first(shared: Ba
 async def test_the_first_setting_that_another_process_makes_is_in_force(shared: Backend) -> None:
     async with shared.store() as store, shared.store() as other:
         config, changed = Config(), asyncio.Event()
-        settings = DynamicSettings(config, store, KeptRecords(store), changed.set)
-        others = DynamicSettings(Config(), other, KeptRecords(other), lambda: None)
+        settings = DynamicSettings(config, store, StoredRecords(store), changed.set)
+        others = DynamicSettings(Config(), other, StoredRecords(other), lambda: None)
         await settings.open()
         for value in (7, 8):
             await others.set("dispatchThrottlingRatePerTopicInMsg", str(value))

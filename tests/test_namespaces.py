@@ -698,7 +698,7 @@ def test_who_deletes_a_namespace_that_is_being_deleted_does_not_wait_for_ever(
         await asyncio.sleep(0)
         status, reason = await asyncio.wait_for(rest.reason("DELETE", A), 5)
         assert status == 503
-        assert reason.startswith("Others have been changing the same for too long; try again")
+        assert reason.startswith("Other requests have been changing this for too long; try again")
         goes_on.set()
         await first
         assert (await rest("DELETE", A))[0] == 404

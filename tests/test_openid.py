@@ -26,7 +26,7 @@ from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.fetching import split_url
 from pyxbroker.auth.issuer import ANSWER_BYTES_MAX, KEYS_MAX, parse_key
 from pyxbroker.auth.openid import OpenIdProvider
-from pyxbroker.auth.provider import Identity, NotChecked, NotShown
+from pyxbroker.auth.provider import Identity, NoCredentials, NotChecked
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -332,7 +332,7 @@ def attempt(issuer: Issuer, trusted: Path, reason: str, **more: Any) -> None:
         ({"bodies": {DISCOVERY: b"\xff"}}, "the discovery is no JSON"),
         ({"published": [{}] * (KEYS_MAX + 1)}, "more than 64 keys"),
         ({"published": [{}, 1, None, {"kid": "k1"}]}, "does not have"),
-        ({"discovery": {"issuer": "https://other"}}, "of another issuer"),
+        ({"discovery": {"issuer": "https://other"}}, "names another issuer"),
         ({"discovery": {"jwks_uri": 5}}, "names no jwks_uri"),
         ({"discovery": {"jwks_uri": "http://localhost/"}}, "does not begin with https"),
         ({"discovery": {"jwks_uri": "https://a b/"}}, "has blanks"),
@@ -443,7 +443,7 @@ def test_by_http_a_token_is_in_the_header_alone(issuer: Issuer, trusted: Path) -
     provider = provider_of(issuer, trusted)
     assert provider.shown_by({"authorization": "Bearer x"}, {}) == b"x"
     for headers in ({}, {"authorization": "Basic x"}, {"authorization": "Bearer  "}):
-        with pytest.raises(NotShown):
+        with pytest.raises(NoCredentials):
             provider.shown_by(headers, {"token": "x"})
 
 

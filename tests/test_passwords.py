@@ -18,7 +18,7 @@ from pyxbroker.auth import basic, htpasswd
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
 from pyxbroker.auth.htpasswd import APR1_BYTES_MAX, Check, apr1, read_users
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.provider import Identity, NoCredentials
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
@@ -217,5 +217,5 @@ def test_a_request_shows_user_and_password_in_its_header() -> None:
     for scheme in ("Basic", "basic", "BASIC"):
         assert one.shown_by({"authorization": f"{scheme} {shown}"}, {}) == b"b:secret"
     for header in ("", "Basic", "Basic ?", f"Bearer {shown}", shown):
-        with pytest.raises(NotShown):
+        with pytest.raises(NoCredentials):
             one.shown_by({"authorization": header} if header else {}, {})

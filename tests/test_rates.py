@@ -358,7 +358,7 @@ def test_who_leaves_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None
             client.far.close()
             # Nothing is read from it, so that it is gone is seen by somebody else.
             client.connection.close()
-            assert len(rate._of_topic._line) == 0 and client.connection.throttling_rates == 0
+            assert len(rate._of_topic._queue) == 0 and client.connection.throttling_rates == 0
         assert rate._of_topic._timer is None
 
     run(tmp_path, scenario)

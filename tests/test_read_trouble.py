@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 ENOMEM, EMFILE = -12, -24
 SKIPPED = "entries that cannot be read are skipped"
-FAILED_READ = "a read failed; it is tried again until it goes well, and consumers wait"
+FAILED_READ = "a read failed; the broker retries until it succeeds, and consumers wait"
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_a_read_error_is_waited_out_and_nothing_is_passed_over(
     run_on(tmp_path, data_of(300), scenario)
     [begun] = lines(caplog, FAILED_READ)
     assert os.strerror(-error) in str(begun["error"])
-    [ended] = lines(caplog, "reading goes on")
+    [ended] = lines(caplog, "reads succeed again")
     assert ended["tries"] == 4
     assert ended["after_s"] > 0.7
 
@@ -191,7 +191,7 @@ def test_a_longer_run_stops_the_subscription_until_it_can_be_read(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(read_trouble, "RETRY_STOPPED_S", 0.1)
     caplog.set_level(logging.INFO, "pyxbroker.delivery")
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
@@ -216,7 +216,7 @@ def test_a_longer_run_stops_the_subscription_until_it_can_be_read(
     [line] = lines(caplog, "a subscription stops: too many entries in a row cannot be read")
     assert line["entries"] == 65
     assert "autoSkipNonRecoverableData" in line["help"]
-    assert len(lines(caplog, "a subscription that had stopped goes on")) == 1
+    assert len(lines(caplog, "a stopped subscription resumes")) == 1
     assert lines(caplog, "entries cannot be delivered") == []
 
 
@@ -257,7 +257,7 @@ def test_nothing_more_is_passed_over_while_it_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Of what is sent again, when some of it is set aside and the rest waits for its turn."""
-    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(read_trouble, "RETRY_STOPPED_S", 0.05)
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         client = await broker.client()
@@ -413,7 +413,7 @@ def test_a_key_that_waited_for_its_turn_and_is_lost_stops_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries that were read, and cannot be read again when their consumer can take them."""
-    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(read_trouble, "RETRY_STOPPED_S", 0.1)
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         client = await broker.client()
@@ -446,7 +446,7 @@ def test_a_key_that_waited_for_its_turn_and_is_lost_stops_it_too(
 def test_what_is_lost_and_acknowledged_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(read_trouble, "RETRY_STOPPED_S", 0.1)
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         disk.lost = set(positions[10:90])
@@ -465,7 +465,7 @@ def test_what_is_lost_and_acknowledged_holds_nobody_up(
 
 
 def test_looking_again_costs_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(read_trouble, "RETRY_STOPPED_S", 0.05)
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         disk.lost = set(positions)

@@ -16,7 +16,7 @@ from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.broker import revoked_rights
-from pyxbroker.broker.revoked_rights import NOTHING, granted_by, lost_by
+from pyxbroker.broker.revoked_rights import NOTHING, granted_by, revoked_by
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from test_logins import connect, let_in
@@ -298,7 +298,7 @@ def test_a_defect_met_at_one_topic_costs_no_other_one_and_it_is_looked_at_again(
     async def scenario(broker: Broker) -> None:
         await grant(broker, {"me": BOTH})
         clients = [await producing(broker, "me", each) for each in (TOPIC, OTHER)]
-        look, defects = revoked_rights.RevokedRights._look_at_topic, 2
+        look, defects = revoked_rights.RevokedRights._check_topic, 2
 
         async def broken(self: Any, topic: Any, judge: Any) -> None:
             nonlocal defects
@@ -307,7 +307,7 @@ def test_a_defect_met_at_one_topic_costs_no_other_one_and_it_is_looked_at_again(
                 raise ZeroDivisionError
             await look(self, topic, judge)
 
-        monkeypatch.setattr(revoked_rights.RevokedRights, "_look_at_topic", broken)
+        monkeypatch.setattr(revoked_rights.RevokedRights, "_check_topic", broken)
         await grant(broker)
         await clients[1].receive("close_producer")
         assert clients[0].connection.producers
@@ -406,7 +406,7 @@ def test_what_is_lost() -> None:
         return {"auth_policies": grants}
 
     def lost(before: Any, after: Any) -> set[Any]:
-        return set(lost_by(granted_by(before), granted_by(after))) - {None}
+        return set(revoked_by(granted_by(before), granted_by(after))) - {None}
 
     assert lost({}, {}) == set()
     one, two = record(namespace_auth={"a": ["produce"]}), record(namespace_auth={"a": BOTH})
@@ -424,7 +424,7 @@ def test_what_is_lost() -> None:
         record(destination_auth={1: 2}),
     ):
         assert lost(two, damaged) == {("*", "a", "consume"), ("*", "a", "produce")}
-    assert ("*", "a", "consume") in set(lost_by(granted_by(two), NOTHING))
+    assert ("*", "a", "consume") in set(revoked_by(granted_by(two), NOTHING))
 
 
 def test_where_many_grants_are_compared_none_is_listed_that_stays_and_each_step_is_short() -> None:
@@ -434,10 +434,10 @@ def test_where_many_grants_are_compared_none_is_listed_that_stays_and_each_step_
     def compared(count: int) -> list[Any]:
         before = granted_by({"auth_policies": {"destination_auth": grants(count)}})
         record = {"auth_policies": {"destination_auth": grants(count) | {TOPIC: {"me": BOTH}}}}
-        assert [each for each in lost_by(before, granted_by(record)) if each] == []
+        assert [each for each in revoked_by(before, granted_by(record)) if each] == []
         record["auth_policies"]["destination_auth"].popitem()
         record["auth_policies"]["destination_auth"].popitem()
-        return list(lost_by(before, granted_by(record)))
+        return list(revoked_by(before, granted_by(record)))
 
     steps = compared(1_000)
     assert sum(each is not None for each in steps) == 2
@@ -476,7 +476,7 @@ def test_a_comparison_that_fails_lets_nobody_keep_what_is_lost(
         def fail(before: Any, after: Any) -> Any:
             raise RecursionError
 
-        monkeypatch.setattr(revoked_rights, "lost_by", fail)
+        monkeypatch.setattr(revoked_rights, "revoked_by", fail)
         await grant(broker)
         await client.receive("close_producer")
 

@@ -272,7 +272,7 @@ def test_a_defect_of_work_in_the_background_costs_one_look_and_not_the_broker(
         await until(lambda: len(looks) >= 3)
         assert not service.broker.failed.done()
         assert log.defects["broker"] >= before + 2
-        assert "work in the background failed" in caplog.text
+        assert "a periodic task failed" in caplog.text
         monkeypatch.undo()
         await service.stop()
 
@@ -326,7 +326,7 @@ def test_a_defect_of_one_dispatcher_sends_away_its_consumers_alone(
         await broker.publish(b"b")
         assert (await client.receive("close_consumer")).consumer_id == 1
         assert [each.consumer_id for each in await client.messages(1)] == [2]
-        assert "a subscription cannot go on" in caplog.text
+        assert "a subscription cannot continue" in caplog.text
         # It comes back, and gets again what it has not acknowledged.
         await client.subscribe(1, subscription="one", **kinds)
         assert [(each.consumer_id, each.data) for each in await client.messages(2)] == [

@@ -19,7 +19,7 @@ from pyxbroker.base.bundles import Bundle, boundaries_of, bundle_of, bundles_dat
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.statistics.partitioned_statistics import Together
+from pyxbroker.broker.statistics.partitioned_statistics import MergedStatistics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.upkeep import Upkeep, in_slices
 from pyxbroker.metadata import paths
@@ -117,7 +117,7 @@ def partition(number: int, publishers: int, subscriptions: int, consumers: int) 
 )
 def test_partitions_are_added_up_in_short_turns(parts: list[Json]) -> None:
     async def add_all() -> None:
-        together = Together()
+        together = MergedStatistics()
         for each in parts:
             await together.add(each)
         await together.end()

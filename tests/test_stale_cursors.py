@@ -527,7 +527,7 @@ def test_what_is_skipped_while_a_consumer_seeks_back_comes_again(
 ) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await filled(rest, "s", count=60)
-        monkeypatch.setattr(subscriptions, "ACKNOWLEDGED_AT_ONCE", 20)
+        monkeypatch.setattr(subscriptions, "ACKNOWLEDGED_PER_STEP", 20)
         pauses, go_on = asyncio.Event(), asyncio.Event()
 
         class Slowly:

@@ -16,8 +16,8 @@ from one_broker import Broker, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics import statistics, stats
 from pyxbroker.broker.statistics.internal_stats import internal_stats
-from pyxbroker.broker.statistics.partitioned_statistics import Together
-from pyxbroker.broker.statistics.statistics import Asked, topic_statistics
+from pyxbroker.broker.statistics.partitioned_statistics import MergedStatistics
+from pyxbroker.broker.statistics.statistics import StatisticsOptions, topic_statistics
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.ledger.metadata import LedgerMetadataStore
 from steps import run_steps
@@ -26,7 +26,7 @@ from test_admin_topics import Rest
 
 def together(partitions: list[dict[str, Any]]) -> dict[str, Any]:
     async def add_all() -> dict[str, Any]:
-        together = Together()
+        together = MergedStatistics()
         for each in partitions:
             await together.add(each)
         return await together.end()
@@ -36,7 +36,7 @@ def together(partitions: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def told(broker: Broker, **asked: bool) -> dict[str, Any]:
     topic = await broker.topic()
-    return await topic_statistics(topic, Asked(**asked), "host:8080", broker.node.store)
+    return await topic_statistics(topic, StatisticsOptions(**asked), "host:8080", broker.node.store)
 
 
 def test_rates_are_those_since_the_last_look(

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from harness.tokens import SECRET, data_url, ec_key, public, rsa_key, settings, token
 
 from pyxbroker.auth.claims import TOKEN_BYTES_MAX
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.provider import Identity, NoCredentials
 from pyxbroker.auth.token import TokenProvider
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -293,7 +293,7 @@ def test_a_request_shows_its_token_in_a_header_or_in_the_query() -> None:
     assert provider.shown_by({"authorization": "Bearer abc"}, {"token": "q"}) == b"abc"
     assert provider.shown_by({}, {"token": "q"}) == b"q"
     for headers in ({}, {"authorization": "Bearer "}, {"authorization": "bearer abc"}):
-        with pytest.raises(NotShown):
+        with pytest.raises(NoCredentials):
             provider.shown_by(headers, {})
 
 

@@ -586,7 +586,9 @@ def test_a_watcher_hears_of_topics_after_an_error_that_nobody_expects(
         # It waits twice as long each time, and tells each time what went wrong.
         assert began[5] - began[0] > 0.01 + 0.02 + 0.04 + 0.08 + 0.16 - 0.001
         errors = [each for each in caplog.records if each.levelname == "ERROR"]
-        assert [each.getMessage() for each in errors] == ["news of topics cannot be told"] * 5
+        assert [each.getMessage() for each in errors] == [
+            "watchers of topics cannot be notified"
+        ] * 5
         assert all("nobody has thought of this" in str(each.exc_info) for each in errors)
         await broker.topic(PREFIX + "a2")
         assert (await told(client))[0] == [PREFIX + "a2"]

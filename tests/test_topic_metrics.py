@@ -73,12 +73,12 @@ def test_an_age_that_only_a_disk_knows_is_there_at_the_next_scrape(
         topic.wall_clock = lambda: PUBLISHED_S + AGE_S
         monkeypatch.setattr(topic.managed_ledger, "peek_cached", lambda position: None)
         assert (await scrape(broker))["backlog_age_s"] == -1
-        reading = broker.service._dating
+        reading = broker.service._time_search
         assert reading is not None
         await reading
         assert (await scrape(broker))["backlog_age_s"] == AGE_S
         # It is known now, and nothing is read for it again.
-        assert broker.service._dating is reading
+        assert broker.service._time_search is reading
 
     run(tmp_path, scenario)
 

@@ -182,8 +182,8 @@ def test_who_waits_for_the_broker_is_called_once() -> None:
     call = lambda: calls.append("called")  # noqa: E731
     whole.on_unblocked(call)
     whole.on_unblocked(call)
-    whole.go_on()
-    whole.go_on()
+    whole.resume()
+    whole.resume()
     assert calls == ["called"]
 
 

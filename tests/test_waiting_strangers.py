@@ -152,8 +152,8 @@ def test_who_waits_to_be_known_is_half_open_and_gives_way_as_all_of_those(
         # The first of all of them, whatever they wait for.
         late = Client(broker)
         assert [each.connection.closed for each in (*waiting, silent)] == [True, False, False]
-        assert broker.service.give_way("brokerMaxConnections")
-        assert broker.service.give_way("brokerMaxConnections")
+        assert broker.service.evict_half_open("brokerMaxConnections")
+        assert broker.service.evict_half_open("brokerMaxConnections")
         assert [each.connection.closed for each in (waiting[1], silent, late)] == [
             True,
             True,

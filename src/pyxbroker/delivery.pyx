@@ -334,8 +334,9 @@ cdef class ConsumerState:
                 undeliverable.append((batch.ledger_id, entry_id))
                 continue
             if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
-                taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
-                                      peek.chunk_id == peek.num_chunks - 1, self)
+                taker = chunked.consumer_for(peek.uuid[:peek.uuid_size],
+                                             (batch.ledger_id, entry_id),
+                                             peek.chunk_id == peek.num_chunks - 1, self)
                 if taker is not self:
                     if taker is not None:
                         taker._send(batch, i - 1, messages, words, 0, count, True)

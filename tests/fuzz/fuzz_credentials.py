@@ -28,7 +28,7 @@ with driver.guided("pyxbroker.auth", "pyxbroker.base.key_stores", "jwt"):
     from pyxbroker.auth import fetching, openid, signing_keys, token
     from pyxbroker.auth.htpasswd import read_users
     from pyxbroker.auth.issuer import Key, parse_key
-    from pyxbroker.auth.provider import Identity, NotShown
+    from pyxbroker.auth.provider import Identity, NoCredentials
     from pyxbroker.auth.secrets import read_secret
     from pyxbroker.base.errors import AuthenticationError
     from pyxbroker.base.key_stores import KeyStoreError, parse_key_store
@@ -105,7 +105,7 @@ def look_at_token(data: bytes) -> None:
         if authenticate(provider, data) is not None:
             assert data.rpartition(b".")[0].strip() in SIGNED, "nobody has signed that"
     for headers in ({"authorization": "Bearer " + data.decode("latin-1")}, {}):
-        with suppress(NotShown):
+        with suppress(NoCredentials):
             PROVIDERS[0].shown_by(headers, {"token": data.decode("latin-1")})
 
 

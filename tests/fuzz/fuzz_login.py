@@ -124,7 +124,7 @@ class Peer:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        stranger = broker.service.welcome(Port(broker.service), near, "", 1)
+        stranger = broker.service.add_half_open(Port(broker.service), near, "", 1)
         broker.service.half_open.begin(stranger)
         self.connection = stranger.connection
         self.session = self.connection.session

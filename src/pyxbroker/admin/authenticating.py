@@ -9,7 +9,7 @@ from html import escape
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Told, joined
+from pyxbroker.auth.provider import CLIENT_ADDRESS, PublicRefusal, joined
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
@@ -43,7 +43,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
                 _note_failed(request, method, shown, verified.refused)
     except AuthenticationError as error:
         _note_failed(request, method, shown, error)
-        return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
+        return _refusal(request, str(error) if isinstance(error, PublicRefusal) else REQUIRED)
     except TooManyRequests as error:
         _note_failed(request, method, shown, error)
         raise

@@ -1,10 +1,10 @@
-"""Who asks, and what they may do.
+"""Authentication and authorization.
 
-principal       who: what a connection or a request carries
-authentication  how somebody proves it, by the providers: token, openid (issuer, fetching), basic
+principal       the role of a connection or a request
+authentication  verifies credentials by the providers: token, openid (issuer, fetching), basic
                 (htpasswd), certificates
-claims          what a token claims, and signing_keys: which algorithms a key is for
-secrets         where keys are read from, and the one function that compares secrets
-authorization   what: the rights, and the one function that asks for them
-permissions     who has them: superusers, administrators, grants
+claims          the claims of a token; signing_keys: the algorithms of a key
+secrets         reads keys, and has the one function that compares secrets
+authorization   the rights, and the one function that checks them
+permissions     the holders of rights: superusers, administrators, grants
 """

@@ -1,9 +1,9 @@
-"""The audit log: who changed what, who was kept from it, and who could not log in.
+"""The audit log: changes, refused requests, and failed logins.
 
-A line for each, JSON, by a logger of its own name (base/log.py, AuditHandler). Changes are all
-there; what anybody can bring about, a failed login or a refusal, is limited as other lines are. A
-line never has a body, a credential, or what stands behind the question mark of a request, but for
-the numbers and switches that its endpoint takes.
+Each is a line of JSON, written by a logger of its own (base/log.py, AuditHandler). All changes are
+logged. Failed logins and refusals, which any client can cause, are rate-limited like other lines. A
+line never has a body, a credential, or the query of a request, except the numbers and switches that
+its endpoint takes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyxbroker.base.log import AUDIT
 from pyxbroker.settings.config import Config
 
 WITH_AUTHENTICATION = "withAuthentication"
-DONE, DENIED = "done", "denied"  # what became of a command; of a request it is the status
+DONE, DENIED = "done", "denied"  # outcome of a command; for a request it is the status
 
 _NO_ARGUMENTS: Mapping[str, object] = {}
 
 
 class Audit:
-    """That of one broker; where it is off, nothing is written."""
+    """The audit log of one broker; if it is off, nothing is written."""
 
     def __init__(self, config: Config) -> None:
         wanted = config.auditLog
@@ -45,7 +45,7 @@ class Audit:
         outcome: object,
         arguments: Mapping[str, object] = _NO_ARGUMENTS,
     ) -> None:
-        """Somebody who may has asked for a change."""
+        """Log a change that an authorized principal has requested."""
         more = {"arguments": arguments} if arguments else {}
         self._write(
             logging.INFO, "change", principal, address, operation, target, outcome=outcome, **more
@@ -60,7 +60,7 @@ class Audit:
         outcome: object,
         reason: object,
     ) -> None:
-        """Somebody has asked for what they have no right to."""
+        """Log a request that was refused for a missing right."""
         self._write(
             logging.WARNING,
             *("refused", principal, address, operation, target),
@@ -69,7 +69,7 @@ class Audit:
         )
 
     def login_failed(self, address: str, protocol: str, method: str, reason: object) -> None:
-        """Somebody could not say who they are; `reason` is a sentence without what they showed."""
+        """Log a failed login; `reason` is a sentence without the credentials."""
         self._write(
             logging.WARNING,
             *("login failed", Principal(), address, f"login by {protocol}", None),
@@ -89,7 +89,7 @@ class Audit:
     ) -> None:
         if not self.is_on:
             return
-        # Whom anybody else says that they ask for is their word alone.
+        # Only a proxy role is trusted to name the original principal.
         original = "originalPrincipal" if principal.role in self._proxies else "claimedPrincipal"
         fields: dict[str, object] = {
             "principal": principal.role,

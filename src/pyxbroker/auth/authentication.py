@@ -1,7 +1,7 @@
-"""Who somebody is, by the providers that the settings name.
+"""Authentication by the providers that the settings name.
 
-Where a method is named, its provider's answer is final: whoever shows wrong credentials is refused,
-also where somebody who shows none would be let in as anonymous. What was wrong is in the log alone.
+If a client names a method, the answer of its provider is final: wrong credentials are refused, even
+if a client without credentials would be admitted as anonymous. Only the log has the reason.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyxbroker.auth.login_counts import LoginCounts
-from pyxbroker.auth.provider import Identity, NotChecked, NotShown, Provider
+from pyxbroker.auth.provider import Identity, NoCredentials, NotChecked, Provider
 from pyxbroker.auth.secrets import is_same
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 
 PACKAGE = "org.apache.pulsar.broker.authentication."
-NONE = "none"  # the method of who has none
+NONE = "none"  # the method of a client without credentials
 METHOD_HEADER = "x-pulsar-auth-method-name"
 SASL_HEADER = "sasl-type"
 ORIGINAL_HEADER = "x-original-principal"
 
 
 class Verified(NamedTuple):
-    """An identity, and the provider that answers for it; without one it is anonymous."""
+    """An identity and the provider that has verified it; None for an anonymous identity."""
 
     identity: Identity
     provider: Provider | None = None
     refused: AuthenticationError | None = None
-    """Why something that was shown does not count, whose sender is let in without it: as anonymous,
-    or by what a request by HTTP shows besides.
+    """Error of credentials that were wrong, although their sender was admitted: as anonymous, or by
+    other credentials of the HTTP request.
     """
 
 
 class Authentication:
-    """All that a broker is told to let in. Raises ConfigError for settings that cannot be used."""
+    """All authentication providers of a broker. Raises ConfigError for unusable settings."""
 
     def __init__(self, config: Config) -> None:
         self._anonymous = config.anonymousUserRole or None
         self._strict = config.strictAuthMethod
-        self._in_order: list[Provider] = []  # that of the settings
-        self._names: dict[Provider, str] = {}  # of their classes in Pulsar
+        self._in_order: list[Provider] = []  # in the order of the settings
+        self._names: dict[Provider, str] = {}  # class names in Pulsar
         self.counts = LoginCounts()
-        self._providers: dict[str, list[Provider]] = {}  # by method, each in that order
+        self._providers: dict[str, list[Provider]] = {}  # by method, in the order of the settings
         for name in names_of(config.authenticationProviders):
             provider = _made(name, config)
             self._providers.setdefault(provider.method, []).append(provider)
@@ -51,25 +51,27 @@ class Authentication:
             self._names[provider] = name.rpartition(".")[2]
         if not self._providers and self._anonymous is None:
             raise ConfigError(
-                "authenticationEnabled is true, and nobody could get in: authenticationProviders"
+                "authenticationEnabled is true, and no client could log in: authenticationProviders"
                 " and anonymousUserRole are both empty."
             )
 
     async def verify(self, method: str, shown: bytes, common_name: str = "") -> Verified:
-        """Who somebody is that names a method; common_name: of its own certificate. Raises
-        AuthenticationError.
+        """Verify the credentials of a named method. common_name is that of the client's
+        certificate. Raises AuthenticationError.
         """
         providers = self._providers.get(method or NONE)
         if providers is None:
-            return self._nobody(NotShown(f"There is no authentication method {method or NONE!r}."))
+            return self._nobody(
+                NoCredentials(f"There is no authentication method {method or NONE!r}.")
+            )
         return await self._first(
             providers,
             lambda provider: common_name.encode() if provider.of_certificate else shown,
         )
 
     async def verify_again(self, earlier: Verified, method: str, shown: bytes) -> Verified:
-        """Who somebody is that shows something newer: the provider that let it in stays the one
-        that answers for it. Raises AuthenticationError.
+        """Verify renewed credentials by the provider that has verified the earlier ones. Raises
+        AuthenticationError.
         """
         provider = earlier.provider
         if provider is None or provider.method != method or provider.of_certificate:
@@ -82,27 +84,27 @@ class Authentication:
         query: Callable[[], Mapping[str, str]],
         common_name: str = "",
     ) -> Verified:
-        """Who has sent a request by HTTP. Raises AuthenticationError."""
+        """Verify the credentials of an HTTP request. Raises AuthenticationError."""
         method = headers.get(METHOD_HEADER)
         if method is not None:
             providers = self._providers.get(method)
             if providers is None:
-                raise NotShown(f"Unsupported authentication method: [{method:.100}].")
+                raise NoCredentials(f"Unsupported authentication method: [{method:.100}].")
             asked = query()
             return await self._first(
                 providers, lambda provider: _shown_by(provider, headers, asked, common_name)
             )
         if SASL_HEADER in headers:
-            raise NotShown("Unsupported authentication method: [sasl].")
+            raise NoCredentials("Unsupported authentication method: [sasl].")
         if self._strict:
-            raise NotShown("Authentication method missing")
+            raise NoCredentials("Authentication method missing")
         return await self._any_of(headers, query(), common_name)
 
     async def _any_of(
         self, headers: Mapping[str, str], query: Mapping[str, str], common_name: str
     ) -> Verified:
-        """Of which provider does not matter, so that who is refused by all has shown nothing, as in
-        Pulsar: anonymous where that is allowed.
+        """Verify credentials by any provider. If all refuse, the request counts as one without
+        credentials, as in Pulsar: anonymous, if that is allowed.
         """
         try:
             return await self._first(
@@ -115,11 +117,11 @@ class Authentication:
     async def _first(
         self, providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]
     ) -> Verified:
-        """By the first provider that lets somebody in. Raises AuthenticationError: what the last
-        one says that was shown something, or NotChecked where one of them cannot tell now.
+        """Return the result of the first provider that accepts. Raises the AuthenticationError of
+        the last provider that found credentials, or NotChecked if one of them could not check now.
         """
-        reason: AuthenticationError = NotShown("Nothing was shown.")
-        refused = b""  # what it is about
+        reason: AuthenticationError = NoCredentials("No credentials were shown.")
+        refused = b""  # the credentials that `reason` is about
         try:
             for provider in providers:
                 shown = b""
@@ -130,22 +132,22 @@ class Authentication:
                     self.counts.add_failure(self._names[provider], provider, error)
                     if isinstance(reason, NotChecked):
                         continue
-                    if not isinstance(error, NotShown) or isinstance(reason, NotShown):
+                    if not isinstance(error, NoCredentials) or isinstance(reason, NoCredentials):
                         reason, refused = error, shown
                 else:
                     self.counts.add_success(self._names[provider], provider, identity)
-                    # The same token for another provider was no guess.
-                    is_guess = not (isinstance(reason, NotShown) or is_same(refused, shown))
+                    # A token that another provider has accepted was no guess.
+                    is_guess = not (isinstance(reason, NoCredentials) or is_same(refused, shown))
                     return Verified(identity, provider, reason if is_guess else None)
             raise reason
         finally:
-            del reason  # whose traceback has this frame
+            del reason  # its traceback refers to this frame
 
     def _nobody(self, reason: AuthenticationError) -> Verified:
         if self._anonymous is None:
-            # Who names no method is told nothing.
+            # A client that names no method learns no reason.
             raise reason if isinstance(reason, NotChecked) else AuthenticationError(str(reason))
-        refused = None if isinstance(reason, NotShown) else reason
+        refused = None if isinstance(reason, NoCredentials) else reason
         return Verified(Identity(self._anonymous), refused=refused)
 
 
@@ -158,7 +160,7 @@ def _shown_by(
 
 
 def names_of(text: str) -> list[str]:
-    """The names in a list with commas, each once."""
+    """Return the names in a comma-separated list, without duplicates."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
@@ -208,10 +210,10 @@ _PROVIDERS: dict[str, Callable[[Config], Provider]] = {
     PACKAGE + "oidc.AuthenticationProviderOpenID": _openid,
 }
 
-# Pulsar's others, and why they are not there.
+# Pulsar's other providers, and why they are not supported.
 _NOT_BUILT = {
-    PACKAGE + "AuthenticationProviderSasl": "Kerberos is not there",
-    PACKAGE + "AuthenticationProviderAthenz": "Athenz is not there",
+    PACKAGE + "AuthenticationProviderSasl": "Kerberos is not supported",
+    PACKAGE + "AuthenticationProviderAthenz": "Athenz is not supported",
     PACKAGE + "AuthenticationProviderList": "name its members instead",
 }
 
@@ -220,8 +222,8 @@ def _made(name: str, config: Config) -> Provider:
     make = _PROVIDERS.get(name)
     if make is not None:
         return make(config)
-    reason = _NOT_BUILT.get(name, "nobody knows it")
+    reason = _NOT_BUILT.get(name, "it is unknown")
     known = ", ".join(_PROVIDERS)
     raise ConfigError(
-        f"authenticationProviders has {name!r}, which cannot be used: {reason}. There are {known}."
+        f"authenticationProviders has {name!r}, which cannot be used: {reason}. Use one of {known}."
     )

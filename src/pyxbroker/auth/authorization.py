@@ -1,7 +1,7 @@
-"""What somebody may do: rights, as Pulsar's authorization names them, and their check.
+"""Authorization: rights, named as in Pulsar's authorization, and their check.
 
-An operation names the right that it needs, a `Right`, in the table where it is found itself: for
-REST the table of endpoints. Nothing else asks whether it is allowed.
+Each operation names the `Right` that it needs in the table that defines it; for REST that is the
+table of endpoints. No other place checks rights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONSUME = "consume"
 
 
 class Scope(Enum):
-    """What a right is about."""
+    """The kind of resource that a right concerns."""
 
     OPEN = "open to everybody"
     AUTHENTICATED = "any authenticated role"
@@ -53,14 +53,14 @@ class Scope(Enum):
     TOPIC_POLICY = "topic policy"
 
 
-# The resources that a right can be checked on. A topic stands for its namespace, too.
+# The resources on which a right can be checked. A topic also stands for its namespace.
 _RESOURCES: dict[Scope, tuple[type, ...]] = {
     Scope.OPEN: (type(None),),
     Scope.AUTHENTICATED: (type(None),),
-    # None where Pulsar has no name for the operation, and asks for a superuser.
+    # None: Pulsar has no name for the operation, and requires a superuser.
     Scope.BROKER: (type(None), BrokerId),
     Scope.CLUSTER: (ClusterName,),
-    # None stands for all tenants; a namespace stands for its own one.
+    # None stands for all tenants; a namespace stands for its tenant.
     Scope.TENANT: (type(None), TenantName, NamespaceName),
     Scope.ADMINISTRATION: (NamespaceName, TopicName),
     Scope.NAMESPACE: (NamespaceName, TopicName),
@@ -71,7 +71,7 @@ _RESOURCES: dict[Scope, tuple[type, ...]] = {
 
 
 class Right(NamedTuple):
-    """What an operation needs: Pulsar's name of it, and who has it. A superuser has every right."""
+    """The right to an operation: Pulsar's name, and its holders. A superuser has every right."""
 
     scope: Scope
     operation: str = ""
@@ -95,7 +95,7 @@ READ_SETTINGS = Right(Scope.BROKER, "LIST_DYNAMIC_CONFIGURATIONS", (SUPERUSER,))
 READ_RUNTIME_SETTINGS = Right(Scope.BROKER, "LIST_RUNTIME_CONFIGURATIONS", (SUPERUSER,))
 UPDATE_SETTING = Right(Scope.BROKER, "UPDATE_DYNAMIC_CONFIGURATION", (SUPERUSER,))
 DELETE_SETTING = Right(Scope.BROKER, "DELETE_DYNAMIC_CONFIGURATION", (SUPERUSER,))
-# Pulsar has no names of operations for these, and asks for a superuser.
+# Pulsar has no operation names for these, and requires a superuser.
 READ_BOOKIES = Right(Scope.BROKER, "READ_BOOKIES", (SUPERUSER,))
 WRITE_BOOKIES = Right(Scope.BROKER, "WRITE_BOOKIES", (SUPERUSER,))
 READ_BROKER_STATS = Right(Scope.BROKER, "READ_BROKER_STATS", (SUPERUSER,))
@@ -132,7 +132,7 @@ WRITE_RESOURCE_GROUP = Right(Scope.NAMESPACE_POLICY, "WRITE RESOURCEGROUP", (TEN
 READ_HASH_POSITIONS = Right(Scope.NAMESPACE_POLICY, "READ PERSISTENCE", (TENANT_ADMIN,))
 READ_ANTI_AFFINITY = Right(Scope.NAMESPACE_POLICY, "READ ANTI_AFFINITY", (TENANT_ADMIN,))
 WRITE_ANTI_AFFINITY = Right(Scope.NAMESPACE_POLICY, "WRITE ANTI_AFFINITY", (TENANT_ADMIN,))
-# Pulsar has no names of operations for these.
+# Pulsar has no operation names for these.
 LIST_ANTI_AFFINITY = Right(Scope.TENANT, "LIST_ANTI_AFFINITY", (TENANT_ADMIN,))
 READ_BOOKIE_AFFINITY = Right(Scope.NAMESPACE, "READ_BOOKIE_AFFINITY", (SUPERUSER,))
 WRITE_BOOKIE_AFFINITY = Right(Scope.NAMESPACE, "WRITE_BOOKIE_AFFINITY", (SUPERUSER,))
@@ -151,7 +151,7 @@ UNSUBSCRIBE_NAMESPACE = Right(Scope.NAMESPACE, "UNSUBSCRIBE", (TENANT_ADMIN, CON
 GET_PERMISSION = Right(Scope.NAMESPACE, "GET_PERMISSION", (TENANT_ADMIN,))
 GRANT_PERMISSION = Right(Scope.NAMESPACE, "GRANT_PERMISSION", (TENANT_ADMIN,))
 REVOKE_PERMISSION = Right(Scope.NAMESPACE, "REVOKE_PERMISSION", (TENANT_ADMIN,))
-# Of topics that a body names: Pulsar asks for the administrator of their tenant.
+# For topics named in a request body; Pulsar requires the administrator of their tenant.
 GRANT_PERMISSIONS_ON_TOPICS = Right(Scope.BROKER, "GRANT_PERMISSIONS_ON_TOPICS", (SUPERUSER,))
 READ_POLICIES = Right(Scope.NAMESPACE_POLICY, "READ ALL", (TENANT_ADMIN,))
 READ_OFFLOAD_POLICIES = Right(Scope.NAMESPACE_POLICY, "READ OFFLOAD", (TENANT_ADMIN,))
@@ -164,7 +164,7 @@ GET_TOPICS = Right(Scope.NAMESPACE, "GET_TOPICS", (TENANT_ADMIN, PRODUCE, CONSUM
 CREATE_TOPIC = Right(Scope.NAMESPACE, "CREATE_TOPIC", (TENANT_ADMIN,))
 DELETE_TOPIC = Right(Scope.NAMESPACE, "DELETE_TOPIC", (TENANT_ADMIN,))
 WRITE_PARTITION = Right(Scope.TOPIC_POLICY, "WRITE PARTITION", (TENANT_ADMIN,))
-# As Pulsar calls it, though it is about all policies of a topic.
+# Pulsar's name, although it concerns all policies of a topic.
 DELETE_POLICIES = Right(Scope.TOPIC_POLICY, "WRITE MAX_PRODUCERS", (TENANT_ADMIN,))
 LOOKUP = Right(Scope.TOPIC, "LOOKUP", (TENANT_ADMIN, PRODUCE, CONSUME))
 GET_METADATA = Right(Scope.TOPIC, "GET_METADATA", (TENANT_ADMIN, PRODUCE, CONSUME))
@@ -203,11 +203,11 @@ async def authorize(
     resource: Resource,
     subscription: str = "",
 ) -> None:
-    """Raises AuthorizationError when a principal does not have a right on a resource; a right to
-    consume may be about a subscription of it.
+    """Raise AuthorizationError if a principal does not have a right on a resource. A right to
+    consume may concern a subscription of the resource.
 
-    Without permissions authorization is off, and everybody has every right. A right that is asked
-    for on what it cannot be about is a fault of ours all the same.
+    Without permissions authorization is off, and every principal has every right. A resource of the
+    wrong type is a programming error in both cases.
     """
     assert isinstance(resource, _RESOURCES[right.scope]), f"{right} on {resource!r}"
     if permissions is not None:

@@ -1,9 +1,9 @@
 """Users and passwords from a file of hashes (Pulsar's AuthenticationProviderBasic).
 
-A hash that is worth something takes long to check, on purpose: password_checks.py has the line in
-which that is done. A password that was right is right until the process ends, since the file is
-read once, and one that was wrong stays wrong; so that neither a request by HTTP nor who tries the
-same again costs a check each, what was shown lately is kept, as a hash with a key of this process.
+Checking a good hash takes long, on purpose, so checks wait in queues (password_checks.py). The file
+is read once, so the result of a check holds until the process ends. Recent results are stored as
+hashes with a key of this process. Repeated HTTP requests and repeated wrong passwords then cost no
+further check.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from functools import partial
 from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NoCredentials, PublicRefusal
 from pyxbroker.auth.secrets import is_same, read_secret, secret_name
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 
-SHOWN_BYTES_MAX = 4 << 10  # of user and password
+SHOWN_BYTES_MAX = 4 << 10  # user and password together
 WAITING_MAX = 500
-KEPT_MAX = 1000  # users whose password was right
-WRONG_MAX = 16_384  # of what was wrong
+KEPT_MAX = 1000  # users with a verified password
+WRONG_MAX = 16_384  # wrong credentials
 DIGEST_BYTES = 32
-WRONG = "Unknown user or invalid password"  # as Pulsar says it
+WRONG = "Unknown user or invalid password"  # Pulsar's text
 SCHEME = "basic "
 
 
 class BasicProvider:
-    """Looks at user:password. Raises ConfigError for settings that cannot be used."""
+    """Verifies user:password. Raises ConfigError for unusable settings."""
 
     method = "basic"
     of_certificate = False
@@ -46,7 +46,7 @@ class BasicProvider:
             raise ConfigError("Users and passwords need basicAuthConf, which is not set.")
         data = read_secret("basicAuthConf", config.basicAuthConf)
         self._users = read_users(data, secret_name("basicAuthConf", config.basicAuthConf))
-        # Somebody whom nobody knows takes as long as whoever takes longest.
+        # Checked for unknown users, so that they take as long as the most expensive user.
         self._nobody = max(self._users.values(), key=lambda each: each.cost)
         hold_lock = any(each.holds_lock for each in self._users.values())
         self._checks = PasswordChecks(WAITING_MAX, hold_lock=hold_lock)
@@ -71,14 +71,14 @@ class BasicProvider:
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         header = headers.get("authorization", "")
         if not header[: len(SCHEME)].lower() == SCHEME:
-            raise NotShown('Authentication token has to be started with "Basic "')
+            raise NoCredentials('Authentication token has to be started with "Basic "')
         try:
             return base64.b64decode(header[len(SCHEME) :].strip(), validate=True)
         except (binascii.Error, ValueError):
-            raise NotShown("Base64 decoding is failure") from None
+            raise NoCredentials("Base64 decoding is failure") from None
 
     async def _check(self, user: str, password: bytes, digest: bytes) -> None:
-        """Raises AuthenticationError."""
+        """Raise AuthenticationError for wrong credentials."""
         is_right = self._known(user, digest)
         if is_right is None:
             is_right = await self._checks.check(
@@ -87,15 +87,15 @@ class BasicProvider:
                 password,
                 lambda: self._known(user, digest),
             )
-            if is_right:  # noted before the next one has its turn
+            if is_right:  # stored before the next check starts
                 remember(self._kept, user, digest, KEPT_MAX)
         if not is_right:
             remember(self._wrong, digest, None, WRONG_MAX)
-            raise Told(WRONG)
+            raise PublicRefusal(WRONG)
 
     def _is_right(self, user: str, password: bytes) -> bool:
-        """Takes as long for users who are not there, and for those with a cheap hash, as for the
-        one with the costliest, where it is not: else users could be told from made-up ones.
+        """Check a password. Wrong ones take as long as the most expensive hash, whether the user
+        exists or not. Otherwise the time would tell which users exist.
         """
         check = self._users.get(user)
         is_right = check is not None and check(password)
@@ -104,7 +104,7 @@ class BasicProvider:
         return is_right
 
     def _known(self, user: str, digest: bytes) -> bool | None:
-        """Whether something is right that was checked lately."""
+        """Return the result of a recent check of the same credentials, or None."""
         if digest in self._wrong:
             return False
         kept = self._kept.get(user)

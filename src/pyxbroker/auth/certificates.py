@@ -1,7 +1,7 @@
 """Certificates of clients: the role is the common name (Pulsar's AuthenticationProviderTls).
 
-Whether a certificate is trusted is decided by the handshake (base/tls.py): one that is not trusted
-is not here.
+The TLS handshake (base/tls.py) rejects certificates that are not trusted, so this module sees only
+trusted ones.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.provider import Identity, NoCredentials
 
 
 class CertificateProvider:
-    """Takes the common name for a role."""
+    """Uses the common name of the client's certificate as its role."""
 
     method = "tls"
     of_certificate = True
 
     async def authenticate(self, shown: bytes) -> Identity:
         if not shown:
-            raise NotShown("There is no certificate with a common name.")
+            raise NoCredentials("There is no certificate with a common name.")
         return Identity(shown.decode())
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
-        return b""  # nothing that a request could say counts
+        return b""  # the headers of a request do not count
 
 
 def common_name_of(certificate: Mapping[str, Any] | None) -> str:
-    """That of a certificate as Python's ssl tells it (getpeercert); empty without. Of several it is
-    the last one: Pulsar takes the first of the name as RFC 2253 writes it, which is backwards.
+    """Return the common name of a certificate (ssl.getpeercert), or an empty string. Of several it
+    is the last one: Pulsar takes the first in the order of RFC 2253, which is reversed.
     """
     for parts in reversed((certificate or {}).get("subject", ())):
         for name, value in parts:

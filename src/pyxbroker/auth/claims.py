@@ -1,6 +1,6 @@
-"""What a JSON Web Token claims, once its signature is good: times, audience and role.
+"""Claims of a JSON Web Token with a verified signature: times, audience and role.
 
-Whoever is refused is not told why, and the sentences do not repeat what was shown.
+A refused client learns no reason, and the messages do not repeat the token.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 
 import jwt
 
-from pyxbroker.auth.provider import NotShown, TokenExpired, WrongAudience
+from pyxbroker.auth.provider import NoCredentials, TokenExpired, WrongAudience
 from pyxbroker.base.errors import AuthenticationError
 
 TOKEN_BYTES_MAX = 16 << 10
-"""Longer ones are not looked at. The head of a request by HTTP has no room for them either."""
+"""Longer tokens are refused. The head of an HTTP request has no room for them either."""
 
 BEARER = "Bearer "
 _CHECKED_HERE = ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")
-# The times are looked at here, by the same clock as later when a token expires.
+# This module checks the times, with the same clock as later checks of the expiry.
 _OPTIONS: Any = {"verify_signature": True} | {f"verify_{name}": False for name in _CHECKED_HERE}
 _OPTIONS_UNVERIFIED: Any = {**_OPTIONS, "verify_signature": False}
-# What PyJWT raises for what somebody made up.
+# Exceptions of PyJWT for malformed tokens.
 _UNUSABLE = (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError)
 
 Claims = Mapping[str, Any]
@@ -33,7 +33,7 @@ def check_size(token: bytes) -> None:
 
 
 def verified_claims(token: bytes, key: Any, algorithms: list[str]) -> Claims:
-    """The claims of a token that is signed with a key. Raises AuthenticationError."""
+    """Return the claims of a token signed with the key. Raises AuthenticationError."""
     try:
         found: Claims = jwt.decode(token, key, algorithms=algorithms, options=_OPTIONS)
     except _UNUSABLE as error:
@@ -42,8 +42,8 @@ def verified_claims(token: bytes, key: Any, algorithms: list[str]) -> Claims:
 
 
 def unverified(token: bytes) -> tuple[Claims, Claims]:
-    """What a token says of itself, header and claims: which key it wants to be checked with, and
-    nothing else. Raises AuthenticationError.
+    """Return the header and claims of a token without verification, to choose the key for its
+    verification. Raises AuthenticationError.
     """
     try:
         found = jwt.api_jwt.decode_complete(token, options=_OPTIONS_UNVERIFIED)
@@ -53,7 +53,7 @@ def unverified(token: bytes) -> tuple[Claims, Claims]:
 
 
 def _unusable(error: Exception) -> AuthenticationError:
-    # Its text may have parts of the token.
+    # The message of the exception may have parts of the token.
     return AuthenticationError(f"The token cannot be used: {type(error).__name__}.")
 
 
@@ -67,7 +67,9 @@ def time_of(claims: Claims, name: str) -> float | None:
 
 
 def check_times(claims: Claims, now: float, skew_s: float) -> float | None:
-    """When a token expires. Raises AuthenticationError when it has, or is not valid yet."""
+    """Return the expiry of a token. Raises AuthenticationError if it has expired, or is not valid
+    yet.
+    """
     begins, ends = time_of(claims, "nbf"), time_of(claims, "exp")
     if begins is not None and now < begins - skew_s:
         raise AuthenticationError("The token is not valid yet.")
@@ -79,7 +81,7 @@ def check_times(claims: Claims, now: float, skew_s: float) -> float | None:
 
 
 def check_audience(claims: Claims, name: str, allowed: Collection[str]) -> None:
-    """Raises AuthenticationError unless one of those that a token is for is allowed."""
+    """Raise AuthenticationError unless one of the token's audiences is allowed."""
     found = claims.get(name)
     audiences = found if isinstance(found, list) else [found]
     if not any(isinstance(each, str) and each in allowed for each in audiences):
@@ -87,7 +89,7 @@ def check_audience(claims: Claims, name: str, allowed: Collection[str]) -> None:
 
 
 def role_of(claims: Claims, name: str) -> str | None:
-    """The role of a token, of several the first; None when it has none."""
+    """Return the role of a token, of several the first; None without one."""
     found = claims.get(name)
     if isinstance(found, list):
         found = found[0] if found else None
@@ -97,19 +99,19 @@ def role_of(claims: Claims, name: str) -> str | None:
 
 
 def bearer_of(headers: Mapping[str, str]) -> str | None:
-    """The token in a request's header; None without the header. Raises NotShown."""
+    """Return the token of a request's header, or None without the header. Raises NoCredentials."""
     header = headers.get("authorization")
     if header is None:
         return None
     if not header.startswith(BEARER):
-        raise NotShown("Invalid HTTP Authorization header")
+        raise NoCredentials("Invalid HTTP Authorization header")
     return header.removeprefix(BEARER)
 
 
 def shown_of(token: str | None) -> bytes:
-    """What a provider is shown. Raises NotShown without a token, and for one that is blank."""
+    """Encode a token as credentials. Raises NoCredentials if it is missing or blank."""
     if token is None:
-        raise NotShown("Invalid HTTP Authorization header")
+        raise NoCredentials("Invalid HTTP Authorization header")
     if not token.strip():
-        raise NotShown("Blank token found")
+        raise NoCredentials("Blank token found")
     return token.encode()

@@ -1,16 +1,15 @@
-"""Who fails to log in again and again, and is refused for a while before anything is looked at.
+"""Limits failed logins: an address with too many is refused for a while, without a check.
 
-Failures are counted for an address, of IPv6 for its network of 64 bits, which one client has as a
-whole. So that somebody who guesses keeps nobody out who was let in from the same address before (a
-network behind one address, a proxy), what was right lately is looked at all the same.
+Failures are counted per address, for IPv6 per network of 64 bits, because one client owns a whole
+network. Other clients may share the address (behind NAT or a proxy). Credentials that were verified
+recently are therefore checked even when the address is blocked.
 
-A login takes a while (a password waits for its check, a token for the keys of its issuer), so those
-of an address that are under way count as if they had failed: who comes when more could fail than
-may waits until one of them is over, and is refused only when so many have failed. A fleet that
-comes back at once gets in, and guesses that come at once are no more than those that come one by
-one.
+A login takes time: a password waits for its check, a token for its issuer's keys. Logins in
+progress therefore count as if they had failed. At the limit, further logins of the address wait.
+They are refused only when enough logins have really failed. So a fleet that reconnects is admitted,
+and parallel guesses gain nothing over sequential ones.
 
-What is remembered is bounded, whoever comes: the address that failed longest ago is forgotten.
+Memory is bounded: the address with the oldest failure is evicted.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.settings.config import Config
 
-ADDRESSES_MAX = 16_384  # that are remembered for their failures
-RIGHT_MAX = 16_384  # credentials that were right, as hashes with a key of this process
-WAITING_MAX = 500  # logins of one address, besides those that are under way
+ADDRESSES_MAX = 16_384  # with failures that are stored
+RIGHT_MAX = 16_384  # verified credentials, as hashes with a key of this process
+WAITING_MAX = 500  # logins of one address, in addition to those in progress
 _DIGEST_BYTES = 16
 
 K = TypeVar("K", bound=Hashable)
@@ -40,34 +39,34 @@ V = TypeVar("V")
 
 
 class _Failures:
-    """Of one address, in a period that began with the first of them."""
+    """The failures of one address, in a period that began with the first one."""
 
     __slots__ = ("count", "ends")
 
     def __init__(self, ends: float) -> None:
         self.count = 0
-        self.ends = ends  # of the period; when there were too many, of the refusal
+        self.ends = ends  # of the period; at the limit, of the refusal
 
 
 class _UnderWay:
-    """Logins of one address of which nobody knows yet whether they fail."""
+    """Logins of one address whose result is not known yet."""
 
     __slots__ = ("count", "waiting")
 
     def __init__(self) -> None:
-        self.count = 0  # of those that are looked at
+        self.count = 0  # being checked
         self.waiting: deque[asyncio.Event] = (
             deque()
-        )  # of those beyond: when to see if there is room
+        )  # beyond the limit: set to check for room again
 
     def call_next(self) -> None:
-        """The first one that waits looks again; when it goes on or gives up, the next one does."""
+        """Wake the first waiting login; it wakes the next one when it has finished or given up."""
         if self.waiting:
             self.waiting[0].set()
 
 
 class FailedLogins:
-    """Those of one broker, over both protocols."""
+    """The failed logins of one broker, over both protocols."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = config.maxFailedLoginsPerAddress
@@ -80,10 +79,8 @@ class FailedLogins:
 
     @asynccontextmanager
     async def attempt(self, address: str, method: str, shown: bytes) -> AsyncIterator[None]:
-        """What an address shows is looked at within it; whoever does notes what has come of it, at
-        the latest in the step that leaves it.
-
-        Raises TooManyRequests, and NotChecked when too many wait.
+        """Context in which the credentials of an address are checked. The caller reports the result
+        with failed() or succeeded(), at the latest in the step that leaves the context.
         """
         self.check(address, method, shown)
         if not (self._most and shown) or self._is_right(method, shown):
@@ -121,13 +118,13 @@ class FailedLogins:
             under_way.call_next()
 
     def _has_room(self, network: str, under_way: _UnderWay) -> bool:
-        """Whether one more may be looked at, should all that are under way fail."""
+        """Return True if one more login may be checked even if all in progress fail."""
         found = self._failures.get(network)
         failed = 0 if found is None or found.ends <= self._clock() else found.count
         return failed + under_way.count < self._most
 
     def check(self, address: str, method: str, shown: bytes) -> None:
-        """Raises TooManyRequests when what an address shows is not looked at for now."""
+        """Raise TooManyRequests if logins of an address are refused for now."""
         found = self._failures.get(network_of(address))
         if found is None or found.count < self._most:
             return
@@ -139,8 +136,8 @@ class FailedLogins:
         )
 
     def failed(self, address: str, method: str, shown: bytes, error: Exception) -> None:
-        """What an address showed was refused. It is no guess, and does not count, where nothing was
-        shown, or nobody has looked at it.
+        """Count a refused login. It does not count without credentials, or if they were not
+        checked, because it is no guess then.
         """
         if not shown or isinstance(error, TooManyRequests | NotChecked):
             return
@@ -157,11 +154,11 @@ class FailedLogins:
         remember(self._failures, network, found, ADDRESSES_MAX)
 
     def succeeded(self, method: str, shown: bytes) -> None:
-        """What somebody showed was right."""
+        """Note that credentials were verified."""
         remember(self._right, self._digest(method, shown), None, RIGHT_MAX)
 
     def _is_right(self, method: str, shown: bytes) -> bool:
-        """Whether it was, lately."""
+        """Return True if these credentials were verified recently."""
         return self._digest(method, shown) in self._right
 
     def _digest(self, method: str, shown: bytes) -> bytes:
@@ -174,7 +171,7 @@ class FailedLogins:
 
 
 def remember(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    """Keeps a value as the newest one; the oldest goes where there is no place for it."""
+    """Store a value as the newest one, and evict the oldest one beyond the limit."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > most:

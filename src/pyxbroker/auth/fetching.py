@@ -1,8 +1,7 @@
-"""One GET by HTTP, as small as it can be: what an issuer of tokens publishes is read with it.
+"""A minimal HTTP GET, to read what an issuer of tokens publishes.
 
-The other end may be slow, silent, or send without an end: the time and the size of an answer are
-bounded as a whole, and nothing else of the loop waits meanwhile. Redirects are not followed, so
-that the URL which a setting or an issuer names is the one that is asked.
+The server may be slow, silent, or send forever, so the time and the size of the whole answer are
+limited. Redirects are not followed, so only the URL from the setting or the issuer is requested.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ HEAD_BYTES_MAX = 16 << 10
 READ_BYTES = 16 << 10
 URL_BYTES_MAX = 2048
 PORTS = {"https": 443, "http": 80}
-_URL = re.compile(r"[!-~]+")  # nothing that could end a line of the request
+_URL = re.compile(r"[!-~]+")  # no character that could end a line of the request
 _OK = 200
 
 
 class FetchFailed(Exception):
-    """Nothing was read; the sentence says why, without what the other end has sent."""
+    """Raised when nothing was read. The message gives the reason, without the server's data."""
 
 
 class FetchLimits(NamedTuple):
-    connect_s: float  # until a connection is there, TLS included
+    connect_s: float  # to establish the connection, including TLS
     read_s: float  # from the request to the end of the answer
     body_bytes_max: int
 
 
 def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
-    """The parts of a URL that can be fetched. Raises ValueError, which says what is wrong."""
+    """Split a URL that can be fetched. Raises ValueError with the reason if it cannot."""
     if len(url) > URL_BYTES_MAX or not _URL.fullmatch(url):
         raise ValueError("it is too long, or has blanks or characters beyond ASCII")
     try:
@@ -52,7 +51,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
 
 
 async def fetch(url: SplitResult, tls: ssl.SSLContext, limits: FetchLimits) -> bytes:
-    """The body of what is there. Raises FetchFailed."""
+    """Return the body of the resource. Raises FetchFailed."""
     host = url.hostname or ""
     port = url.port or PORTS[url.scheme]
     context = tls if url.scheme == "https" else None
@@ -72,7 +71,7 @@ async def fetch(url: SplitResult, tls: ssl.SSLContext, limits: FetchLimits) -> b
     except OSError as error:
         raise FetchFailed(f"the connection broke: {_reason(error)}") from None
     finally:
-        # A farewell that the other end does not answer would be waited for.
+        # close() would wait for the server's TLS closure alert.
         writer.transport.abort()
 
 
@@ -95,7 +94,7 @@ def _request(url: SplitResult) -> bytes:
 
 
 class _Answer:
-    """What the parser tells of an answer."""
+    """Collects what the parser reports about an answer."""
 
     def __init__(self, body_bytes_max: int) -> None:
         self.body = bytearray()
@@ -125,14 +124,14 @@ class _Answer:
 async def _read(reader: asyncio.StreamReader, body_bytes_max: int) -> bytes:
     answer = _Answer(body_bytes_max)
     parser = httptools.HttpResponseParser(answer)
-    left = HEAD_BYTES_MAX + 2 * body_bytes_max  # of all bytes; small chunks have large heads
+    left = HEAD_BYTES_MAX + 2 * body_bytes_max  # of all bytes; small chunks have large headers
     while not answer.is_over:
         data = await reader.read(READ_BYTES)
         left -= len(data)
         if not data:
             if not answer.has_head or answer.has_length:
                 raise FetchFailed("the answer is cut short")
-            break  # the end of the connection is that of the answer
+            break  # the end of the connection ends the answer
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):

@@ -1,13 +1,13 @@
 """Files of users and hashes of passwords, as Apache's `htpasswd` writes them.
 
-    user:$apr1$salt$hash      MD5, a thousand rounds of it (htpasswd -m, its default)
-    user:$2y$cost$hash        bcrypt (htpasswd -B); the one to choose
-    user:{SHA}hash            SHA-1 without a salt (htpasswd -s)
-    user:sshash               the old crypt of Unix (htpasswd -d); two letters of salt come first
+    user:$apr1$salt$hash      MD5 in a thousand rounds (htpasswd -m, its default)
+    user:$2y$cost$hash        bcrypt (htpasswd -B); recommended
+    user:{SHA}hash            SHA-1 without salt (htpasswd -s)
+    user:sshash               Unix crypt (htpasswd -d); the first two letters are the salt
 
-Each hash can be checked by one function; all of them end in the one comparison of secrets. bcrypt
-takes as long as its cost says, on purpose: not to be called on an event loop. It and crypt release
-Python's lock meanwhile; apr1 is Python and holds it.
+Each hash is checked by one function, and all of them use the one comparison of secrets. bcrypt
+takes as long as its cost demands, so do not call it on an event loop. bcrypt and crypt release the
+GIL; apr1 is Python code, and holds it.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from pyxbroker.base.properties import ConfigError
 
 APR1 = "$apr1$"
 APR1_ROUNDS = 1000
-APR1_BYTES_MAX = 255  # of a password, as for htpasswd; it takes a millisecond
+APR1_BYTES_MAX = 255  # limit for a password, as in htpasswd; it takes a millisecond
 _LETTERS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-# 16 bytes of salt are 22 letters, 23 of the hash are 31: the last of each holds four or two bits of
-# nothing, which are 0. bcrypt refuses a salt that says otherwise, but only when somebody logs in.
+# 16 bytes of salt are 22 letters, 23 bytes of hash are 31. The last letter of each has four or two
+# unused bits, which are 0. bcrypt refuses other salts, but only at a login.
 _BCRYPT = re.compile(
     r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]"
 )
-_BCRYPT_COST_MAX = 15  # a second or two of a core for each guess
-_BCRYPT_BYTES_MAX = 72  # of a password; what is behind them counts for nothing
+_BCRYPT_COST_MAX = 15  # one or two CPU seconds per guess
+_BCRYPT_BYTES_MAX = 72  # of a password; bcrypt ignores further bytes
 _APR1 = re.compile(r"\$apr1\$[^$:]{0,8}\$[./A-Za-z0-9]{22}")
 _SHA = "{SHA}"
 _CRYPT = re.compile(r"[./A-Za-z0-9]{13}")
 
-# What a check costs beside others. One of bcrypt doubles with each step of its cost, of which the
-# least, 4, takes twice as long as apr1.
+# Relative costs of a check. bcrypt doubles with each step; its lowest cost, 4, takes twice as long
+# as apr1.
 _SHA_COST, _CRYPT_COST, _APR1_COST = range(3)
 
 
 class Check(NamedTuple):
-    """Tells whether a password is the one that a hash was made of."""
+    """Checks a password against a hash."""
 
     is_right: Callable[[bytes], bool]
-    cost: int  # more where it takes longer
-    holds_lock: bool = False  # of Python, so that no other thread of ours goes on meanwhile
+    cost: int  # relative duration
+    holds_lock: bool = False  # holds the GIL, so that no other Python thread runs
 
     def __call__(self, password: bytes) -> bool:
         return self.is_right(password)
 
 
 def read_users(data: bytes, name: str = "basicAuthConf") -> dict[str, Check]:
-    """The users of a file. Raises ConfigError, which names lines and never what is in them."""
+    """Parse the users of a file. Raises ConfigError, which names lines without their content."""
     users: dict[str, Check] = {}
     try:
         lines = data.decode().splitlines()
@@ -97,8 +97,8 @@ def _apr1(hashed: str) -> Callable[[bytes], bool]:
     salt = hashed.removeprefix(APR1).partition("$")[0].encode()
 
     def check(password: bytes) -> bool:
-        # One of 4,000 bytes would keep everything else from going on for more than ten
-        # milliseconds. What cannot be right takes as long as all else.
+        # A password of 4,000 bytes would hold the GIL for more than ten milliseconds. A password
+        # that cannot be right takes as long as any other.
         can_be = len(password) <= APR1_BYTES_MAX
         made = apr1(password if can_be else b"", salt)
         return is_same(made.encode(), hashed.encode()) and can_be
@@ -120,8 +120,8 @@ def _bcrypt(hashed: bytes) -> Callable[[bytes], bool]:
     import bcrypt
 
     def check(password: bytes) -> bool:
-        # bcrypt knows nothing behind a byte 0, and newer versions refuse what is too long. What
-        # cannot be right takes as long as all else.
+        # bcrypt ignores everything after a zero byte, and newer versions refuse long passwords. A
+        # password that cannot be right takes as long as any other.
         can_be = b"\0" not in password and len(password) <= _BCRYPT_BYTES_MAX
         return is_same(bcrypt.hashpw(password if can_be else b"", hashed), hashed) and can_be
 
@@ -129,14 +129,14 @@ def _bcrypt(hashed: bytes) -> Callable[[bytes], bool]:
 
 
 def _crypt(hashed: str, place: str) -> Callable[[bytes], bool]:
-    """By the C library's crypt, which Python has no more."""
+    """Return a check that uses the C library's crypt; newer Python versions have none."""
     name = ctypes.util.find_library("crypt")
     if name is None:
         raise ConfigError(
             f"{place}: hashes of crypt need libcrypt, which is not installed;"
             " make one with htpasswd -B."
         )
-    crypt = ctypes.CDLL(name).crypt  # one caller at a time: its answer is in one place
+    crypt = ctypes.CDLL(name).crypt  # not reentrant: returns a static buffer
     crypt.restype = ctypes.c_char_p
     crypt.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
     expected, salt = hashed.encode(), hashed[:2].encode()
@@ -150,7 +150,7 @@ def _crypt(hashed: str, place: str) -> Callable[[bytes], bool]:
 
 
 def apr1(password: bytes, salt: bytes) -> str:
-    """Apache's MD5: the MD5-crypt of FreeBSD with another name in it."""
+    """Return Apache's variant of FreeBSD's MD5-crypt, with another magic string."""
     final = hashlib.md5(password + salt + password).digest()
     mixed = hashlib.md5(password + APR1.encode() + salt)
     for left in range(len(password), 0, -16):
@@ -172,7 +172,7 @@ def apr1(password: bytes, salt: bytes) -> str:
 
 
 def _in_letters(digest: bytes) -> str:
-    """16 bytes in MD5-crypt's order, six bits to a letter, the lowest first."""
+    """Encode 16 bytes in MD5-crypt's order, six bits per letter, lowest first."""
     groups = [(digest[at], digest[at + 6], digest[at + 12 if at < 4 else 5]) for at in range(5)]
     letters = []
     for high, middle, low in groups:

@@ -1,9 +1,10 @@
-"""An issuer of tokens as OpenID Connect has it: where its keys are (discovery), and which they are.
+"""An issuer of tokens in OpenID Connect: finds the location of its keys (discovery), and reads
+them.
 
-What was read is used for a while. Once it is older than the refresh it is read again while it is
-used; once it has expired nobody is let in by it. A key that is not there may be a new one, so that
-a token which names it has everything read again, but not more often than the settings say, as
-anybody can make up a name. One task reads, however many wait for it, and goes on when they leave.
+The keys are cached. When they are older than the refresh time, the next use reads them again.
+Expired keys verify no token. An unknown key id may be a new key, so it causes another read. The
+settings limit how often, because any client can invent a key id. One task reads for all waiting
+logins, and continues when they are cancelled.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ log = get_logger(__name__)
 
 DISCOVERY = "/.well-known/openid-configuration"
 ANSWER_BYTES_MAX = 256 << 10
-KEYS_MAX = 64  # of one issuer
+KEYS_MAX = 64  # per issuer
 KID_CHARACTERS_MAX = 512
-RETRY_S = 1.0  # after something could not be read, until it is tried again
+RETRY_S = 1.0  # pause after a failed read
 
 NO_KEY = "The token names a key that its issuer does not have."
 
 
 class Key(NamedTuple):
-    """A public key, and the algorithms that a token may be signed with."""
+    """A public key, and the algorithms accepted with it."""
 
     public: Any
     algorithms: list[str]
 
 
 class IssuerLimits(NamedTuple):
-    """How long what was read is used, and what reading may take."""
+    """How long keys are used, and how long a read may take."""
 
     refresh_s: float
     expire_s: float
@@ -52,7 +53,7 @@ class IssuerLimits(NamedTuple):
 
 
 class Issuer:
-    """The keys of one issuer, by name."""
+    """The keys of one issuer, by key id."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class Issuer:
         self._reading: asyncio.Task[None] | None = None
 
     async def key(self, kid: str) -> Key:
-        """The key of this name. Raises AuthenticationError; NotChecked where it may be there, and
-        the issuer cannot be asked.
+        """Return the key with this id. Raises AuthenticationError, or NotChecked if the key may
+        exist and the issuer cannot be reached.
         """
         limits, now, keys = self._limits, self._clock(), self._keys
         may_be_new = now >= self._tried_at + limits.miss_refresh_s
@@ -92,7 +93,7 @@ class Issuer:
 
     @property
     def was_asked_lately(self) -> bool:
-        """Whether it is too soon to ask it again, whoever wants to know."""
+        """True if it is too soon to read the keys again, or they are being read."""
         pause_s = max(self._limits.miss_refresh_s, RETRY_S)
         return self._reading is not None or self._clock() < self._tried_at + pause_s
 
@@ -100,8 +101,8 @@ class Issuer:
         return now >= self._read_at + self._limits.expire_s
 
     async def _wait(self) -> dict[str, Key]:
-        """What is read now; of a failure what was there before. Raises NotChecked where that has
-        expired.
+        """Wait for a read, and return the keys; after a failure the previous ones. Raises
+        NotChecked if these have expired.
         """
         task = self._begin()
         if task is not None:
@@ -114,13 +115,13 @@ class Issuer:
         return NotChecked(f"The keys of the token's issuer cannot be read: {self._failure}.")
 
     def _begin(self) -> asyncio.Task[None] | None:
-        """The task that reads; None just after one has failed."""
+        """Return the task that reads, started if needed; None shortly after a failure."""
         if self._reading is None:
             now = self._clock()
             if self._failure and now < self._tried_at + RETRY_S:
                 return None
             self._tried_at = now
-            # Its steps are not those of the client that made it necessary.
+            # The task gets a context of its own: it outlives the client's login.
             self._reading = Context().run(asyncio.create_task, self._read())
             self._reading.add_done_callback(self._on_read)
         return self._reading
@@ -136,7 +137,7 @@ class Issuer:
             log.warning("the keys of an issuer cannot be read", issuer=self._url, reason=error)
             return
         except Exception as error:
-            self._failure = "a defect of the broker"
+            self._failure = "an internal error of the broker"
             log.failure("the keys of an issuer cannot be read", error, issuer=self._url)
             return
         self._failure = ""
@@ -146,7 +147,7 @@ class Issuer:
     async def _fetch_keys(self) -> dict[str, Key]:
         described = await self._fetch_json(self._url.removesuffix("/") + DISCOVERY, "the discovery")
         if described.get("issuer") != self._url:
-            raise FetchFailed("the discovery is of another issuer")
+            raise FetchFailed("the discovery names another issuer")
         where = described.get("jwks_uri")
         if not isinstance(where, str):
             raise FetchFailed("the discovery names no jwks_uri")
@@ -160,11 +161,11 @@ class Issuer:
             kid, key = parse_key(each)
             if key is not None:
                 keys[kid] = key
-            await asyncio.sleep(0)  # one is a step, a set may be a long one
+            await asyncio.sleep(0)  # one key takes one step; the set may be long
         return keys
 
     async def _fetch_json(self, url: str, what: str) -> dict[str, Any]:
-        """Raises FetchFailed."""
+        """Fetch a JSON object. Raises FetchFailed."""
         try:
             parts = split_url(url, self._schemes)
         except ValueError as error:
@@ -183,15 +184,15 @@ class Issuer:
 
 
 def parse_key(described: Any) -> tuple[str, Key | None]:
-    """A key of a set (RFC 7517) and its name; None for what no token can be checked with, which
-    the standard says to pass over.
+    """Return a key of a set (RFC 7517) and its id. The key is None if it can verify no token; the
+    standard demands to ignore it.
     """
     if not isinstance(described, dict):
         return "", None
     kid, algorithm = described.get("kid"), described.get("alg")
     if not isinstance(kid, str) or len(kid) > KID_CHARACTERS_MAX:
         return "", None
-    # A secret, or a private key, that everybody can read proves nothing.
+    # A published secret or private key proves nothing.
     if described.get("kty") not in ("RSA", "EC") or "d" in described:
         return kid, None
     if described.get("use", "sig") != "sig" or algorithm not in (None, *PUBLIC_ALGORITHMS):

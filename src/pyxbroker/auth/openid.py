@@ -1,8 +1,7 @@
-"""Tokens of issuers that publish their keys: OpenID Connect, and OAuth2 servers that do as it says
+"""Tokens of issuers that publish their keys: OpenID Connect, and OAuth2 servers that follow it
 (Pulsar's AuthenticationProviderOpenID).
 
-What a token says of itself only chooses among issuers that the settings allow, and among the keys
-of that one.
+The unverified content of a token only selects one of the allowed issuers, and one of its keys.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REQUIRED_CLAIMS = ("iat", "exp", "sub")
 
 
 class OpenIdProvider:
-    """Looks at tokens of several issuers. Raises ConfigError for settings that cannot be used."""
+    """Verifies tokens of several issuers. Raises ConfigError for unusable settings."""
 
     method = "token"
     of_certificate = False
@@ -55,14 +54,14 @@ class OpenIdProvider:
         self._allowed = _issuers_of(config.openIDAllowedTokenIssuers, self._schemes)
         self._audiences = _listed(config.openIDAllowedAudiences)
         if not self._audiences:
-            raise ConfigError("openIDAllowedAudiences is empty: tokens of OpenID need one.")
+            raise ConfigError("openIDAllowedAudiences is empty: set the audience of your tokens.")
         self._role_claim = config.openIDRoleClaim or "sub"
         self._leeway_s = config.openIDAcceptedTimeLeewaySeconds
         self._tls = _tls_of(config.openIDTokenIssuerTrustCertsFilePath)
         self._limits = _limits_of(config)
         self._clock = clock
         self._issuers_max = config.openIDCacheSize
-        self._issuers: OrderedDict[str, Issuer] = OrderedDict()  # the latest used comes last
+        self._issuers: OrderedDict[str, Issuer] = OrderedDict()  # the most recently used comes last
 
     async def authenticate(self, shown: bytes) -> Identity:
         check_size(shown)
@@ -102,9 +101,9 @@ class OpenIdProvider:
         return found
 
     def _make_room(self) -> None:
-        """Forgets the issuers that were used longest ago, but none that was asked lately: a token
-        that is made up names whichever is not there, and would have it asked each time. So for a
-        while there are more, of those that the settings name.
+        """Evict the least recently used issuers, except those read recently. A forged token could
+        name an evicted issuer, and cause a read each time. So there may be more issuers than the
+        limit for a while, but only those that the settings allow.
         """
         surplus = len(self._issuers) + 1 - self._issuers_max
         if surplus > 0:
@@ -120,7 +119,7 @@ def _listed(text: str) -> frozenset[str]:
 def _issuers_of(text: str, schemes: tuple[str, ...]) -> frozenset[str]:
     issuers = _listed(text)
     if not issuers:
-        raise ConfigError("openIDAllowedTokenIssuers is empty: tokens of OpenID need one.")
+        raise ConfigError("openIDAllowedTokenIssuers is empty: set the issuers of your tokens.")
     for issuer in sorted(issuers):
         try:
             parts = split_url(issuer, schemes)
@@ -130,12 +129,12 @@ def _issuers_of(text: str, schemes: tuple[str, ...]) -> frozenset[str]:
                 f"openIDAllowedTokenIssuers has {issuer!r}, which cannot be used: {error}{hint}."
             ) from None
         if parts.scheme != "https":
-            log.warning("an issuer of tokens is asked without TLS", issuer=issuer)
+            log.warning("the keys of a token issuer are read without TLS", issuer=issuer)
     return issuers
 
 
 def _tls_of(trusted: str) -> ssl.SSLContext:
-    """Whom to believe that it is the issuer. Raises ConfigError."""
+    """Return the TLS context that verifies issuers. Raises ConfigError."""
     try:
         return ssl.create_default_context(cafile=trusted or None)
     except (OSError, ValueError) as error:

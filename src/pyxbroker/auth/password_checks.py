@@ -1,11 +1,13 @@
-"""The line in which passwords wait to be checked: one at a time, each address in its turn.
+"""Queues of passwords that wait for their check: one check at a time, fair between addresses.
 
-A check takes a twentieth of a second, on purpose, and one thread does all of them, so that guesses
-cost no more than a part of one core; of a core that the loop wants as well the thread has what is
-left. It has not where checks hold Python's lock: others of the machine could take the core from it
-then, and the loop would wait for them. Who guesses waits behind nobody but themselves: each address
-has a line of its own, and the lines of addresses that have shown nothing wrong lately come first.
-When too many wait, the last of the longest line gives way.
+A check takes a twentieth of a second, on purpose. One thread does all checks, so guessing costs at
+most a part of one core. The thread runs at lower priority than the event loop. It keeps its
+priority if checks hold the GIL: otherwise other processes could take its core while the loop waits
+for the GIL.
+
+Each address has a queue of its own, so guesses only delay guesses from the same address. Addresses
+without a recent wrong password go first. When too many checks wait, the last one of the longest
+queue is refused.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pyxbroker.auth.failed_logins import remember
 from pyxbroker.auth.provider import NotChecked
 
-SUSPECTS_MAX = 16_384  # addresses that have shown something wrong
-NICENESS = 10  # of the thread, beyond that of the loop
-FIRST_OF_OTHERS = 4  # that go before the first of those, while there are others
+SUSPECTS_MAX = 16_384  # addresses with a recent wrong password
+NICENESS = 10  # of the thread, relative to the loop
+FIRST_OF_OTHERS = 4  # checks of other addresses for each check of a suspect
 
 Lines = OrderedDict[str, "deque[asyncio.Future[None]]"]
 
 
 class PasswordChecks:
-    """All those of one broker; at most so many wait."""
+    """The password checks of one broker, with a limit for waiting ones."""
 
     def __init__(self, waiting_max: int, *, hold_lock: bool = False) -> None:
-        """`hold_lock`: some checks hold Python's lock all the time."""
+        """`hold_lock`: some checks hold the GIL throughout."""
         self._waiting_max = waiting_max
         self._thread = ThreadPoolExecutor(1, "passwords", None if hold_lock else _stand_back)
         self._lines: Lines = OrderedDict()
@@ -48,11 +50,11 @@ class PasswordChecks:
         password: bytes,
         known: Callable[[], bool | None] = lambda: None,
     ) -> bool:
-        """Whether a password is right that somebody from there shows; `known` is asked when its
-        turn has come, as others may have shown the same. Raises NotChecked when too many wait.
+        """Check a password of an address. `known` is called before the check starts, because
+        another client may have shown the same. Raises NotChecked if too many checks wait.
 
-        Who is cancelled in the line is not checked. Who is cancelled later is told all the same
-        that a password is wrong: a guess is one whether or not its client stays for the answer.
+        A caller cancelled in the queue is not checked. A caller cancelled later still learns that a
+        password is wrong: a guess counts even if its client does not wait for the answer.
         """
         if self._is_busy:
             await self._turn(network)
@@ -67,7 +69,7 @@ class PasswordChecks:
             self._call_next()
 
     async def _look(self, network: str, check: Callable[[bytes], bool], password: bytes) -> bool:
-        """What the thread finds, which is busy until then, whoever has gone."""
+        """Run a check in the thread, and wait for its end even if the caller is cancelled."""
         running = asyncio.get_running_loop().run_in_executor(self._thread, check, password)
         has_left = False
         while not running.done():
@@ -102,11 +104,11 @@ class PasswordChecks:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.exception() is None:
                 self._is_busy = False
-                self._call_next()  # its turn had come already
+                self._call_next()  # it had been called already
             raise
 
     def _make_room(self, network: str) -> None:
-        """Sends one away for who comes. Raises NotChecked when that is who comes."""
+        """Refuse one waiting check. Raises NotChecked if that is the new one."""
         lines = self._lines_of_suspects
         if not lines or network in self._suspects:
             every = (self._lines, self._lines_of_suspects)
@@ -126,7 +128,7 @@ class PasswordChecks:
         return NotChecked(f"{self._waiting_max} passwords wait to be checked already.")
 
     def _call_next(self) -> None:
-        """The next one has its turn; it is busy from then on."""
+        """Start the next check; the thread is busy from then on."""
         while self._waiting:
             lines = self._lines
             if not lines or (self._lines_of_suspects and self._others_in_a_row >= FIRST_OF_OTHERS):
@@ -136,7 +138,7 @@ class PasswordChecks:
             place = line.popleft()
             self._waiting -= 1
             if line:
-                lines[name] = line  # its next one is behind those of all others
+                lines[name] = line  # the address goes behind all others
             if not place.done():
                 self._is_busy = True
                 place.set_result(None)
@@ -144,6 +146,6 @@ class PasswordChecks:
 
 
 def _stand_back() -> None:
-    """The loop goes before this thread; where threads have no niceness of their own, it stays."""
+    """Lower the priority of this thread below the loop; only Linux has a niceness per thread."""
     if sys.platform == "linux":
         os.nice(NICENESS)

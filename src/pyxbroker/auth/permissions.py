@@ -1,8 +1,8 @@
-"""Who has which right: superusers by the settings, administrators by the record of their tenant,
-and the others by what the record of their namespace grants (Pulsar's PulsarAuthorizationProvider).
+"""Holders of rights (Pulsar's PulsarAuthorizationProvider): superusers by the settings,
+administrators by their tenant's record, other roles by the grants in their namespace's record.
 
-Both records are read at each question, from a cache that knows of changes: a grant counts as soon
-as it is written, and so does its end.
+Each check reads both records from a cache that is notified of changes. A grant therefore takes
+effect as soon as it is written, and so does its removal.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from pyxbroker.policies.records import Fields
 from pyxbroker.settings.config import Config
 
 PROVIDER = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
-ADMINISTRATORS = "adminRoles"  # in the record of a tenant
-MODE = "subscription_auth_mode"  # in that of a namespace
+ADMINISTRATORS = "adminRoles"  # field in the record of a tenant
+MODE = "subscription_auth_mode"  # field in the record of a namespace
 PREFIX = "Prefix"
-ANY = "*"  # at the end or the beginning of a role in a grant
+ANY = "*"  # wildcard at the end or the beginning of a role in a grant
 
-INVALID_ROLES = "Invalid roles."  # as Pulsar says it
+INVALID_ROLES = "Invalid roles."  # Pulsar's text
 NOT_A_PROXY = "Must not set proxyVersion without connecting as a ProxyRole."
 MISFIT = "Invalid combination of Original principal cannot be empty if the request is via proxy."
 NO_PREFIX = (
@@ -48,9 +48,9 @@ NO_PREFIX = (
     " role, like {role}-xxxx for topic: {topic}"
 )
 NO_TENANT = "Tenant does not exist"
-# As in Pulsar, these do not tell a role without rights whether the tenant exists.
+# As in Pulsar, these do not reveal to a role without rights if the tenant exists.
 OF_TENANT_RECORD = frozenset((GET_TENANT, UPDATE_TENANT, DELETE_TENANT))
-# Pulsar does not look at subscriptions there.
+# For this, Pulsar does not check subscriptions.
 NO_PREFIX_IN_NAMESPACE = (
     "The subscription name needs to be prefixed by the authentication role, like {role}-xxxx for"
     " namespace: {namespace}"
@@ -58,31 +58,31 @@ NO_PREFIX_IN_NAMESPACE = (
 
 
 class WrongPrefix(AuthorizationError):
-    """A subscription is not called as its consumer's role begins."""
+    """Raised for a subscription whose name does not begin with its consumer's role."""
 
 
 class TenantMissing(AuthorizationError):
-    """The tenant of a resource does not exist, so nobody but a superuser has a right on it."""
+    """Raised if the tenant does not exist; only superusers have rights on its resources."""
 
     http_status = 404
 
 
 class Records(Protocol):
-    """What metadata says of tenants and namespaces."""
+    """Reads the records of tenants and namespaces from metadata."""
 
     async def tenant(self, name: str) -> Fields | None:
-        """The record of a tenant; None when there is none."""
+        """Return the record of a tenant, or None."""
         ...
 
     async def namespace(self, name: str) -> Fields | None:
-        """The record of a namespace; None when there is none."""
+        """Return the record of a namespace, or None."""
         ...
 
 
 def check_settings(config: Config) -> None:
-    """Raises ConfigError for what a broker that looks at rights cannot start with."""
+    """Raise ConfigError for settings with which authorization cannot work."""
     if not config.authenticationEnabled:
-        # In Pulsar's words.
+        # Pulsar's text.
         raise ConfigError(
             "Invalid broker configuration. Authentication must be enabled with"
             " authenticationEnabled=true when authorization is enabled with"
@@ -96,7 +96,7 @@ def check_settings(config: Config) -> None:
 
 
 class Permissions:
-    """What the roles of one broker may do. Raises ConfigError for what cannot be used."""
+    """The rights of all roles of one broker. Raises ConfigError for unusable settings."""
 
     def __init__(self, config: Config, records: Records) -> None:
         check_settings(config)
@@ -108,15 +108,15 @@ class Permissions:
         self._records = records
 
     def read_superusers(self) -> bool:
-        """Take the superusers of the settings; return True if a role is none any more."""
+        """Read the superusers from the settings. Return True if a role was removed."""
         before = self._superusers
         self._superusers = frozenset(names_of(self._config.superUserRoles))
         return not before <= self._superusers
 
-    # --- who goes with whom -------------------------------------------------------------------
+    # --- roles of a principal -----------------------------------------------------------------
 
     def check_connect(self, principal: Principal, proxy_version: str) -> None:
-        """Whether the two roles of a CONNECT go together. Raises AuthorizationError."""
+        """Raise AuthorizationError if the two roles of a CONNECT do not match."""
         role, original = principal
         if role in self._proxies:
             if not original or original in self._proxies:
@@ -128,7 +128,7 @@ class Permissions:
             raise AuthorizationError(NOT_A_PROXY)
 
     def _roles(self, principal: Principal) -> tuple[str | None, ...]:
-        """Those who all need a right. Raises NotPermitted when they do not go together."""
+        """Return the roles that all need a right. Raises NotPermitted if they do not match."""
         role, original = principal
         if role in self._proxies:
             if not original or original in self._proxies:
@@ -138,13 +138,13 @@ class Permissions:
             raise NotPermitted(MISFIT)
         return (role,)
 
-    # --- what they may ------------------------------------------------------------------------
+    # --- rights -------------------------------------------------------------------------------
 
     async def check(
         self, principal: Principal, right: Right, resource: Resource, subscription: str = ""
     ) -> None:
-        """Raises AuthorizationError when somebody does not have a right on a resource, with a
-        subscription if one is named; TenantMissing when there is no tenant to have a right in.
+        """Raise AuthorizationError if a principal does not have a right on a resource, and on the
+        subscription if one is named. Raises TenantMissing if the tenant does not exist.
         """
         if right.scope in (Scope.OPEN, Scope.AUTHENTICATED):
             return
@@ -167,11 +167,11 @@ class Permissions:
         if not actions or isinstance(resource, TenantName):
             return False
         if isinstance(resource, TopicName) and resource.is_system:
-            # What says which policies hold is in one of them: to produce there is to administrate.
+            # A system topic stores policies, so only administrators may produce to it.
             return False
         is_about_subscription = actions == {CONSUME} and bool(subscription)
         if is_about_subscription and is_system_cursor(subscription):
-            # With that of compaction goes what was compacted.
+            # The cursor of compaction protects the compacted data.
             return False
         record = await self._records.namespace(_namespace_of(resource))
         if record is None:
@@ -202,7 +202,7 @@ class Permissions:
     def _grants(
         self, roles: Mapping[str, Any], role: str, actions: frozenset[str], has_patterns: bool
     ) -> bool:
-        """Whether a part of the grants lets a role do one of some actions."""
+        """Return True if these grants allow a role one of the actions."""
         if not actions.isdisjoint(_texts(roles.get(role))):
             return True
         if not (has_patterns and self._has_wildcards):
@@ -231,9 +231,9 @@ def _namespace_of(resource: NamespaceName | TopicName) -> str:
 
 
 def _granted(grants: Fields, topic: TopicName | None) -> Iterable[tuple[Fields, bool]]:
-    """The parts that say who may do what, of the namespace, and of a topic if one is asked about;
-    and whether roles may be patterns there. A partition has its own, and those of the whole for the
-    roles that these name, as in Pulsar.
+    """Return the grants of a namespace and of a topic, each with a flag: roles may be patterns. A
+    partition has its own grants, and those of the partitioned topic for roles named exactly, as in
+    Pulsar.
     """
     yield _object(grants.get(ROLES)), True
     if topic is not None:
@@ -244,7 +244,7 @@ def _granted(grants: Fields, topic: TopicName | None) -> Iterable[tuple[Fields, 
 
 
 def _may_use(grants: Fields, subscription: str, role: str) -> bool:
-    """Whether a subscription is for everybody who may consume, or for this role."""
+    """Return True if a subscription is open to all consumers, or to this role."""
     roles = _texts(_object(grants.get(SUBSCRIPTIONS)).get(subscription))
     return not roles or role in roles
 
@@ -255,7 +255,7 @@ def _matches(pattern: str, role: str) -> bool:
     return pattern.startswith(ANY) and role.endswith(pattern[len(ANY) :])
 
 
-# What other programs wrote may be anything that JSON has: what is no list of texts grants nothing.
+# Other programs may have written any JSON. Values that are no list of texts grant nothing.
 
 
 def _object(value: Any) -> Fields:
@@ -272,7 +272,7 @@ def _texts(value: Any) -> frozenset[str]:
 
 NEEDS_SUPERUSER = "This operation requires super-user access"
 NEEDS_ADMINISTRATOR = "Don't have permission to administrate resources on this tenant"
-# The operations that Pulsar names in its refusals; for others it asks for a superuser.
+# Operations that Pulsar names in its refusals; for others it requires a superuser.
 _BROKER_OPERATIONS = frozenset(
     """
     HEALTH_CHECK LIST_BROKERS GET_LEADER_BROKER LIST_OWNED_NAMESPACES
@@ -284,7 +284,7 @@ _OF_TENANT = frozenset({"LIST_NAMESPACES", "CREATE_NAMESPACE", "DELETE_NAMESPACE
 
 
 def refusal_of(principal: Principal, right: Right, resource: Resource) -> AuthorizationError:
-    """What somebody is told who does not have a right; the status by REST is Pulsar's, too."""
+    """Return the error for a missing right; its text and HTTP status are Pulsar's."""
     operation, scope = right.operation, right.scope
     if scope is Scope.ADMINISTRATION:
         return NotPermitted(NEEDS_ADMINISTRATOR)

@@ -1,4 +1,4 @@
-"""Who asks: what every session and every HTTP request carries."""
+"""The principal of a session or an HTTP request."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pyxbroker.base.named_tuple import NamedTuple
 
 
 class Principal(NamedTuple):
-    """A role as Pulsar has it, and for a proxy the role that it asks for; it does not change.
+    """A role, as Pulsar defines it, and for a proxy the role of its client. Immutable.
 
-    `role` is None for somebody who has not said who they are.
+    `role` is None for an unauthenticated client.
     """
 
     role: str | None = None
     original_role: str | None = None
 
 
-# Everybody, while authentication is off.
+# The principal of every client while authentication is off.
 ANONYMOUS = Principal()

@@ -1,4 +1,4 @@
-"""What an authentication provider is: a file of its own that knows one method."""
+"""The interface of authentication providers; each provider has a module of its own."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from typing import NamedTuple, Protocol
 from pyxbroker.base.errors import AuthenticationError
 
 CLIENT_ADDRESS: ContextVar[str] = ContextVar("CLIENT_ADDRESS", default="")
-"""Where the credentials come from that are being looked at, in the task that does it."""
+"""Address that the credentials come from, in the task that verifies them."""
 
 
 class Identity(NamedTuple):
-    """Who somebody has proved to be, and until when that counts."""
+    """A verified role, and the end of its validity."""
 
     role: str | None
     expires_at: float | None = None  # seconds since 1970
 
 
-class Told(AuthenticationError):
-    """A refusal whose sentence, Pulsar's, says nothing of what was shown: who has named the method
-    of a request by HTTP is told it.
+class PublicRefusal(AuthenticationError):
+    """Raised with Pulsar's text, which reveals nothing about the credentials. It is sent to the
+    client if an HTTP request names its method.
     """
 
 
-class NotShown(Told):
-    """A request by HTTP has nothing that the provider could look at."""
+class NoCredentials(PublicRefusal):
+    """Raised if an HTTP request has no credentials for the provider."""
 
 
 class NotChecked(AuthenticationError):
-    """A refusal since nobody can tell now whether what was shown is right: the issuer of a token
-    cannot be asked, or too many passwords wait. It is no guess, and does not count as one.
+    """Raised if credentials cannot be checked now: the issuer of a token cannot be reached, or too
+    many passwords wait. It does not count as a failed login.
     """
 
 
 class TokenExpired(AuthenticationError):
-    """A refusal of a token whose time is over."""
+    """Raised for an expired token."""
 
 
 class WrongAudience(AuthenticationError):
-    """A refusal of a token that is for another audience."""
+    """Raised for a token with another audience."""
 
 
 class Provider(Protocol):
-    """Looks at credentials of one method.
+    """Verifies the credentials of one method.
 
-    Whatever it raises is a refusal. What is wrong is for the log: its sentences do not repeat what
-    was shown, and who is refused is not told, unless it is Told.
+    Every exception is a refusal. The message is for the log, and does not contain the credentials.
+    The client does not get it, unless it is a PublicRefusal.
     """
 
     method: str
-    """As clients name it."""
+    """Name of the method in clients."""
     of_certificate: bool
-    """What is shown is the common name of the client's certificate, and nothing that it sends."""
+    """True: the credentials are the common name of the client's certificate."""
 
     async def authenticate(self, shown: bytes) -> Identity:
-        """Whose credentials these are. Raises AuthenticationError."""
+        """Verify credentials. Raises AuthenticationError."""
         ...
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
-        """The credentials in a request by HTTP. Raises NotShown."""
+        """Return the credentials of an HTTP request. Raises NoCredentials."""
         ...
 
 
 def joined(*parts: bytes) -> bytes:
-    """The parts of what somebody shows as one, by which they are told apart: each with its length
-    before it. Nothing, where all are empty.
+    """Join parts of credentials to a unique key, each with its length before it. Return an empty
+    key if all parts are empty.
     """
     if not any(parts):
         return b""

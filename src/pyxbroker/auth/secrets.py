@@ -1,4 +1,4 @@
-"""What is done with secrets: where they are read from, and how they are compared."""
+"""Reading and comparing secrets."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pyxbroker.base.properties import ConfigError
 
-SECRET_BYTES_MAX = 1 << 20  # of a file of keys or of passwords
+SECRET_BYTES_MAX = 1 << 20  # of a file of keys or passwords
 
 
 def is_same(shown: bytes, expected: bytes) -> bool:
-    """Whether two secrets are the same. How long it takes tells nothing but their lengths: nothing
-    else in this broker compares secrets.
+    """Compare two secrets in constant time, which reveals only their lengths. All comparisons of
+    secrets use this function.
     """
     return hmac.compare_digest(shown, expected)
 
 
 def read_secret(key: str, value: str) -> bytes:
-    """The bytes that a setting stands for: a `file:` or `data:` URL, the path of a file, or base64,
+    """Read the bytes that a setting names: a `file:` or `data:` URL, the path of a file, or base64,
     as in Pulsar (AuthTokenUtils.readKeyFromUrl).
 
     Raises ConfigError, which does not repeat the value: it may be the secret.
@@ -36,8 +36,7 @@ def read_secret(key: str, value: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         raise ConfigError(
-            f"{key} is neither a file: or data: URL, nor the path of a file that is there, nor"
-            " base64."
+            f"{key} is neither a file: or data: URL, nor the path of an existing file, nor base64."
         ) from None
 
 
@@ -45,12 +44,12 @@ def _is_file(value: str) -> bool:
     try:
         return Path(value).is_file()
     except (OSError, ValueError):
-        return False  # a secret is longer than a path may be
+        return False  # a secret may be longer than a path can be
 
 
 def _is_missing_file(value: str) -> bool:
-    """Return True for the path of a file that does not exist, in a directory that does. The root
-    and the working directory do not count: what only looks like a path may be a secret.
+    """Return True for the path of a missing file in an existing directory. The root and the working
+    directory do not count: a secret may look like a path in them.
     """
     folder = Path(value).parent
     try:
@@ -60,7 +59,7 @@ def _is_missing_file(value: str) -> bool:
 
 
 def secret_name(key: str, value: str) -> str:
-    """Return a setting for a sentence, with the path of the file that it names, if it names one."""
+    """Return a setting's name for messages, with the path of the file that it names, if any."""
     if value.startswith("file:"):
         return f"{key} ({unquote(urlsplit(value).path)})"
     return f"{key} ({value})" if _is_file(value) else key

@@ -1,7 +1,7 @@
-"""Keys that tokens are signed with, and which algorithms each of them is for.
+"""Keys that sign tokens, and the algorithms that each key allows.
 
-Which algorithms count follows from the key alone, never from what a token says of itself: a token
-without a signature, and one that is signed with a public key as if that were a secret, are refused.
+The algorithms follow from the key, never from the token. So unsigned tokens are refused, and tokens
+signed with a public key used as a secret.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PEM = b"-----BEGIN "
 
 
 class UnfitKey(Exception):
-    """A key that no token may be signed with; the sentence goes on behind the key's name."""
+    """Raised for a key that must not sign tokens; the message continues after the key's name."""
 
 
 def secret_algorithms(secret: bytes) -> list[str]:
-    """Raises UnfitKey."""
+    """Return the algorithms of a secret. Raises UnfitKey."""
     if secret.lstrip().startswith(PEM):
         raise UnfitKey("is a key or certificate in PEM, not a secret")
     bits = len(secret) * 8
@@ -35,13 +35,13 @@ def secret_algorithms(secret: bytes) -> list[str]:
 
 
 def public_algorithms(key: Any) -> list[str]:
-    """Of an RSA key or one of an elliptic curve, of `cryptography`. Raises UnfitKey."""
-    # With the first key: few brokers have one.
+    """Return the algorithms of an RSA or elliptic curve key of `cryptography`. Raises UnfitKey."""
+    # Imported here: few brokers have a public key.
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
     if isinstance(key, ec.EllipticCurvePublicKey):
         if key.curve.name not in CURVES:
-            raise UnfitKey(f"has the curve {key.curve.name}, which no token has")
+            raise UnfitKey(f"has the curve {key.curve.name}, which tokens do not support")
         return [CURVES[key.curve.name]]
     if not isinstance(key, rsa.RSAPublicKey):
         raise UnfitKey("is neither an RSA key nor one of an elliptic curve")
@@ -59,7 +59,7 @@ def public_algorithms(key: Any) -> list[str]:
 
 
 def load_secret_key(key: str, secret: bytes) -> list[str]:
-    """The algorithms of a secret that a setting or an option has. Raises ConfigError."""
+    """Return the algorithms of a secret in a setting or an option. Raises ConfigError."""
     try:
         return secret_algorithms(secret)
     except UnfitKey as error:
@@ -68,7 +68,7 @@ def load_secret_key(key: str, secret: bytes) -> list[str]:
 
 
 def load_public_key(key: str, data: bytes) -> tuple[Any, list[str]]:
-    """A public key, DER or PEM, and its algorithms. Raises ConfigError."""
+    """Load a public key, DER or PEM, and its algorithms. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         load_der_public_key,
@@ -89,7 +89,7 @@ def load_public_key(key: str, data: bytes) -> tuple[Any, list[str]]:
 
 
 def load_private_key(key: str, data: bytes) -> tuple[Any, list[str]]:
-    """A private key without a password, DER or PEM, and its algorithms. Raises ConfigError."""
+    """Load a private key without a password, DER or PEM, and its algorithms. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
         load_der_private_key,

@@ -1,4 +1,4 @@
-"""Tokens: JSON Web Tokens that somebody has signed with a key known here (Pulsar's
+"""Tokens: JSON Web Tokens signed with a key from the settings (Pulsar's
 AuthenticationProviderToken).
 """
 
@@ -25,7 +25,7 @@ from pyxbroker.settings.config import Config
 
 
 class TokenProvider:
-    """Looks at tokens by one key. Raises ConfigError for settings that cannot be used."""
+    """Verifies tokens with one key. Raises ConfigError for unusable settings."""
 
     method = "token"
     of_certificate = False
@@ -58,7 +58,7 @@ class TokenProvider:
 
 
 def _key_of(config: Config) -> tuple[Any, list[str]]:
-    """The key and the algorithms that it is for. Raises ConfigError."""
+    """Return the key and its algorithms. Raises ConfigError."""
     if config.tokenSecretKey:
         secret = read_secret("tokenSecretKey", config.tokenSecretKey)
         return secret, load_secret_key(secret_name("tokenSecretKey", config.tokenSecretKey), secret)

@@ -264,7 +264,7 @@ class MemoryBudget:
         told = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
         self.end(connection, told)
 
-    def end(self, connection: Client, told: str) -> None:
+    def end(self, connection: Client, reason: str) -> None:
         """Close a connection, after the sentence where there is a way to send it."""
         connection.close()
 

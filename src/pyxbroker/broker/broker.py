@@ -1,8 +1,8 @@
-"""One broker: what the commands of clients and REST ask for, and what is done at intervals.
+"""One broker: serves the requests of clients and REST, and runs periodic tasks.
 
-It knows neither its ports nor where entries are stored; a composition root (roles/) gives it what
-it stands on. What serves commands and topics is imported when the first of them comes, or just
-after the ports are served: a start does not wait for it.
+It knows neither its ports nor where entries are stored; a composition root (roles/) provides both.
+The modules that serve commands and topics are imported by the first command, or just after the
+ports are served, so that they do not delay the start.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
-    from pyxbroker.broker.granted import GrantRecords
-    from pyxbroker.broker.kept_records import KeptRecords
+    from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.broker.storage_view import StorageView
+    from pyxbroker.broker.stored_records import StoredRecords
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.broker")
 
-RATES_INTERVAL_S = 60.0  # that of Pulsar
+RATES_INTERVAL_S = 60.0  # as in Pulsar
 AGE_CHECK_INTERVAL_S = 30.0
-SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use before it
-CONNECTIONS_PER_LOOK = 64
-COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
+SWEEP_INTERVAL_S = 60.0  # after a start, clients first reconnect to their topics
+CONNECTIONS_PER_STEP = 64
+COMMANDS_END_S = 2.0  # time that a stop waits for commands in progress
 IMPORTED_LATE = (
     "orjson",
     "pyxbroker.proto",
@@ -90,9 +90,9 @@ IMPORTED_LATE = (
     "pyxbroker.broker.topics.topics",
     "pyxbroker.broker.commands.handlers",
 )
-"""What `topics` and `handlers` import, each after what it stands on: a turn for each."""
-IMPORTS_AFTER_S = 0.02  # who waits at a port while the broker starts is served first
-METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
+"""Imports of `topics` and `handlers` in order of dependency; each takes one loop iteration."""
+IMPORTS_AFTER_S = 0.02  # clients that wait at a port during the start are served first
+METADATA_REFUSAL_S = 30.0  # how long the health check reports a refusal by the metadata store
 
 
 def publish_bytes_max(config: Config) -> int:
@@ -101,7 +101,7 @@ def publish_bytes_max(config: Config) -> int:
 
 
 class ProducerNames:
-    """Names for producers that have none: <cluster>-<number of this broker's start>-<n>."""
+    """Names for unnamed producers: <cluster>-<number of this broker's start>-<n>."""
 
     def __init__(self, cluster: str, store: MetadataStore) -> None:
         self._cluster = cluster
@@ -113,9 +113,9 @@ class ProducerNames:
         return asyncio.ensure_future(next_counter_value(self._store, paths.PRODUCER_NAME_COUNTER))
 
     async def next(self) -> str:
-        """Raises MetadataError while the store cannot be reached."""
+        """Return a new name. Raises MetadataError while the store cannot be reached."""
         if self._instance.done() and self._instance.exception() is not None:
-            # The store was away; it may have come back.
+            # The store could not be reached; it may be back.
             self._instance = self._number_of_start()
         instance = await asyncio.shield(self._instance)
         name = f"{self._cluster}-{instance}-{self._count}"
@@ -128,9 +128,9 @@ class ProducerNames:
 
 
 class Broker:
-    """Serves topics to the clients of some connections.
+    """Serves topics to the clients of its connections.
 
-    Nothing here closes the parts that it was given.
+    The broker does not close the parts that it was given.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class Broker:
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
         self.failed: asyncio.Future[str] = connections.loop.create_future()
-        """Why the broker cannot go on, once it cannot."""
+        """Completed with the reason when the broker cannot continue."""
         self.authentication: Authentication | None = None
-        """Who is let in; everybody without it."""
-        self.spill_directory: Path | None = None  # where work in the background puts what is large
+        """Authenticates clients; None admits all."""
+        self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
         ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
@@ -174,11 +174,11 @@ class Broker:
             lambda connection: connections.turn.run(connection.close),
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
         )
-        # Connections that were closed for others, by the setting that allows no more.
-        self.gave_way: Counter[str] = Counter()
+        # Connections closed to admit others, by the setting that limits their number.
+        self.evicted: Counter[str] = Counter()
         self.connections_opened = self.connections_closed = 0
         self.connects_succeeded = self.connects_failed = 0  # answers to CONNECT
-        self.lookups_us = Histogram(BOUNDS_US)  # of lookups that were answered
+        self.lookups_us = Histogram(BOUNDS_US)  # of answered lookups, in microseconds
         self.lookups_failed = self.lookups_redirected = self.lookups_pending = 0
         self.publish_gate = PublishGate(
             storage,
@@ -189,8 +189,8 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
-        self._dating: asyncio.Task[None] | None = None  # of backlogs, for the next scrape
-        self._settings_changed = asyncio.Event()  # another one from then on
+        self._time_search: asyncio.Task[None] | None = None  # reads times of backlogs
+        self._settings_changed = asyncio.Event()  # replaced after each change
 
     @cached_property
     def metadata_cache(self) -> MetadataCache:
@@ -201,7 +201,7 @@ class Broker:
 
     @cached_property
     def topics(self) -> Topics:
-        """The topics that are served here."""
+        """The topics that this broker serves."""
         from pyxbroker.broker.topics.topics import Topics
 
         topics = Topics(
@@ -214,7 +214,7 @@ class Broker:
 
     @cached_property
     def namespaces(self) -> Namespaces:
-        """The namespaces, and what is done to all that is in one."""
+        """The namespaces, and operations on all topics of one."""
         from pyxbroker.broker.namespaces import Namespaces
 
         return Namespaces(self.config, self.metadata, self.topics)
@@ -235,15 +235,15 @@ class Broker:
 
     @cached_property
     def resource_groups(self) -> ResourceGroups:
-        """The resource groups of this instance, and the namespaces in each."""
+        """The resource groups of this instance and their namespaces."""
         from pyxbroker.broker.resource_groups import ResourceGroups
 
         return ResourceGroups(self.metadata, self.metadata_cache, self.tenants, self.namespaces)
 
     @cached_property
     def permissions(self) -> Permissions | None:
-        """What roles may do; None for everything, while authorization is off. Raises ConfigError
-        when it cannot be on.
+        """The rights of roles; None while authorization is off. Raises ConfigError if it cannot be
+        on.
         """
         if not self.config.authorizationEnabled:
             return None
@@ -253,13 +253,13 @@ class Broker:
 
     @cached_property
     def _grant_records(self) -> GrantRecords:
-        from pyxbroker.broker.granted import GrantRecords
+        from pyxbroker.broker.grant_records import GrantRecords
 
         return GrantRecords(self.metadata_cache)
 
     @cached_property
     def revoked_rights(self) -> RevokedRights | None:
-        """Looks after who loses a right; None while authorization is off."""
+        """Closes producers and consumers that lose their right; None while authorization is off."""
         if self.permissions is None:
             return None
         from pyxbroker.broker.revoked_rights import RevokedRights
@@ -275,31 +275,31 @@ class Broker:
 
     @cached_property
     def audit(self) -> Audit:
-        """Where changes, refusals and failed logins are told."""
+        """The log of changes, refusals and failed logins."""
         from pyxbroker.auth.audit import Audit
 
         return Audit(self.config)
 
     @cached_property
     def failed_logins(self) -> FailedLogins:
-        """Who has failed to log in, and may not try again for now."""
+        """Failed logins by address; too many of them block the address for a while."""
         from pyxbroker.auth.failed_logins import FailedLogins
 
         return FailedLogins(self.config)
 
     @cached_property
-    def kept_records(self) -> KeptRecords:
-        """Records of an operator's that are kept for the whole cluster."""
-        from pyxbroker.broker.kept_records import KeptRecords
+    def stored_records(self) -> StoredRecords:
+        """Records that an operator stores for the whole cluster."""
+        from pyxbroker.broker.stored_records import StoredRecords
 
-        return KeptRecords(self.metadata)
+        return StoredRecords(self.metadata)
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:
         """The settings that can be changed while the broker runs."""
         from pyxbroker.broker.dynamic_settings import DynamicSettings
 
-        return DynamicSettings(self.config, self.metadata, self.kept_records, self._on_settings)
+        return DynamicSettings(self.config, self.metadata, self.stored_records, self._on_settings)
 
     def _on_settings(self) -> None:
         self.connections.publish_bytes_max = publish_bytes_max(self.config)
@@ -322,13 +322,13 @@ class Broker:
 
     @cached_property
     def handlers(self) -> Handlers:
-        """What is done for each command; connections call it."""
+        """The handlers of client commands, called by connections."""
         from pyxbroker.broker.commands.handlers import Handlers
 
         return Handlers(self)
 
     def start(self) -> None:
-        """From now on clients are served."""
+        """Begin to serve clients, and start the periodic tasks."""
         self._ledgers.prefetch()
         self.is_ready = True
         config = self.config
@@ -360,7 +360,7 @@ class Broker:
             self._store_sequence_ids,
         )
         self.repeat(
-            "producers that are gone",
+            "inactive producers",
             config.brokerDeduplicationProducerInactivityTimeoutMinutes * 20,
             self._forget_producers,
         )
@@ -378,17 +378,17 @@ class Broker:
             )
 
     async def import_late(self) -> None:
-        """Imports what the first client needs, unless that one has come already."""
+        """Import what the first client needs, unless a client was faster."""
         await asyncio.sleep(IMPORTS_AFTER_S)
         for name in IMPORTED_LATE:
             importlib.import_module(name)
             await asyncio.sleep(0)
 
-    # --- what REST and handlers ask -----------------------------------------------------------
+    # --- for REST and handlers ----------------------------------------------------------------
 
     @property
     def broker_id(self) -> str:
-        """How the brokers of a cluster call this one: its host and web port."""
+        """The id of this broker in its cluster: host and web port."""
         return self.addresses.web_name
 
     async def lookup(
@@ -424,20 +424,20 @@ class Broker:
         return found
 
     def failure(self) -> str | None:
-        """Why nothing can be stored now, or None."""
+        """Return the reason why nothing can be stored now, or None."""
         return self.storage.refusal or self._metadata_refusal()
 
     def _metadata_refusal(self) -> str | None:
         refused = self.metadata.refused
         if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
             return None
-        # Anybody may ask for this, and the error names files.
+        # Unauthenticated clients can read this, and the error may name files.
         reference = log.refused("the metadata store refused a request lately", refused[1])
         return with_reference("The metadata store refused a request lately.", reference)
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
-        """The counters of the open topics; None is a place to stop within one that takes long."""
-        # With the first scrape: a start does not wait for it.
+        """Yield the counters of the open topics; None marks a point where the caller may pause."""
+        # Imported by the first scrape, so that it does not delay the start.
         from pyxbroker.broker.statistics.stats import Detail, read_stats
 
         config = self.config
@@ -449,23 +449,23 @@ class Broker:
         )
         undated: list[Subscription] = []
         yield from read_stats(self.topics, detail, undated)
-        if undated and (self._dating is None or self._dating.done()):
-            self._dating = asyncio.ensure_future(self._find_backlog_times(undated))
+        if undated and (self._time_search is None or self._time_search.done()):
+            self._time_search = asyncio.ensure_future(self._find_backlog_times(undated))
 
-    async def load_of_connections(self) -> tuple[int, int]:
-        """Bytes that wait to be sent to clients, and connections that are not read for now."""
+    async def connection_load(self) -> tuple[int, int]:
+        """Return the bytes that wait to be sent, and the number of paused connections."""
         waiting_bytes = paused = 0
         slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
-            for connection in live[first : first + CONNECTIONS_PER_LOOK]:
+        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+            for connection in live[first : first + CONNECTIONS_PER_STEP]:
                 waiting_bytes += connection.pending_bytes
                 paused += connection.is_paused
             await slices.pause()
         return waiting_bytes, paused
 
     async def _find_backlog_times(self, subscriptions: list[Subscription]) -> None:
-        """Reads the publish times that the last scrape lacked, so that the next one has them."""
+        """Read the publish times that the last scrape lacked, for the next one."""
         slices = Slices()
         for subscription in subscriptions:
             if not subscription.topic.fenced:
@@ -475,42 +475,42 @@ class Broker:
 
     @property
     def ledger_errors(self) -> tuple[Counter[str], Counter[str]]:
-        """Failed additions and reads of managed ledgers, by their namespaces with the domain."""
+        """Failed writes and reads of managed ledgers, by namespace with domain."""
         return self._ledgers.add_errors, self._ledgers.read_errors
 
     def refused_sends(self) -> int:
-        """SENDs that were refused because nothing could be stored."""
+        """Return the number of SENDs refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def welcome(
+    def add_half_open(
         self, port: Host, sock: socket.socket, address: str, number: int
     ) -> PendingConnection:
-        """Somebody has come by a port, which is told when they have something to begin with; one
-        of those that are not known yet gives way where there are too many.
+        """Register an accepted connection, which is served when its first bytes arrive. If there
+        are too many half-open connections, close one of them.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
-            self.give_way("maxHalfOpenConnections")
+            self.evict_half_open("maxHalfOpenConnections")
         pending = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
         self.connections_opened += 1
         return pending
 
-    def give_way(self, setting: str) -> bool:
-        """One that is not known yet gives way to who comes, of the network that has most of them
-        the oldest; whether there is any.
+    def evict_half_open(self, setting: str) -> bool:
+        """Close the oldest half-open connection of the network that has most of them. Return False
+        if there is none.
         """
         if not len(self.half_open):
             return False
         closed = self.half_open.evict()
-        self.gave_way[setting] += 1
+        self.evicted[setting] += 1
         log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
     def accept(
         self, pending: PendingConnection, tls: SSLContext | None = None, listener: str = ""
     ) -> Connection:
-        """Serves who has come by the port of a listener, and has something to begin with."""
+        """Serve a connection accepted by a listener's port, after its first bytes have arrived."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
@@ -521,7 +521,7 @@ class Broker:
         return connection
 
     def on_disconnected(self, address: str) -> None:
-        """One connection less."""
+        """Count a connection as closed."""
         self.connections_closed += 1
         self._connections_of[address] -= 1
         if self._connections_of[address] <= 0:
@@ -529,38 +529,38 @@ class Broker:
 
     @property
     def connection_count(self) -> int:
-        """Connections to the ports of the binary protocol."""
+        """Number of connections to the ports of the binary protocol."""
         return len(self.connections.live) + self.half_open.silent
 
     def connections_of(self, address: str) -> int:
-        """Those of them from an address."""
+        """Return the number of binary protocol connections from an address."""
         return self._connections_of[address]
 
-    # --- in the background --------------------------------------------------------------------
+    # --- periodic tasks -----------------------------------------------------------------------
 
     def repeat(
         self,
         what: str,
         interval_s: float | Callable[[], float],
-        look: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[None]],
     ) -> None:
-        """Looks after something again and again until the broker stops.
+        """Call work at intervals until the broker stops.
 
-        What tells the interval is asked again when settings have changed. A number that is not
+        A callable interval is evaluated again when settings have changed. A number that is not
         positive means never.
 
-        A defect that a look meets costs the rest of that look: the next one comes all the same.
+        An exception ends only the current call of work.
         """
         if not callable(interval_s) and interval_s <= 0:
             return
-        repeating = self._repeat(what, interval_s, look)
+        repeating = self._repeat(what, interval_s, work)
         self._background.append(self.connections.loop.create_task(repeating))
 
     async def _repeat(
         self,
         what: str,
         interval_s: float | Callable[[], float],
-        look: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[None]],
     ) -> None:
         while True:
             if callable(interval_s):
@@ -568,11 +568,11 @@ class Broker:
             else:
                 await asyncio.sleep(interval_s)
             try:
-                await look()
+                await work()
             except MetadataError as error:
-                log.warning("work in the background is put off", what=what, error=error)
+                log.warning("a periodic task is postponed", what=what, error=error)
             except Exception as error:
-                log.failure("work in the background failed", error, what=what)
+                log.failure("a periodic task failed", error, what=what)
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         loop = self.connections.loop
@@ -582,22 +582,24 @@ class Broker:
                 await asyncio.wait_for(self._settings_changed.wait(), left)
 
     def fail(self, reason: str) -> None:
-        """The broker cannot go on: what it was given to keep is not safe with it any more."""
+        """Report that the broker cannot continue, because stored data is not safe with it any
+        more.
+        """
         if not self.failed.done():
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        await self._look_at_connections(self.handlers.check_alive)
+        await self._check_connections(self.handlers.check_alive)
 
     async def _check_credentials(self) -> None:
-        await self._look_at_connections(self.handlers.handshake.check_credentials)
+        await self._check_connections(self.handlers.handshake.check_credentials)
 
-    async def _look_at_connections(self, look: Callable[[list[Connection]], None]) -> None:
+    async def _check_connections(self, check: Callable[[list[Connection]], None]) -> None:
         slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
-            some = live[first : first + CONNECTIONS_PER_LOOK]
-            self.connections.turn.run(look, some)
+        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+            some = live[first : first + CONNECTIONS_PER_STEP]
+            self.connections.turn.run(check, some)
             await slices.pause()
 
     async def _delete_inactive(self) -> None:
@@ -634,26 +636,28 @@ class Broker:
     # --- stopping -----------------------------------------------------------------------------
 
     async def stop_background(self) -> None:
-        """Nothing is begun any more; clients of open connections are still served."""
+        """Stop periodic tasks and begin nothing new. Clients of open connections are still
+        served.
+        """
         self.is_ready = False
         if "revoked_rights" in self.__dict__ and self.revoked_rights is not None:
             self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
-        if self._dating is not None:
-            self._background.append(self._dating)
+        if self._time_search is not None:
+            self._background.append(self._time_search)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Closes topics and connections, and waits for what they have written."""
+        """Close topics and connections, and wait for pending writes."""
         self.half_open.stop()
         await self.topics.close()
         await self.producer_names.close()
         live = list(self.connections.live)
         if tasks := [task for each in live for task in each.session.tasks]:
-            # They meet closed topics now, and end; what they wrote to metadata is whole then.
+            # They find closed topics and end, with complete changes of metadata.
             await asyncio.wait(tasks, timeout=COMMANDS_END_S)
         self.connections.turn.run(self._close_connections)
         await self._ledgers.stop()

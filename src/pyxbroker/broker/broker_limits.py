@@ -1,4 +1,4 @@
-"""What all topics of a broker share: its rates, its limits, and what it puts before entries."""
+"""Settings that all topics of a broker share: rates, limits, and broker entry metadata."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class DeduplicationLimits(NamedTuple):
-    """How much, and how long, topics remember of what producers have sent."""
+    """How much topics store about producers for deduplication, and how long."""
 
-    entries_interval: int = 1000  # after so many entries it is stored
+    entries_interval: int = 1000  # a snapshot is stored after so many entries
     producers_max: int = 10_000
     inactive_s: float = 360 * 60.0
 
@@ -31,7 +31,7 @@ INDEX_INTERCEPTOR = "org.apache.pulsar.common.intercept.AppendIndexMetadataInter
 
 
 class EntryMetadataKinds(NamedTuple):
-    """What the broker puts in front of each entry."""
+    """The fields of the broker entry metadata."""
 
     timestamps: bool = False
     indexes: bool = False
@@ -41,29 +41,28 @@ NO_ENTRY_METADATA = EntryMetadataKinds()
 
 
 class BrokerLimits:
-    """Those that the settings say."""
+    """The limits from the settings."""
 
     def __init__(self) -> None:
-        self.publish: PublishLimiter | None = None  # where there is such a rate
+        self.publish: PublishLimiter | None = None  # None without such a rate
         self.dispatch: DispatchLimiter | None = None
         self.message_bytes_max = 2**32 - 1
         self.deduplication = DeduplicationLimits()
         self.entry_metadata = NO_ENTRY_METADATA
         self.retains_keyless = False  # messages without a key, in compacted topics
-        self.spill_directory: Path | None = None  # where compactions put keys; None: the system's
+        self.spill_directory: Path | None = None  # for keys of compactions; None: the default
 
     @cached_property
     def compaction(self) -> CompactionLimits:
-        """What all compactions share."""
-        # Most brokers compact nothing.
+        """Limits that all compactions share."""
+        # Imported here: most brokers compact nothing.
         from pyxbroker.broker.compaction.compaction import CompactionLimits
 
         return CompactionLimits(self.retains_keyless, self.spill_directory)
 
     def set_rates(self, config: Config, turn: Turn) -> bool:
-        """Puts into force what the settings say of rates; whether that is another than before.
-
-        Topics are to be told of that.
+        """Apply the rates of the settings. Return True if they have changed; topics must be
+        notified then.
         """
         is_other = self._set_publish(
             Rate(
@@ -75,10 +74,10 @@ class BrokerLimits:
         rate = DispatchRate(config.dispatchThrottlingRateInMsg, config.dispatchThrottlingRateInByte)
         if rate == (DispatchRate() if self.dispatch is None else self.dispatch.rate):
             return is_other
-        # Most brokers have no rates.
-        from pyxbroker.broker.dispatch.throttle import changed
+        # Imported here: most brokers have no rates.
+        from pyxbroker.broker.dispatch.throttle import updated_limiter
 
-        self.dispatch = changed(self.dispatch, rate, turn, None)
+        self.dispatch = updated_limiter(self.dispatch, rate, turn, None)
         return True
 
     def _set_publish(self, rate: Rate, turn: Turn) -> bool:
@@ -102,7 +101,7 @@ NO_BROKER_LIMITS = BrokerLimits()
 
 
 def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
-    """What the settings say."""
+    """Return the limits from the settings."""
     limits = BrokerLimits()
     limits.message_bytes_max = config.maxMessageSize
     limits.deduplication = DeduplicationLimits(

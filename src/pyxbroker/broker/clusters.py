@@ -1,6 +1,6 @@
-"""Clusters: a record each, Pulsar's ClusterData at /admin/clusters/<cluster>, above its failure
-domains and its isolation policies. This broker serves one of them and replicates to none; the
-others are kept for who does.
+"""Clusters: each is a record, Pulsar's ClusterData at /admin/clusters/<cluster>, above its failure
+domains and isolation policies. This broker serves one of them and replicates to none. It stores the
+other records for brokers that do.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.clusters")
 
-CLUSTERS_MAX = 1_000  # of one instance: what names one is compared with all of them
-DOMAINS_MAX = 100  # of one cluster: who sets one reads the others
-POLICIES_MAX = 100  # isolation policies of one cluster: all are in one record
+CLUSTERS_MAX = 1_000  # per instance: each reference to a cluster is compared with all
+DOMAINS_MAX = 100  # per cluster: setting one reads the others
+POLICIES_MAX = 100  # isolation policies per cluster: one record has all
 BROKERS = "brokers"  # a field of a failure domain
 
 
@@ -52,23 +52,23 @@ class Clusters:
         self._store = store
         self._cache = cache
         self._tenants = tenants
-        self._turns = Turns[None](store)  # limits are exact, and a broker is in one domain
+        self._turns = Turns[None](store)  # makes limits exact, and a broker's domain unique
 
     async def names(self) -> list[str]:
         return await self._store.children(paths.CLUSTERS)
 
     async def record(self, name: str) -> Fields:
-        """The fields of a cluster's record. Raises ClusterNotFound."""
+        """Return the fields of a cluster's record. Raises ClusterNotFound."""
         path = paths.cluster(name)
-        # A name may have slashes or dots, which lead elsewhere in a path.
+        # A name may have slashes or dots, and so name another path.
         found = await self._store.get(path) if name in await self.names() else None
         if found is None:
             raise ClusterNotFound("Cluster does not exist")
         return fields_of(path, found.value)
 
     async def migration(self, name: str) -> Fields:
-        """The record of a cluster's migration, which only a broker of Apache Pulsar may have
-        written. Raises ClusterNotFound, also where there is none.
+        """Return the record of a cluster's migration, which only Apache Pulsar writes. Raises
+        ClusterNotFound, also without a record.
         """
         path = paths.cluster_policies(name)
         found = await self._store.get(path) if name in await self.names() else None
@@ -77,7 +77,7 @@ class Clusters:
         return fields_of(path, found.value)
 
     async def create(self, name: str, fields: Fields) -> None:
-        """Raises ClusterExists, ClustersLimitReached."""
+        """Create a cluster. Raises ClusterExists, ClustersLimitReached."""
         path = paths.cluster(name)
         async with self._turns.turn(None):
             names = await self.names()
@@ -89,10 +89,10 @@ class Clusters:
                 raise ClusterExists("Cluster already exists") from error
             finally:
                 self._cache.forget(path)
-        log.info("a cluster was made known", cluster=name)
+        log.info("a cluster was created", cluster=name)
 
     async def replace(self, name: str, fields: Fields) -> None:
-        """Says all of a cluster anew. Raises ClusterNotFound, ConcurrentModification."""
+        """Replace all fields of a cluster. Raises ClusterNotFound, ConcurrentModification."""
 
         def change(record: Fields) -> None:
             record.clear()
@@ -104,7 +104,7 @@ class Clusters:
             raise ClusterNotFound("Cluster does not exist")
 
     async def set_field(self, name: str, field: str, value: object) -> None:
-        """Raises ClusterNotFound, ConcurrentModification."""
+        """Set one field of a cluster. Raises ClusterNotFound, ConcurrentModification."""
         await self.record(name)
 
         def change(record: Fields) -> None:
@@ -115,11 +115,11 @@ class Clusters:
             raise ClusterNotFound("Cluster does not exist")
 
     async def delete(self, name: str) -> None:
-        """Deletes a cluster that no tenant may be in and that has no isolation policies, with its
-        failure domains; who is interrupted repeats it. Raises ClusterNotFound, ClusterNotEmpty.
+        """Delete a cluster and its failure domains, if no tenant and no isolation policy uses it.
+        An interrupted deletion can be repeated. Raises ClusterNotFound, ClusterNotEmpty.
 
-        Apache Pulsar looks for namespaces where its versions before 2.0 had them, and deletes a
-        cluster that is in use.
+        Apache Pulsar looks for namespaces where versions before 2.0 stored them, so it deletes
+        clusters that are in use.
         """
         async with self._turns.turn(None):
             await self.record(name)
@@ -140,12 +140,12 @@ class Clusters:
                 await delete_record(self._store, self._cache, paths.cluster(name))
             except NotEmpty as error:
                 raise ClusterNotEmpty("Cluster not empty") from error
-        log.info("a cluster is not known any more", cluster=name)
+        log.info("a cluster was deleted", cluster=name)
 
     # --- failure domains ----------------------------------------------------------------------
 
     async def failure_domains(self, name: str) -> dict[str, Fields]:
-        """The failure domains of a cluster; none of one that there is not."""
+        """Return the failure domains of a cluster, none for an unknown cluster."""
         if name not in await self.names():
             return {}
         domains = {}
@@ -159,7 +159,7 @@ class Clusters:
         return domains
 
     async def set_failure_domain(self, name: str, domain: str, fields: Fields) -> None:
-        """Makes a failure domain, or says it anew; a broker is in one of them.
+        """Create or replace a failure domain. A broker belongs to at most one.
 
         Raises ClusterNotFound, BrokerInOtherDomain, ClustersLimitReached.
         """
@@ -173,9 +173,9 @@ class Clusters:
                 raise ClustersLimitReached(f"A cluster has at most {DOMAINS_MAX} failure domains.")
             wanted = fields.get(BROKERS) or []
             slices = Slices()
-            for other, told in others.items():
+            for other, record in others.items():
                 await slices.pause()
-                known = set(told.get(BROKERS) or [])
+                known = set(record.get(BROKERS) or [])
                 twice = [each for each in wanted if each in known]
                 if twice:
                     raise BrokerInOtherDomain(f"[{', '.join(twice)}] already exists in {other}")
@@ -186,7 +186,7 @@ class Clusters:
                 self._cache.forget(path)
 
     async def delete_failure_domain(self, name: str, domain: str) -> None:
-        """Raises FailureDomainNotFound."""
+        """Delete a failure domain. Raises FailureDomainNotFound."""
         path = paths.failure_domain(name, domain)
         is_known = domain in await self._store.children(paths.failure_domains(name))
         if not (is_known and await delete_record(self._store, self._cache, path)):
@@ -195,7 +195,7 @@ class Clusters:
     # --- isolation policies -------------------------------------------------------------------
 
     async def isolation_policies(self, name: str) -> dict[str, Fields] | None:
-        """The isolation policies of a cluster by name; None when it never had one.
+        """Return the isolation policies of a cluster by name, or None if it never had one.
 
         Raises ClusterNotFound.
         """
@@ -206,7 +206,8 @@ class Clusters:
         return None if found is None else fields_of(path, found.value)
 
     async def set_isolation_policy(self, name: str, policy: str, fields: Fields | None) -> None:
-        """Says an isolation policy anew, or (None) deletes it, also one that there is not.
+        """Set an isolation policy, or delete it (None). Deleting a policy that does not exist
+        succeeds.
 
         Raises ClusterNotFound, ClustersLimitReached, ConcurrentModification.
         """

@@ -1,8 +1,8 @@
-"""Settings that are changed while the broker runs: Pulsar's dynamic configuration.
+"""Settings that can change while the broker runs: Pulsar's dynamic configuration.
 
-The node /admin/configuration has the texts that were set, by name, as Pulsar keeps them; all
-brokers of a cluster go by them, from the moment that the metadata store tells of a change, and
-after a restart. What is taken away there is as it was when the process started.
+The node /admin/configuration stores the values by name, as in Pulsar. All brokers of a cluster
+apply them after a restart, and when the metadata store notifies them of a change. A removed setting
+returns to its value at the start of the process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.kept_records import KeptRecords
+from pyxbroker.broker.stored_records import StoredRecords
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
 from pyxbroker.policies.records import Fields
@@ -32,13 +32,13 @@ def names() -> frozenset[str]:
 
 
 class DynamicSettings:
-    """The settings that can be changed. `on_change` is called when some have another value."""
+    """The changeable settings. `on_change` is called when values have changed."""
 
     def __init__(
         self,
         config: Config,
         store: MetadataStore,
-        records: KeptRecords,
+        records: StoredRecords,
         on_change: Callable[[], None],
     ) -> None:
         self._config = config
@@ -51,12 +51,12 @@ class DynamicSettings:
         self._unsubscribe: Callable[[], None] | None = None
 
     async def open(self) -> None:
-        """Puts into force what is set, now and whenever it changes."""
+        """Apply the stored settings, now and after each change."""
         self._unsubscribe = self._store.watch(self._on_notification, prefix=paths.CONFIGURATION)
         await self._read()
 
     async def close(self) -> None:
-        """Nothing is put into force any more."""
+        """Stop applying changes."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self._reading is not None:
@@ -64,17 +64,17 @@ class DynamicSettings:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def values(self) -> dict[str, str]:
-        """What is set. Raises what KeptRecords does."""
+        """Return the stored settings. Raises the errors of StoredRecords."""
         return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
         """Set one of `names`; one of DYNAMIC is in force when this returns.
 
-        Raise ValueError for a value that cannot be in force, and what KeptRecords does.
+        Raise ValueError for an invalid value, and the errors of StoredRecords.
         """
         row = DYNAMIC.get(name)
         if row is None:
-            log.info("a setting of Pulsar's is stored and has no effect here", setting=name)
+            log.info("a Pulsar setting is stored and has no effect in this broker", setting=name)
         else:
             try:
                 row.parse(text)
@@ -83,13 +83,15 @@ class DynamicSettings:
         await self._change(lambda fields: fields | {name: text})
 
     async def remove(self, name: str) -> None:
-        """Lets one be as it was when the process started. Raises what KeptRecords does."""
+        """Return a setting to its value at the start of the process. Raises the errors of
+        StoredRecords.
+        """
         await self._change(
             lambda fields: {other: text for other, text in fields.items() if other != name}
         )
 
     async def _change(self, change: Callable[[Fields], Fields]) -> None:
-        # What cannot be read is not written over: the settings in it may be needed.
+        # An unreadable record is not overwritten: it may have settings that are needed.
         fields = await self._records.change(paths.CONFIGURATION, change)
         self._apply(_texts(fields))
 
@@ -110,11 +112,11 @@ class DynamicSettings:
 
     async def _read(self) -> None:
         try:
-            # Before anything is set there is no node; that it comes to be is told as well.
+            # The node does not exist before the first setting; the watch reports its creation.
             await self._store.exists(paths.CONFIGURATION, watch=True)
             values = await self.values()
         except (MetadataError, MetadataStoreError) as error:
-            log.warning("settings cannot be read, those before stay", error=error)
+            log.warning("settings cannot be read; the previous ones stay in force", error=error)
             return
         self._apply(values)
 

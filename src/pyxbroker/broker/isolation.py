@@ -1,7 +1,7 @@
-"""Isolation policies of namespaces: which brokers may serve which namespaces.
+"""Isolation policies of namespaces, which select the brokers that may serve them.
 
-Each is Pulsar's NamespaceIsolationData in the one record that its cluster has for all of them.
-Nothing here goes by what they say: there is one broker, and it serves every namespace.
+Each is Pulsar's NamespaceIsolationData, in one record per cluster. This broker does not apply them:
+it is the only one, and serves every namespace.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ PRIMARY = "primary"
 SECONDARY = "secondary"
 
 
-class OfBroker(NamedTuple):
-    """What the isolation policies of a cluster say of a broker."""
+class BrokerPolicies(NamedTuple):
+    """The isolation policies of a cluster that apply to a broker."""
 
     policy: str | None  # the last one that names it
     is_primary: bool
-    namespaces: list[str]  # expressions, of all policies that name it
+    namespaces: list[str]  # expressions of all policies that name it
 
 
-async def of_broker(policies: Mapping[str, Any], broker_id: str) -> OfBroker:
-    """What policies say of a broker, `host:port` as its id is."""
+async def policies_of_broker(policies: Mapping[str, Any], broker_id: str) -> BrokerPolicies:
+    """Return the policies that apply to a broker with the id `host:port`."""
     policy, is_primary = None, False
     namespaces: list[str] = []
     for name, fields in policies.items():
         if not isinstance(fields, dict):
-            continue  # Of another broker, which may know what it means.
+            continue  # written by another broker, which may understand it
         primary = await matches_any(fields.get(PRIMARY), broker_id)
         if primary or await matches_any(fields.get(SECONDARY), broker_id):
             policy, is_primary = name, primary
             namespaces += _texts(fields.get(NAMESPACES))
-    return OfBroker(policy, is_primary, namespaces)
+    return BrokerPolicies(policy, is_primary, namespaces)
 
 
 async def matches_any(expressions: object, text: str) -> bool:
-    """Whether an expression of a list in a record matches all of a text.
+    """Return True if an expression of a list in a record matches the whole text.
 
-    One that RE2 does not know matches nothing: another broker has written it.
+    An expression that RE2 does not know matches nothing; another broker has written it.
     """
     slices = Slices()
     for each in _texts(expressions):

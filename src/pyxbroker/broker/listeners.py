@@ -1,6 +1,6 @@
-"""Under which names a broker is reached: what it tells clients of each listener, and what it binds.
+"""Listeners: the addresses that a broker advertises to clients, and additional ports.
 
-Mirrors MultipleListenerValidator and BindAddressValidator of Apache Pulsar, and their words.
+Mirrors MultipleListenerValidator and BindAddressValidator of Apache Pulsar, with their error texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyxbroker.base.properties import ConfigError
 
 log = get_logger("pyxbroker.broker")
 
-# The field of Addresses for each scheme.
+# The field of Addresses for each URL scheme.
 FIELDS = {
     "pulsar": "broker_url",
     "pulsar+ssl": "broker_url_tls",
@@ -25,12 +25,12 @@ FIELDS = {
     "https": "web_url_tls",
 }
 BOUND = ("pulsar", "pulsar+ssl")
-URLS_MAX = 2  # of one listener, as in Pulsar
+URLS_MAX = 2  # per listener, as in Pulsar
 _BIND_ADDRESS = re.compile(r"(\w+):(.+)")
 
 
 class Addresses(NamedTuple):
-    """Where clients reach a broker; a text is empty where nothing is served."""
+    """The addresses of a broker for clients; an empty text means not served."""
 
     broker_url: str = ""  # pulsar://host:port
     web_url: str = ""  # http://host:port
@@ -39,12 +39,12 @@ class Addresses(NamedTuple):
 
     @property
     def web_name(self) -> str:
-        """Host and web port."""
+        """Host and web port of the broker."""
         return (self.web_url or self.web_url_tls).partition("://")[2]
 
 
 class BindAddress(NamedTuple):
-    """One more port of the binary protocol; who comes by it is told the addresses of its name."""
+    """An additional port of the binary protocol. Its clients get the addresses of its listener."""
 
     name: str
     host: str
@@ -53,7 +53,7 @@ class BindAddress(NamedTuple):
 
 
 class Listeners:
-    """What a broker tells clients: its own addresses, and those of each listener by its name."""
+    """The addresses that a broker advertises: its own, and those of each listener by name."""
 
     def __init__(
         self, own: Addresses, advertised: Mapping[str, Addresses] | None = None, internal: str = ""
@@ -62,18 +62,18 @@ class Listeners:
         found = self.advertised.get(internal)
         self.own = own
         if found is not None:
-            # The web ports are advertised by other settings, unless a listener says so itself.
+            # Other settings advertise the web ports, unless a listener does so.
             web = Addresses(web_url=own.web_url, web_url_tls=own.web_url_tls)
             self.own = _first_of([found, *self.advertised.values(), web])
 
     def of(self, name: str) -> Addresses:
-        """Those of a listener; of none when the name is empty. Raises UnknownListener."""
+        """Return the addresses of a listener, or the default ones. Raises UnknownListener."""
         if not name.strip():
             return self.own
         found = self.advertised.get(name)
         if found is None:
             raise UnknownListener(f"the broker do not have {name} listener")  # in Pulsar's words
-        # A client does not find the broker's other port there, but its web addresses.
+        # Clients do not get the broker's other ports, but its web addresses.
         return found._replace(web_url=self.own.web_url, web_url_tls=self.own.web_url_tls)
 
 
@@ -82,19 +82,19 @@ def _host_of(url: str) -> str:
 
 
 class LoopbackHint:
-    """Logs one line when a client of another host is sent to an address of the loopback."""
+    """Logs once when a client of another host gets a loopback address."""
 
     def __init__(self) -> None:
         self._is_due = True
 
-    def check(self, client: str, told: Addresses) -> None:
-        """`client` is the address of a client that is answered with these addresses."""
-        url = told.broker_url or told.broker_url_tls
+    def check(self, client: str, addresses: Addresses) -> None:
+        """Check the addresses sent to a client. `client` is the client's address."""
+        url = addresses.broker_url or addresses.broker_url_tls
         if not self._is_due or not client or is_loopback(client) or not is_loopback(_host_of(url)):
             return
         self._is_due = False
         log.warning(
-            "a client of another host is sent to an address that only this host reaches",
+            "a client of another host gets an address that only this host can reach",
             peer=client,
             address=url,
             remedy="start with --set advertisedAddress=NAME, a name or address of this host that"
@@ -103,14 +103,14 @@ class LoopbackHint:
 
 
 def _first_of(listeners: list[Addresses]) -> Addresses:
-    """What a listener has not is that of the next one that has it, as in Pulsar: who comes by TLS
-    and names no listener finds the one with TLS.
+    """Merge listeners: a missing address is taken from the next listener, as in Pulsar. Clients
+    that use TLS and name no listener find the TLS address this way.
     """
     return Addresses(*(next(filter(None, each), "") for each in zip(*listeners, strict=True)))
 
 
 def advertised_by(text: str, internal: str) -> tuple[dict[str, Addresses], str]:
-    """The listeners of `advertisedListeners`, and which of them is the internal one. Raises
+    """Return the listeners of `advertisedListeners`, and the name of the internal one. Raises
     ConfigError.
     """
     urls: dict[str, list[str]] = {}
@@ -157,7 +157,7 @@ def _listener(name: str, urls: list[str], places: dict[str, str]) -> Addresses:
 
 
 def _place_of(parts: SplitResult) -> str:
-    """Host and port as they stand in a URL. Raises ValueError when one is missing."""
+    """Return host and port of a URL. Raises ValueError if one is missing."""
     host, port = parts.hostname, parts.port
     if not host or not port:
         raise ValueError("it needs a host and a port")
@@ -175,7 +175,7 @@ def _redundant(name: str) -> ConfigError:
 
 
 def bound_by(text: str) -> list[BindAddress]:
-    """The ports of `bindAddresses`. Raises ConfigError."""
+    """Return the ports of `bindAddresses`. Raises ConfigError."""
     return [_bind_address(each.strip()) for each in text.split(",") if each.strip()]
 
 

@@ -1,9 +1,9 @@
-"""Namespaces: how they come, what is done to all that is in one, and how they go.
+"""Namespaces: creation, deletion, and operations on all topics of one.
 
-A namespace is its record, Pulsar's Policies at /admin/policies/<tenant>/<namespace>: below its
-tenant's node, so that no store deletes a tenant that still has one. `deleted` is set in the record
-before anything in the namespace goes: from then on nothing in it is made or opened by clients, and
-whoever is interrupted repeats the deletion. Mirrors NamespacesBase and NamespaceResources.
+A namespace is a record, Pulsar's Policies at /admin/policies/<tenant>/<namespace>. It is below its
+tenant's node, so a metadata store refuses to delete a tenant with namespaces. A deletion first sets
+`deleted` in the record. From then on clients can create and open nothing in it. An interrupted
+deletion can be repeated. Mirrors NamespacesBase and NamespaceResources.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
-ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
+ROUNDS_MAX = 5  # repetitions of a deletion, while other brokers create topics
 
-# Whether whoever asks may use a subscription, and one of the broker's own topics.
+# Return True if the caller may use a subscription, or a system topic.
 MayUse = Callable[[str], Awaitable[bool]]
 MayReach = Callable[[TopicName], Awaitable[bool]]
 
@@ -81,26 +81,26 @@ async def _may_always(_what: str | TopicName) -> bool:
 
 
 class Namespaces:
-    """The namespaces of this cluster, and the topics in each."""
+    """The namespaces of this cluster and their topics."""
 
     def __init__(self, config: Config, store: MetadataStore, topics: Topics) -> None:
         self._config = config
         self._store = store
         self._topics = topics
-        self._coming = Turns[None](store)
-        self._going = Turns[str](store)
+        self._creations = Turns[None](store)
+        self._deletions = Turns[str](store)
 
     @property
-    def coming(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Within it no other tenant or namespace comes to be: a tenant is there while a namespace
-        comes to be in it, and limits are exact. Raises Unavailable.
+    def creation_lock(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Lock for the creation of tenants and namespaces. It keeps limits exact, and the tenant
+        alive while a namespace is created in it. Raises Unavailable.
         """
-        return self._coming.turn(None)
+        return self._creations.turn(None)
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------
 
     async def names(self, tenant: str) -> list[str]:
-        """`tenant/namespace` of each namespace of a tenant."""
+        """Return `tenant/namespace` of each namespace of a tenant."""
         children = await self._store.children(paths.tenant(tenant))
         return [f"{tenant}/{each}" for each in children]
 
@@ -108,7 +108,7 @@ class Namespaces:
         return await self._store.exists(paths.namespace_policies(name))
 
     async def record(self, name: str) -> Fields:
-        """The fields of a namespace's record as they are now. Raises NamespaceNotFound."""
+        """Return the current fields of a namespace's record. Raises NamespaceNotFound."""
         path = paths.namespace_policies(name)
         found = await self._store.get(path)
         if found is None:
@@ -116,26 +116,26 @@ class Namespaces:
         return fields_of(path, found.value)
 
     async def local_record(self, name: str) -> Fields:
-        """The fields of what only this cluster says of a namespace; none if it says nothing."""
+        """Return the fields of a namespace's record of this cluster, empty without a record."""
         path = paths.local_policies(name)
         found = await self._store.get(path)
         return {} if found is None else fields_of(path, found.value)
 
     async def topic_names(self, name: str, domain: str) -> list[TopicName]:
-        """The topics of a namespace, each partition by itself, with the broker's own: persistent
-        ones, or those non-persistent ones that are open here.
+        """Return the topics of a namespace, including partitions and system topics. Of
+        non-persistent topics, only those loaded by this broker are included.
         """
         if domain == NON_PERSISTENT:
             return await self._topics.open_names(name, domain)
         return await self._of_nodes(name, domain, paths.managed_ledgers(name))
 
     async def partitioned_names(self, name: str, domain: str) -> list[TopicName]:
-        """The partitioned topics of a namespace."""
+        """Return the partitioned topics of a namespace."""
         return await self._of_nodes(name, domain, paths.partitioned_topics(name, domain))
 
     async def _of_nodes(self, name: str, domain: str, path: str) -> list[TopicName]:
         names = []
-        # 100,000 would keep the loop for a second, and a few hundred long ones for 20 ms.
+        # 100,000 names would block the loop for a second, a few hundred long ones for 20 ms.
         slices = Slices()
         for node in await self._store.children(path):
             found = topic_of_node(domain, name, node)
@@ -147,21 +147,21 @@ class Namespaces:
     # --- changing -----------------------------------------------------------------------------
 
     async def change(self, name: str, change: Change) -> Fields:
-        """Changes the record of a namespace; the fields as they were written.
+        """Change the record of a namespace. Return its new fields.
 
-        Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
+        Raises NamespaceNotFound, ConcurrentModification, and the errors of `change`.
         """
         return await change_namespace(self._store, self._topics.cache, name, change)
 
     async def change_local(self, name: str, change: Change) -> None:
-        """Changes what only this cluster says of a namespace; the first change writes its bundles
-        there, too, as Pulsar does.
+        """Change a namespace's record of this cluster. The first change also stores the bundles
+        there, as Pulsar does.
 
-        Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
+        Raises NamespaceNotFound, ConcurrentModification, and the errors of `change`.
         """
         path = paths.local_policies(name)
         cache = self._topics.cache
-        async with self.coming:
+        async with self.creation_lock:
             await self._topics.namespace_policies(NamespaceName.get(name))
             if not await self._store.exists(path):
                 fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
@@ -169,16 +169,16 @@ class Namespaces:
             await change_record(self._store, cache, path, change)
 
     async def create(self, name: NamespaceName, fields: Fields) -> None:
-        """Makes a namespace.
+        """Create a namespace.
 
         Raises NamespaceExists, NamespacesLimitReached, TenantNotFound.
         """
         tenant = name.tenant
-        async with self.coming:
+        async with self.creation_lock:
             if not await self._store.exists(paths.tenant(tenant)):
                 raise TenantNotFound("Tenant does not exist")
             limit = self._config.maxNamespacesPerTenant
-            # Pulsar takes one more, too.
+            # Pulsar also admits one more than the limit.
             if limit > 0 and len(await self.names(tenant)) > limit:
                 raise NamespacesLimitReached(
                     f"Exceed the maximum number of namespace in tenant :{tenant}"
@@ -186,17 +186,18 @@ class Namespaces:
             path = paths.namespace_policies(str(name))
             if not await create_record(self._store, self._topics.cache, path, fields):
                 raise NamespaceExists("Namespace already exists")
-        log.info("a namespace was made", namespace=name)
+        log.info("a namespace was created", namespace=name)
 
     # --- deleting -----------------------------------------------------------------------------
 
     async def delete(self, name: str, force: bool) -> None:
-        """Deletes a namespace, with force together with its topics; who is interrupted repeats it.
+        """Delete a namespace, with force together with its topics. An interrupted deletion can be
+        repeated.
 
-        Raises NamespaceNotFound, NamespaceNotEmpty, Unavailable for who has waited for another one
-        who does so, and what keeps a topic from being deleted.
+        Raises NamespaceNotFound, NamespaceNotEmpty, Unavailable after waiting for another deletion
+        of it, and the errors that prevent the deletion of a topic.
         """
-        async with self._going.turn(name):
+        async with self._deletions.turn(name):
             await self._delete(name, force)
         log.info("a namespace was deleted", namespace=name)
 
@@ -206,12 +207,12 @@ class Namespaces:
             await self._check_empty(name)
         await self.change(name, lambda fields: fields.update({DELETED: True}))
         try:
-            # Who began to make a topic before has made it then, and nobody else begins to.
+            # Creations that have begun before have finished now, and no others begin.
             await self._topics.settled(name)
             if not force:
                 await self._check_empty(name)
         except BaseException as error:
-            # Who was interrupted here before has left it: without force, what is in it stays.
+            # An earlier interrupted deletion stays marked. Without force, its topics are preserved.
             if not was_deleted or isinstance(error, NamespaceNotEmpty):
                 await self.change(name, lambda fields: fields.update({DELETED: False}))
             raise
@@ -222,20 +223,20 @@ class Namespaces:
         raise NamespaceNotEmpty("Cannot delete non empty namespace")
 
     async def _check_empty(self, name: str) -> None:
-        """Raises NamespaceNotEmpty when there are topics that are not the broker's own."""
+        """Raise NamespaceNotEmpty if there are topics other than system topics."""
         for domain in DOMAINS:
             for look in (self.partitioned_names, self.topic_names):
                 if not all(each.is_system for each in await look(name, domain)):
                     raise NamespaceNotEmpty("Cannot delete non empty namespace")
 
     async def _delete_topics(self, name: str) -> None:
-        """Deletes every topic; those of the broker itself, which others write to, last."""
+        """Delete every topic. System topics go last, because other topics write to them."""
 
         async def delete_partitioned(topic: TopicName) -> None:
             try:
                 await self._topics.partitioned.delete(topic, force=True)
             except TopicNotFound:
-                # Of no partitions by its record, or gone meanwhile.
+                # Its record has no partitions, or it was deleted meanwhile.
                 await self._delete_node(
                     paths.partitioned_topic(name, topic.local_name, topic.domain)
                 )
@@ -253,9 +254,9 @@ class Namespaces:
                     await each_of((each for each in found if each.is_system == is_system), work)
 
     async def _delete_nodes(self, name: str) -> bool:
-        """Deletes what metadata has of a namespace besides topics, its record last.
+        """Delete the metadata of a namespace except its topics; the record goes last.
 
-        False when another broker has made a topic meanwhile.
+        Return False if another broker has created a topic meanwhile.
         """
         schemas = paths.schemas(name)
         await self._delete_schemas(name, schemas)
@@ -268,17 +269,17 @@ class Namespaces:
         try:
             for path in above:
                 await self._delete_node(path)
-            # Nothing is in it, and until its record has gone nobody makes anything.
+            # It is empty, and nothing can be created until its record is deleted.
             self._topics.forget_namespace(name)
             for path in (paths.local_policies(name), paths.namespace_policies(name)):
                 await self._delete_node(path)
         except NotEmpty as error:
-            log.info("a topic was made while its namespace was deleted", error=error)
+            log.info("a topic was created while its namespace was deleted", error=error)
             return False
         return True
 
     async def _delete_schemas(self, name: str, path: str) -> None:
-        """Deletes the schemas that no topic has any more, or never had."""
+        """Delete the remaining schemas, which belong to no topic."""
 
         async def delete(node: str) -> None:
             await self._topics.schemas.delete_storage(f"{name}/{node}")
@@ -292,10 +293,10 @@ class Namespaces:
         finally:
             self._topics.cache.forget(path)
 
-    # --- all topics of one --------------------------------------------------------------------
+    # --- all topics of a namespace ------------------------------------------------------------
 
     async def unload(self, name: str, bundle: Bundle = WHOLE) -> None:
-        """Closes every topic that is open here; clients are sent away, and open them again.
+        """Unload the loaded topics. Their clients are disconnected, and look the topics up again.
 
         Raises NamespaceNotFound, PersistenceError.
         """
@@ -311,12 +312,12 @@ class Namespaces:
         may_use: MayUse = _may_always,
         may_reach: MayReach = _may_always,
     ) -> None:
-        """Acknowledges all that waits in persistent topics that whoever asks may reach: of one
-        subscription, or of all that they may use. That of compaction stays where it is: what is not
-        compacted yet would be in no view any more.
+        """Clear the backlog of the persistent topics that the caller may reach: of one
+        subscription, or of all that the caller may use. The cursor of compaction does not move:
+        entries not yet compacted would be missing from all views.
 
-        Raises NamespaceNotFound, SubscriptionNotFound when no topic has the subscription, and what
-        keeps a topic from being opened.
+        Raises NamespaceNotFound, SubscriptionNotFound if no topic has the subscription, and the
+        errors of opening a topic.
         """
 
         async def clear(topic: Topic) -> None:
@@ -340,9 +341,9 @@ class Namespaces:
         bundle: Bundle = WHOLE,
         may_reach: MayReach = _may_always,
     ) -> None:
-        """Deletes a subscription of every topic that has it and that whoever asks may reach.
+        """Delete a subscription of every topic that has it and that the caller may reach.
 
-        Raises NamespaceNotFound, SubscriptionBusy while somebody consumes.
+        Raises NamespaceNotFound, SubscriptionBusy while it has consumers.
         """
 
         async def delete(topic: Topic) -> None:
@@ -359,8 +360,8 @@ class Namespaces:
         bundle: Bundle,
         may_reach: MayReach,
     ) -> int:
-        """Does something with each persistent topic that has a subscription, or has any; how many
-        these are. To who may not reach one of the broker's own it is as if it were not there.
+        """Call work for each persistent topic with the subscription, or with any. Return their
+        number. System topics that the caller may not reach are skipped.
         """
         await self.record(name)
         count = 0
@@ -373,7 +374,7 @@ class Namespaces:
             if not names or not (subscription is None or subscription in names):
                 return
             count += 1
-            # One that goes meanwhile takes its subscriptions with it.
+            # If the topic is deleted meanwhile, its subscriptions are, too.
             with contextlib.suppress(TopicNotFound):
                 await work(await self._topics.get(topic, create=False))
 
@@ -384,14 +385,14 @@ class Namespaces:
     # --- bundles ------------------------------------------------------------------------------
 
     async def bundles(self, name: str) -> list[int]:
-        """The boundaries of a namespace's bundles. Raises NamespaceNotFound."""
+        """Return the boundaries of a namespace's bundles. Raises NamespaceNotFound."""
         record = await self.record(name)
         local = await self.local_record(name)
         count = self._config.defaultNumberOfNamespaceBundles
         return boundaries_of(bundles_of(record, local, count))
 
     async def bundle_topics(self, name: str, bundle: Bundle) -> list[TopicName]:
-        """The topics of a bundle, each partition by itself, with the broker's own."""
+        """Return the topics of a bundle, including partitions and system topics."""
         return [
             each
             for domain in DOMAINS
@@ -399,7 +400,7 @@ class Namespaces:
         ]
 
     async def hashes(self, name: str, bundle: Bundle) -> dict[str, int]:
-        """Where the topics of a bundle are."""
+        """Return the hash of each topic of a bundle."""
         slices = Slices()
         found = {}
         for each in await self.bundle_topics(name, bundle):
@@ -408,7 +409,7 @@ class Namespaces:
         return found
 
     async def largest_bundle(self, name: str) -> Bundle:
-        """The bundle with the most topics. Raises NamespaceNotFound."""
+        """Return the bundle with the most topics. Raises NamespaceNotFound."""
         boundaries = await self.bundles(name)
         slices = Slices()
         last = len(boundaries) - 2
@@ -420,14 +421,14 @@ class Namespaces:
         return Bundle(boundaries[index], boundaries[index + 1])
 
     async def split_bundle(self, name: str, bundle: Bundle, positions: list[int]) -> None:
-        """Divides a bundle at some positions in it. This cluster alone says how a namespace is
-        divided.
+        """Split a bundle at the given positions. The division is stored in this cluster's record
+        only.
 
-        Raises NamespaceNotFound, BundlesLimitReached, ConcurrentModification when the bundle is not
-        there any more.
+        Raises NamespaceNotFound, BundlesLimitReached, and ConcurrentModification if the bundle does
+        not exist any more.
         """
         path = paths.local_policies(name)
-        async with self.coming:
+        async with self.creation_lock:
             await self._topics.namespace_policies(NamespaceName.get(name))
             before = await self.bundles(name)
             if not {bundle.lower, bundle.upper} <= set(before):
@@ -448,14 +449,14 @@ class Namespaces:
         log.info("a bundle was split", namespace=name, bundle=str(bundle))
 
     async def delete_bundle(self, name: str, bundle: Bundle, force: bool) -> None:
-        """With force, deletes the topics of a bundle. The bundle itself stays: who makes a topic in
-        it is served.
+        """Delete the topics of a bundle, with force. The bundle itself remains, and topics can be
+        created in it.
 
-        Raises NamespaceNotFound, BundleNotEmpty without force, and what keeps a topic from being
-        deleted.
+        Raises NamespaceNotFound, BundleNotEmpty without force, and the errors that prevent the
+        deletion of a topic.
         """
         await self.record(name)
-        # What topics say of themselves is the namespace's, whichever bundle it is in.
+        # System topics with the policies of topics belong to the namespace, whatever their bundle.
         topics = await self.bundle_topics(name, bundle)
         if not force and not all(each.is_system for each in topics):
             raise BundleNotEmpty("Cannot delete non empty bundle")
@@ -464,7 +465,7 @@ class Namespaces:
 
 
 async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:
-    """Those of some topics that are in a bundle."""
+    """Return the topics that are in a bundle."""
     if bundle == WHOLE:
         return names
     slices = Slices()

@@ -1,17 +1,17 @@
-"""Whether clients may publish: what becomes of their SENDs while nothing can be stored.
+"""The publish gate decides what happens to SENDs while nothing can be stored.
 
-    open    Everything is given to the storage. When its write cache is full for a moment, reading
-            from those who publish stops.
-    held    Nothing can be stored. What clients send is kept (maxMessagePublishBufferSizeInMB), and
-            every connection is read: a client that publishes may be the one whose acknowledgements
-            free space.
-    closed  That lasted for storageUnavailableTimeoutMs, more was sent than is kept, or nothing will
-            ever be stored again. Producers with unanswered SENDs are closed, and those SENDs are
-            forgotten; producers that are opened are refused with the reason. Official clients
-            then fail what is pending with that error, and try to come back from time to time.
+    open    SENDs go to the storage. While its write cache is full, the broker does not read from
+            publishing clients.
+    held    Nothing can be stored. SENDs wait in memory (maxMessagePublishBufferSizeInMB). The
+            broker reads all connections: a publishing client may also acknowledge, which frees
+            space.
+    closed  The state held has lasted for storageUnavailableTimeoutMs, the memory is full, or the
+            storage has failed for good. Producers with unanswered SENDs are closed, and the SENDs
+            dropped. New producers are refused with the reason. Official clients report this
+            error for pending messages, and reconnect from time to time.
 
-It opens again by itself. An entry that the storage had begun with may be there, although its SEND
-was forgotten; what was acknowledged is there in any case.
+The gate opens again by itself. An entry may have been stored although its SEND was dropped. An
+acknowledged message is always stored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.broker")
 
-SLICE_S = 0.001  # of sending producers away before others have their turn
+SLICE_S = 0.001  # time slice for closing producers
 
 
 class PublishGate:
-    """One for each broker."""
+    """The publish gate of a broker."""
 
     def __init__(
         self,
@@ -53,24 +53,24 @@ class PublishGate:
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._closing_due = False
-        # While those who wait are sent away: the topics that are still to be looked at.
-        self._rest: Iterator[Topic] | None = None
-        self._has_walked = False  # since it closed
-        self._sends = 0  # that were refused, since those who wait are sent away
+        # While waiting producers are being closed: the remaining topics.
+        self._remaining: Iterator[Topic] | None = None
+        self._has_walked = False  # all topics were visited since the gate closed
+        self._sends = 0  # refused while waiting producers are being closed
         connections.on_overflow = self._close
         storage.on_change(self._on_change)
 
     def check(self) -> None:
-        """Raises ProducerBlockedQuotaExceededException while it is closed."""
+        """Raise ProducerBlockedQuotaExceededException while the gate is closed."""
         if self.is_closed:
             self.refused_producers += 1
             raise ProducerBlockedQuotaExceededException(self._storage.refusal)
 
     def set_full(self, full: bool) -> None:
-        """The storage has no room for a run (or has again), or does not take it now."""
+        """Note that the storage has no room for a run of entries, or has room again."""
         self._connections.set_full(full)
         if full and self.is_closed and not self._closing_due:
-            # A producer that had nothing pending when the others were closed.
+            # A producer without pending SENDs, which was not closed with the others.
             self._closing_due = True
             self._connections.turn.at_end(self._close_waiting)
 
@@ -93,7 +93,7 @@ class PublishGate:
         self._stop_timer()
         self.is_closed = False
         self._has_walked = False
-        self._rest = None
+        self._remaining = None
         self._storage.set_holding(False)
         self._connections.set_holding(False)
 
@@ -105,25 +105,25 @@ class PublishGate:
         self._close_waiting()
 
     def _close_waiting(self) -> None:
-        """Closes the producers that wait for an answer, and drops what waits for room."""
+        """Close the producers that wait for an answer, and drop their SENDs."""
         self._closing_due = False
-        if not self.is_closed or self._rest is not None:
+        if not self.is_closed or self._remaining is not None:
             return
-        # Who had something pending when it closed is found by a walk. Later it can only be one of
-        # those that have published meanwhile.
-        self._rest = iter(() if self._has_walked else self._topics())
+        # The first walk visits all topics. Afterwards only producers that have published since can
+        # have pending SENDs.
+        self._remaining = iter(() if self._has_walked else self._topics())
         self._sends = 0
         self._step()
 
     def _step(self) -> None:
-        """Does a part of it, so that topics in any number do not keep others from their turn."""
-        if self._rest is None:
+        """Close one slice of the producers, so that many topics do not block the event loop."""
+        if self._remaining is None:
             return
         until = time.monotonic() + SLICE_S
-        for topic in self._rest:
+        for topic in self._remaining:
             self._close_topic(topic)
             if time.monotonic() > until:
-                self._go_on()
+                self._step_later()
                 return
         held = self._connections.held
         while held:
@@ -131,10 +131,10 @@ class PublishGate:
             if producer.pending_sends:
                 self._close_topic(producer.topic)
             if time.monotonic() > until:
-                self._go_on()
+                self._step_later()
                 return
-        # In this turn nobody waits: what is taken back now needs no answer.
-        self._rest = None
+        # No producer waits in this loop iteration, so dropped entries need no answer.
+        self._remaining = None
         self._has_walked = True
         self._storage.take_back()
         self.refused_sends += self._sends
@@ -150,10 +150,10 @@ class PublishGate:
             self._sends += topic.close_waiting_producers()
             topic.take_back_waiting()
         except Exception as error:
-            # A defect of one topic is not one of the others, whose clients wait as well.
+            # An exception for one topic must not affect the other topics.
             log.failure("sends could not be refused", error, topic=topic.name)
 
-    def _go_on(self) -> None:
+    def _step_later(self) -> None:
         self._connections.loop.call_soon(self._connections.turn.run, self._step)
 
     def _stop_timer(self) -> None:
@@ -162,8 +162,8 @@ class PublishGate:
             self._timer = None
 
     def close(self) -> None:
-        """The broker stops: nobody waits any more."""
+        """Refuse all waiting SENDs, because the broker stops."""
         self._stop_timer()
         self._close()
-        while self._rest is not None:
+        while self._remaining is not None:
             self._step()

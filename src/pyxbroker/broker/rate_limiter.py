@@ -1,7 +1,7 @@
-"""One rate that holds for many: its tokens, and the line of those who wait for some.
+"""A rate limit shared by many users: its tokens, and the queue of users that wait for them.
 
-Who has used them up goes to the end of the line, and the first in it goes on when there are tokens
-again. So all have their turn, however many they are, and what they do is spread over each second.
+A user without tokens goes to the end of the queue. The first one resumes when there are tokens
+again. So all users get their turn, and their work is spread evenly over each second.
 """
 
 from __future__ import annotations
@@ -16,70 +16,79 @@ from pyxbroker.base.tokens import Tokens
 if TYPE_CHECKING:
     from pyxbroker.turn import Turn
 
-TICK_S = 0.002  # timers are not more exact than a millisecond
+TICK_S = 0.002  # timers have a resolution of a millisecond
 
 
 class RateLimiter:
-    """For messages and bytes in a second; 0 is no limit."""
+    """Limits messages and bytes per second; 0 means unlimited."""
 
-    __slots__ = ("_at_once", "_line", "_loop", "_next", "_timer", "_turn", "_was_used", "tokens")
+    __slots__ = (
+        "_loop",
+        "_next",
+        "_queue",
+        "_resumed_max",
+        "_timer",
+        "_turn",
+        "_was_used",
+        "tokens",
+    )
 
     def __init__(self, turn: Turn, messages_per_s: float, bytes_per_s: float) -> None:
         self._turn = turn
         self._loop: asyncio.AbstractEventLoop = turn.loop
         self.tokens = Tokens(self._loop.time(), messages_per_s, bytes_per_s)
-        self._line: OrderedDict[Callable[[], object], None] = OrderedDict()
-        self._next: Callable[[], object] | None = None  # whose turn it is
+        self._queue: OrderedDict[Callable[[], object], None] = OrderedDict()
+        self._next: Callable[[], object] | None = None  # the user being resumed
         self._timer: asyncio.TimerHandle | None = None
-        self._at_once = 1  # how many of the line go on next that may use nothing
-        self._was_used = False  # since one of it went on
+        self._resumed_max = 1  # users resumed per round without using tokens
+        self._was_used = False  # tokens were used since the last resume
 
     def set_rates(self, messages_per_s: float, bytes_per_s: float) -> None:
-        """They have changed: who waits may have to wait longer, or not any more."""
+        """Change the rates, and the wake-up time of the queue."""
         self.tokens.set_rates(self._loop.time(), messages_per_s, bytes_per_s)
         self._set_timer()
 
     def spend(self, messages: int, size: int) -> bool:
-        """Something was done; False when nothing more may be done until there are tokens again."""
+        """Use tokens. Return False if no tokens are left."""
         self._was_used = True
         return self.tokens.take(messages, size) or self.tokens.fill(self._loop.time())
 
     def has_tokens(self) -> bool:
-        """Whether something may be done now."""
+        """Return True if tokens are left now."""
         return self.tokens.fill(self._loop.time())
 
     @property
-    def has_line(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._line)
+    def has_waiting(self) -> bool:
+        """True if users wait."""
+        return bool(self._queue)
 
-    def is_turn_of(self, call: Callable[[], object]) -> bool:
-        """Whether the limiter calls it just now."""
+    def is_resuming(self, call: Callable[[], object]) -> bool:
+        """Return True while the limiter resumes this user."""
         return call == self._next
 
     def wait(self, call: Callable[[], object]) -> bool:
-        """Calls call() once when it is its turn; False: it is in the line already."""
-        if call in self._line:
+        """Add a user to the queue, to be called once. Return False if it waits already."""
+        if call in self._queue:
             return False
-        self._line[call] = None
+        self._queue[call] = None
         if self._timer is None:
             self._set_timer()
         return True
 
     def leave(self, call: Callable[[], object]) -> bool:
-        """It waits no longer, if it did."""
-        if call not in self._line:
+        """Remove a user from the queue. Return False if it did not wait."""
+        if call not in self._queue:
             return False
-        del self._line[call]
-        if not self._line:
+        del self._queue[call]
+        if not self._queue:
             self._stop_timer()
         return True
 
     def stop(self) -> list[Callable[[], object]]:
-        """There is no such rate any more; those who wait are not called."""
+        """Remove the rate limit. Return the waiting users, which are not called."""
         self._stop_timer()
-        line, self._line = self._line, OrderedDict()
-        return list(line)
+        queue, self._queue = self._queue, OrderedDict()
+        return list(queue)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -88,27 +97,27 @@ class RateLimiter:
         self._set_timer()
 
     def _serve(self) -> None:
-        """Lets the next go on, and those after it as long as tokens are left.
+        """Resume the first user, and further ones while tokens are left.
 
-        Some take tokens only later, or never. Who has nothing to do must not keep the others
-        waiting: while nothing is used, there are more of those each time.
+        Some users take tokens later, or never. These must not delay the others, so the number of
+        resumed users doubles while no tokens are used.
         """
-        self._at_once = 1 if self._was_used else self._at_once * 2
+        self._resumed_max = 1 if self._was_used else self._resumed_max * 2
         self._was_used = False
         later = 0
-        for _ in range(len(self._line)):
-            self._next, _ = self._line.popitem(last=False)
+        for _ in range(len(self._queue)):
+            self._next, _ = self._queue.popitem(last=False)
             was_used, self._was_used = self._was_used, False
             self._next()
             later += not self._was_used
             self._was_used |= was_used
-            if later == self._at_once or not (self._line and self.has_tokens()):
+            if later == self._resumed_max or not (self._queue and self.has_tokens()):
                 break
         self._next = None
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        if self._line:
+        if self._queue:
             delay = max(self.tokens.short_s, TICK_S)
             self._timer = self._loop.call_later(delay, self._turn.run, self._on_timer)
 

@@ -1,7 +1,7 @@
-"""What clients, and REST, are told of errors that are no answers by themselves: one table for both.
+"""Translation of internal errors for clients and REST: one table for both.
 
-What such an error says may name files of the broker, or nodes of its metadata, and is for the log;
-who is refused gets a sentence, and the reference that finds the line.
+The text of such an error may name files of the broker or nodes of its metadata, so it only goes to
+the log. The client gets a sentence, and a reference to the line of the log.
 """
 
 from __future__ import annotations
@@ -31,44 +31,45 @@ from pyxbroker.mledger.errors import (
 )
 
 
-class Told(NamedTuple):
-    """An error of the rooms below, and what it is outside of the broker."""
+class Translation(NamedTuple):
+    """Maps an internal error to the error for the client."""
 
     error: type[Exception]
     refusal: type[PulsarError]
-    sentence: str | None  # None: what the error says itself, which names no file
+    sentence: str | None  # None: the error's own text, which names no file
 
 
-# The first row that an error is of counts.
+# The first matching row applies.
 TABLE = (
-    Told(
+    Translation(
         WaitedTooLong,
         MetadataStoreError,
-        "Others have been changing the same for too long; try again later.",
+        "Other requests have been changing this for too long; try again later.",
     ),
-    Told(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
-    Told(ManagedLedgerTerminated, TopicTerminated, None),
-    Told(
+    Translation(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
+    Translation(ManagedLedgerTerminated, TopicTerminated, None),
+    Translation(
         ManagedLedgerFenced,
         ServiceNotReady,
-        "The topic was opened by another broker, or anew; look it up again.",
+        "The topic was loaded by another broker, or again by this one; look it up again.",
     ),
-    Told(ManagedLedgerNotReady, ServiceNotReady, None),
-    Told(ManagedLedgerError, PersistenceError, None),
-    Told(LedgerError, PersistenceError, None),
-    Told(CursorDeleted, SubscriptionNotFound, None),
-    Told(CursorClosed, ServiceNotReady, None),
-    Told(CursorError, PersistenceError, None),
-    Told(asyncio.TimeoutError, ServiceNotReady, "The broker did not answer in time."),
+    Translation(ManagedLedgerNotReady, ServiceNotReady, None),
+    Translation(ManagedLedgerError, PersistenceError, None),
+    Translation(LedgerError, PersistenceError, None),
+    Translation(CursorDeleted, SubscriptionNotFound, None),
+    Translation(CursorClosed, ServiceNotReady, None),
+    Translation(CursorError, PersistenceError, None),
+    Translation(asyncio.TimeoutError, ServiceNotReady, "The broker did not answer in time."),
 )
 
 
 def refusal_of(error: Exception, log: Log, event: str, /, **about: object) -> PulsarError | None:
-    """What is told of an error, whose cause is logged; None, and no line, for one that nobody
-    foresaw."""
+    """Return the error for the client, and log its cause. Return None, without a log line, for an
+    unexpected error.
+    """
     for row in TABLE:
         if isinstance(error, row.error):
-            # The storage or the metadata cannot do it now; where that comes from they say.
+            # A temporary failure of storage or metadata, which log its cause.
             reference = log.refused(event, error, **about)
             if row.sentence is None:
                 return row.refusal(str(error))

@@ -1,7 +1,7 @@
-"""Resource groups: a record each, Pulsar's ResourceGroup at /admin/resourcegroups/<name>.
+"""Resource groups: each is a record, Pulsar's ResourceGroup at /admin/resourcegroups/<name>.
 
-A namespace names the group that it belongs to. The rates of a group are kept for brokers that
-look at them: this one limits topics and subscriptions, not what namespaces have in common.
+A namespace names its group. The rates of a group are stored for brokers that apply them. This
+broker has limits for topics and subscriptions, but none across namespaces.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ResourceGroups:
         self._cache = cache
         self._tenants = tenants
         self._namespaces = namespaces
-        # While a group is deleted no namespace comes to be in it.
+        # No namespace can join a group while the group is deleted.
         self._turns = Turns[None](store)
 
     async def names(self) -> list[str]:
         return await self._store.children(paths.RESOURCE_GROUPS)
 
     async def record(self, name: str) -> Fields:
-        """The fields of a group's record. Raises ResourceGroupNotFound."""
+        """Return the fields of a group's record. Raises ResourceGroupNotFound."""
         path = paths.resource_group(name)
         found = await self._store.get(path) if name in await self.names() else None
         if found is None:
@@ -56,7 +56,8 @@ class ResourceGroups:
         return fields_of(path, found.value)
 
     async def put(self, name: str, fields: Fields, new: Fields) -> None:
-        """Changes fields of a group; one that there is not begins with what a new one says.
+        """Change fields of a group. A group that does not exist is created, with `new` as its
+        defaults.
 
         Raises ResourceGroupsLimitReached, ConcurrentModification.
         """
@@ -76,7 +77,9 @@ class ResourceGroups:
                 self._cache.forget(path)
 
     async def delete(self, name: str) -> None:
-        """Raises ResourceGroupNotFound, ResourceGroupInUse while a namespace is in it."""
+        """Delete a group. Raises ResourceGroupNotFound, ResourceGroupInUse if a namespace is in
+        it.
+        """
         async with self._turns.turn(None):
             await self.record(name)
             if await self._is_in_use(name):
@@ -90,8 +93,8 @@ class ResourceGroups:
                 self._cache.forget(path)
 
     async def _is_in_use(self, name: str) -> bool:
-        """Whether a namespace is in a group. There may be thousands, and few of them in any: only
-        the records of those are read.
+        """Return True if a namespace is in the group. There may be thousands of namespaces, and few
+        in any group, so only the records of those are decoded.
         """
         slices = Slices()
         for tenant in await self._tenants.names():
@@ -108,14 +111,14 @@ class ResourceGroups:
         return False
 
     async def of_namespace(self, namespace: str) -> str | None:
-        """The group that a namespace is in; None of one that there is not any more."""
+        """Return the group of a namespace; None if the namespace does not exist."""
         try:
             return (await self._namespaces.record(namespace)).get(GROUP)
         except NamespaceNotFound:
             return None
 
     async def set_of_namespace(self, namespace: str, group: str | None) -> None:
-        """Puts a namespace into a group, or (None) into none.
+        """Set the group of a namespace, or remove it from its group (None).
 
         Raises NamespaceNotFound, ResourceGroupNotFound, ConcurrentModification.
         """

@@ -1,11 +1,10 @@
-"""What becomes of producers and consumers whose role loses the right that they were opened with:
-they are sent away. Apache Pulsar leaves them open.
+"""Disconnects producers and consumers whose role loses the right that they were opened with. Apache
+Pulsar leaves them open.
 
-Metadata tells when the record of a namespace or a tenant has changed. What it grants is compared
-with what it granted before; where something was taken away, the open topics that it is about are
-gone through in slices, and who may not use them any more is closed: its client comes back, and is
-told then that it has no right. Nothing is done for a grant, for other policies, or for a topic that
-no revocation is about.
+The metadata store notifies of changed records of namespaces and tenants. The grants are compared
+with the previous ones. If something was revoked, the affected open topics are checked in slices.
+Producers and consumers without the right are closed; their clients reconnect, and are refused. New
+grants, other policies and unaffected topics cause no work.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ if TYPE_CHECKING:
     from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
-    from pyxbroker.broker.granted import GrantRecords
+    from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.authorization")
 
-RETRY_S = 1.0  # while metadata cannot be read
-TOPICS_PER_STEP = 50  # looked at for whether a revocation is about them
-TAKEN_AWAY = "The role has lost its right."
+RETRY_S = 1.0  # pause while metadata cannot be read
+TOPICS_PER_STEP = 50  # topics compared with a revocation per step
+REVOKED = "The role has lost its right."
 
-Grant = tuple[str, ...]  # what a record lets somebody do: where, who and what
-Place = str | TopicName  # the name of a tenant or a namespace, or one topic
+Grant = tuple[str, ...]  # a right in a record: place, role and action
+Place = str | TopicName  # name of a tenant or a namespace, or one topic
 EVERY_TOPIC = ("*",)
 RESTRICTED = (*EVERY_TOPIC, SUBSCRIPTIONS)
 
 
 class Granted(NamedTuple):
-    """The parts of a record of a namespace or a tenant that let roles do something.
+    """The parts of a namespace's or tenant's record that grant rights.
 
-    They are the record's own: to list what 100,000 grants say takes long, and is done only where
-    two records differ.
+    They refer to the record itself. Listing 100,000 grants takes long, so only differences are
+    listed.
     """
 
     administrators: Any
@@ -68,11 +67,11 @@ class Granted(NamedTuple):
     mode: Any
 
 
-NOTHING = Granted(None, None, None, None, None)  # where there is no record
+NOTHING = Granted(None, None, None, None, None)  # for a missing record
 
 
 def granted_by(record: Fields) -> Granted:
-    """What a record of a namespace or a tenant lets roles do."""
+    """Return the grants in a namespace's or tenant's record."""
     auth = _object(record.get(AUTH))
     return Granted(
         record.get(ADMINISTRATORS),
@@ -83,9 +82,9 @@ def granted_by(record: Fields) -> Granted:
     )
 
 
-def lost_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
-    """What is taken away of what a record granted, in short steps; None: a step that has found
-    nothing.
+def revoked_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
+    """Yield the grants that a changed record has revoked, in short steps; None for a step without
+    one.
     """
     yield from _left_out(old.administrators, new.administrators, (ADMINISTRATORS,))
     yield from _pairs_left_out(old.roles, new.roles, EVERY_TOPIC)
@@ -93,8 +92,7 @@ def lost_by(old: Granted, new: Granted) -> Iterator[Grant | None]:
     for topic, roles in _object(old.topics).items():
         yield None
         yield from _pairs_left_out(roles, topics.get(topic), (topic,))
-    # Who may not use a subscription, or any of a name that does not begin with their role, is said
-    # by what is there: each difference may take something away.
+    # Restrictions of subscriptions revoke rights by being added, so each difference may revoke one.
     yield from _pairs_left_out(old.subscriptions, new.subscriptions, RESTRICTED)
     yield from _pairs_left_out(new.subscriptions, old.subscriptions, RESTRICTED)
     if new is NOTHING or str(old.mode) != str(new.mode):
@@ -130,7 +128,7 @@ def _list(value: Any) -> list[Any]:
 
 
 class RevokedRights:
-    """Looks after the rights of what is open at one broker, from the first question on."""
+    """Checks the rights behind everything open at one broker, from the first authorization on."""
 
     def __init__(
         self,
@@ -146,9 +144,9 @@ class RevokedRights:
         self._topics = topics
         self._lists = lists
         self._audit = audit
-        self.changes = 0  # of records, so far
-        self._waiting: dict[Place, bool] = {}  # True: gone through, whatever has changed
-        self._failed: dict[Place, None] = {}  # what could not be looked at, until the next try
+        self.changes = 0  # number of changed records so far
+        self._waiting: dict[Place, bool] = {}  # True: check everything in the place
+        self._failed: dict[Place, None] = {}  # places whose check failed, until the retry
         self._next_try: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self._unsubscribe = store.watch(self._on_change, prefix=paths.POLICIES + "/")
@@ -157,54 +155,56 @@ class RevokedRights:
         name = notification.path.removeprefix(paths.POLICIES + "/")
         if name.count("/") <= 1:
             self.changes += 1
-            self._look_soon(name, False)
+            self._schedule(name, False)
 
     def check_all(self) -> None:
-        """Check the rights to all that is open: a role is no superuser any more."""
+        """Check the rights behind everything open, because a role is no superuser any more."""
         self.changes += 1
         places = {topic.name.namespace for topic in self._topics}
         places.update(namespace for namespace, _ in self._lists().watchers())
         for place in places:
-            self._look_soon(place, True)
+            self._schedule(place, True)
 
-    def look_again(self, resource: Resource, changes: int) -> None:
-        """Something was opened whose right was looked at when there had been so many changes."""
+    def recheck(self, resource: Resource, changes: int) -> None:
+        """Check a resource that was opened with a right checked after so many changes."""
         if changes != self.changes and isinstance(resource, NamespaceName | TopicName):
             name = resource.namespace if isinstance(resource, TopicName) else str(resource)
-            self._look_soon(name, True)
+            self._schedule(name, True)
 
-    def _look_soon(self, place: Place, as_a_whole: bool) -> None:
+    def _schedule(self, place: Place, as_a_whole: bool) -> None:
         if not as_a_whole and place not in self._records.granted:
-            return  # nobody has asked for a right there, so nobody has one
+            return  # no right was checked there, so nothing is open
         self._waiting[place] = self._waiting.get(place, False) or as_a_whole
         if self._running is None or self._running.done():
-            self._running = asyncio.ensure_future(self._look())
+            self._running = asyncio.ensure_future(self._check_changed())
 
-    async def _look(self) -> None:
-        """Goes through what has changed."""
+    async def _check_changed(self) -> None:
+        """Check the places that have changed."""
         while self._waiting:
             place, as_a_whole = next(iter(self._waiting.items()))
             del self._waiting[place]
             judge = Judge(self._permissions)
             if isinstance(place, str):
-                await self._try(place, self._look_at(place, as_a_whole, judge))
+                await self._try(place, self._check_place(place, as_a_whole, judge))
                 continue
             topic = self._topics.loaded(place)
             if topic is not None:
-                await self._try(place, self._look_at_topic(topic, judge))
+                await self._try(place, self._check_topic(topic, judge))
 
-    async def _try(self, place: Place, looking: Awaitable[None]) -> None:
-        """What goes wrong in one place costs no other one; it is looked at again later."""
+    async def _try(self, place: Place, check: Awaitable[None]) -> None:
+        """Run the check of one place. A failure is retried later, and does not affect other
+        places.
+        """
         try:
-            await looking
+            await check
             return
         except (MetadataError, MetadataStoreError) as error:
             if isinstance(place, TopicName):
-                place = place.namespace  # whose record it is, of all its topics
+                place = place.namespace  # its record applies to all its topics
             if place not in self._failed:
-                log.warning("rights cannot be looked at", name=place, error=error)
+                log.warning("rights cannot be checked", name=place, error=error)
         except Exception as error:
-            log.failure("rights could not be looked at", error, name=place)
+            log.failure("the check of rights failed", error, name=place)
         self._failed[place] = None
         if self._next_try is None:
             loop = asyncio.get_running_loop()
@@ -214,15 +214,15 @@ class RevokedRights:
         self._next_try = None
         failed, self._failed = self._failed, {}
         for place in failed:
-            self._look_soon(place, True)
+            self._schedule(place, True)
 
-    async def _look_at(self, name: str, as_a_whole: bool, judge: Judge) -> None:
+    async def _check_place(self, name: str, as_a_whole: bool, judge: Judge) -> None:
         before = self._records.granted.get(name)
-        after = await self._records.look_anew(name)
+        after = await self._records.refresh(name)
         slices = Slices()
         rights, wheres = 0, set[str]()
-        # What is gone through as a whole needs no comparison, be it because that has failed.
-        for lost in () if before is None or as_a_whole else lost_by(before, after):
+        # A place checked as a whole needs no comparison (also after a failed check).
+        for lost in () if before is None or as_a_whole else revoked_by(before, after):
             if lost is not None:
                 rights += 1
                 wheres.add(lost[0])
@@ -231,24 +231,24 @@ class RevokedRights:
             return
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
         if rights:
-            log.info("rights were taken away", name=name, rights=rights)
+            log.info("rights were revoked", name=name, rights=rights)
         for number, topic in enumerate(list(self._topics)):
             if _is_in(topic.name, name) and (
                 in_all or not wheres.isdisjoint(_names_of(topic.name))
             ):
-                await self._try(topic.name, self._look_at_topic(topic, judge))
+                await self._try(topic.name, self._check_topic(topic, judge))
             if number % TOPICS_PER_STEP == 0:
                 await slices.pause()
         if in_all:
-            await self._look_at_watchers(name, judge)
+            await self._check_watchers(name, judge)
 
-    async def _look_at_topic(self, topic: Topic, judge: Judge) -> None:
+    async def _check_topic(self, topic: Topic, judge: Judge) -> None:
         slices = Slices()
         waiting = () if topic.access is None else topic.access.waiting_producers()
         for producer in [*topic.producers.values(), *waiting]:
             principal = producer.connection.session.principal
             if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
-                self._tell(producer, topic, "PRODUCE")
+                self._log_closed(producer, topic, "PRODUCE")
                 topic.turn.run(self._send_producer_away, topic, producer)
             await slices.pause()
         for subscription in topic.all_subscriptions():
@@ -257,27 +257,27 @@ class RevokedRights:
                 principal = consumer.connection.session.principal
                 may = await judge.may(principal, CONSUME_TOPIC, topic.name, name)
                 if not may and not consumer.closed:
-                    self._tell(consumer, topic, "CONSUME")
-                    topic.turn.run(subscription.send_away, consumer)
+                    self._log_closed(consumer, topic, "CONSUME")
+                    topic.turn.run(subscription.disconnect_one, consumer)
                 await slices.pause()
 
     @staticmethod
     def _send_producer_away(topic: Topic, producer: Producer) -> None:
-        refused = AuthorizationError(TAKEN_AWAY)
+        refused = AuthorizationError(REVOKED)
         if topic.access is None or not topic.access.refuse(producer, refused):
             topic.close_producer(producer)
 
-    async def _look_at_watchers(self, name: str, judge: Judge) -> None:
-        """Nobody is told of topics any more that they may not list."""
+    async def _check_watchers(self, name: str, judge: Judge) -> None:
+        """Close watchers of topic lists whose role may not list topics any more."""
         slices = Slices()
         for namespace, watcher in self._lists().watchers():
             resource = NamespaceName.get(namespace)
             if _is_in(resource, name):
-                await self._try(namespace, self._look_at_watcher(watcher, resource, judge))
+                await self._try(namespace, self._check_watcher(watcher, resource, judge))
             await slices.pause()
 
     @staticmethod
-    async def _look_at_watcher(
+    async def _check_watcher(
         watcher: TopicListWatcher, namespace: NamespaceName, judge: Judge
     ) -> None:
         session = watcher.connection.session
@@ -286,7 +286,7 @@ class RevokedRights:
             if session.watchers.pop(watcher.watcher_id, None) is watcher:
                 watcher.forget()
 
-    def _tell(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
+    def _log_closed(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
         session = closed.connection.session
         principal: Principal = session.principal
         log.warning(
@@ -296,10 +296,10 @@ class RevokedRights:
             right=operation,
             **principal._asdict(),
         )
-        self._audit.refused(principal, session.address, operation, topic.name, "closed", TAKEN_AWAY)
+        self._audit.refused(principal, session.address, operation, topic.name, "closed", REVOKED)
 
     def stop(self) -> None:
-        """Nothing is looked at any more."""
+        """Stop all checks."""
         self._unsubscribe()
         if self._next_try is not None:
             self._next_try.cancel()
@@ -308,7 +308,7 @@ class RevokedRights:
 
 
 class Judge:
-    """Asks for each right once, of thousands that have the same role."""
+    """Checks each right once for all producers and consumers of the same role."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
@@ -318,7 +318,7 @@ class Judge:
     async def may(
         self, principal: Principal, right: Right, resource: Resource, subscription: str = ""
     ) -> bool:
-        """Whether somebody has a right. Raises MetadataStoreError, MetadataError."""
+        """Return True if a principal has a right. Raises MetadataStoreError, MetadataError."""
         if resource is not self._resource:
             self._resource, self._known = resource, {}
         key = principal, right, subscription
@@ -333,7 +333,7 @@ class Judge:
 
 
 def _is_in(resource: TopicName | NamespaceName, name: str) -> bool:
-    """Whether it belongs to a namespace or a tenant."""
+    """Return True if a resource belongs to a namespace or a tenant."""
     namespace = resource.namespace if isinstance(resource, TopicName) else str(resource)
     return namespace == name or resource.tenant == name
 

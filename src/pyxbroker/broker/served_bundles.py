@@ -1,4 +1,4 @@
-"""The topics that a broker serves, by the bundles that they are in."""
+"""The topics that a broker serves, grouped by bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 async def topics_by_bundle(
     topics: Iterable[Topic], namespaces: Namespaces
 ) -> dict[tuple[str, str], list[Topic]]:
-    """By namespace and range. One whose namespace goes meanwhile goes with it, and is left out."""
+    """Group topics by namespace and range. Topics whose namespace is deleted meanwhile are left
+    out.
+    """
     found: dict[tuple[str, str], list[Topic]] = {}
     slices = Slices()
     boundaries: dict[str, list[int]] = {}

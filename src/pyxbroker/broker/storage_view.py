@@ -1,7 +1,7 @@
-"""What the broker asks of its storage: may clients publish, why not, and when that changes.
+"""The broker's view of its storage: can entries be stored, why not, and notification of changes.
 
-`standalone` answers from its disks (bookie/space.py); a broker without a disk answers from the
-bookies that it can reach.
+`standalone` implements it for its disks (bookie/space.py), a broker without a disk for the bookies
+that it can reach.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tenants: a record each, Pulsar's TenantInfo at /admin/policies/<tenant>, above its namespaces."""
+"""Tenants: each is a record, Pulsar's TenantInfo at /admin/policies/<tenant>, above its
+namespaces.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.namespaces")
 
-CLUSTERS = "allowedClusters"  # a field of the record
+CLUSTERS = "allowedClusters"  # field of the record
 
 
 class Tenants:
@@ -51,7 +53,7 @@ class Tenants:
         return await self._store.children(paths.POLICIES)
 
     async def record(self, name: str) -> Fields:
-        """The fields of a tenant's record. Raises TenantNotFound."""
+        """Return the fields of a tenant's record. Raises TenantNotFound."""
         path = paths.tenant(name)
         found = await self._store.get(path)
         if found is None:
@@ -59,8 +61,8 @@ class Tenants:
         return fields_of(path, found.value)
 
     async def create(self, name: str, fields: Fields) -> None:
-        """Raises TenantExists, TenantsLimitReached."""
-        async with self._namespaces.coming:
+        """Create a tenant. Raises TenantExists, TenantsLimitReached."""
+        async with self._namespaces.creation_lock:
             path = paths.tenant(name)
             limit = self._config.maxTenants
             if await self._store.exists(path):
@@ -69,14 +71,14 @@ class Tenants:
                 raise TenantsLimitReached("Exceed the maximum number of tenants")
             if not await create_record(self._store, self._topics.cache, path, fields):
                 raise TenantExists("Tenant already exist")
-        log.info("a tenant was made", tenant=name)
+        log.info("a tenant was created", tenant=name)
 
     async def update(self, name: str, fields: Fields) -> None:
-        """Changes fields of a tenant. A cluster stays while a namespace of it is there.
+        """Change fields of a tenant. A cluster with namespaces of the tenant cannot be removed.
 
         Raises TenantNotFound, ClusterInUse, ConcurrentModification.
         """
-        async with self._namespaces.coming:
+        async with self._namespaces.creation_lock:
             found = await self._store.get(paths.tenant(name))
             if found is None:
                 raise TenantNotFound(f"Tenant {name} not found")
@@ -92,7 +94,7 @@ class Tenants:
                 raise TenantNotFound(f"Tenant {name} not found")
 
     async def _check_unused(self, name: str, clusters: set[str]) -> None:
-        """Raises ClusterInUse when a namespace is in one of the clusters."""
+        """Raise ClusterInUse if a namespace is in one of the clusters."""
         for namespace in await self._namespaces.names(name):
             try:
                 record = await self._namespaces.record(namespace)
@@ -106,19 +108,20 @@ class Tenants:
                     )
 
     async def delete(self, name: str, force: bool) -> None:
-        """Deletes a tenant, with force together with its namespaces.
+        """Delete a tenant, with force together with its namespaces.
 
-        Raises TenantNotFound, TenantNotEmpty, and what keeps a namespace from being deleted.
+        Raises TenantNotFound, TenantNotEmpty, and the errors that prevent the deletion of a
+        namespace.
         """
         if not await self._store.exists(paths.tenant(name)):
             raise TenantNotFound("Tenant doesn't exist")
         if force:
             for each in await self._namespaces.names(name):
                 await self._namespaces.delete(each, force=True)
-        async with self._namespaces.coming:
+        async with self._namespaces.creation_lock:
             if await self._namespaces.names(name):
                 raise TenantNotEmpty("The tenant still has active namespaces")
-            # What namespaces that are gone have left behind.
+            # Nodes that deleted namespaces have left.
             for above in (
                 paths.topics_of(name),
                 paths.partitioned_topics_of(name),
@@ -140,4 +143,4 @@ class Tenants:
             await delete_record(self._store, self._topics.cache, path)
         except NotEmpty as error:
             # Another tenant of the name has it then.
-            log.warning("something of a tenant is left in metadata", path=path, error=error)
+            log.warning("a node of a deleted tenant remains in metadata", path=path, error=error)

@@ -93,7 +93,7 @@ class ProcessMetrics:
 
     def closed_connections(self) -> dict[str, int]:
         """Connections that were closed for others, by the setting that allows no more."""
-        closed = self._broker.gave_way.copy()
+        closed = self._broker.evicted.copy()
         if self._web is not None:
             closed["maxHttpServerConnections"] = self._web.gave_way
         return +closed
@@ -108,7 +108,7 @@ class ProcessMetrics:
 
         broker = self._broker
         topics = broker.topics
-        waiting_bytes, paused = await broker.load_of_connections()
+        waiting_bytes, paused = await broker.connection_load()
         bundles: dict[str, dict[str, int | float]] = {}
         if self.config.exposeBundlesMetricsInPrometheus:
             from pyxbroker.admin.resources.broker_stats import stats_by_bundle

@@ -201,7 +201,7 @@ async def expire_all(request: Request) -> Response:
 
     async def usable(topic: PersistentTopic) -> list[Subscription]:
         found, slices = [], Slices()
-        for each in expiry.held_back(topic):
+        for each in expiry.expiring_subscriptions(topic):
             if await may_use(request, each.name):
                 found.append(each)
             await slices.pause()

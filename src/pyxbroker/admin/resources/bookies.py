@@ -64,7 +64,7 @@ async def set_rack(request: Request) -> Response:
             raise HttpError(412, f"The racks of at most {BOOKIES_MAX} bookies are kept.")
         return others | {group: {**others.get(group, {}), bookie: info}}
 
-    await request.app.broker.kept_records.change(paths.BOOKIE_RACKS, put)
+    await request.app.broker.stored_records.change(paths.BOOKIE_RACKS, put)
     return Response.empty()
 
 
@@ -77,12 +77,12 @@ async def delete_rack(request: Request) -> Response:
             raise HttpError(404, NOT_FOUND.format(bookie))
         return _without(groups, bookie)
 
-    await request.app.broker.kept_records.change(paths.BOOKIE_RACKS, drop)
+    await request.app.broker.stored_records.change(paths.BOOKIE_RACKS, drop)
     return Response.empty()
 
 
 async def _groups(request: Request) -> Groups:
-    found = await request.app.broker.kept_records.read(paths.BOOKIE_RACKS)
+    found = await request.app.broker.stored_records.read(paths.BOOKIE_RACKS)
     return _without(found or {}, "")
 
 

@@ -24,7 +24,13 @@ from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATIO
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
 from pyxbroker.base.expressions import ExpressionError, compile_expression
-from pyxbroker.broker.isolation import NAMESPACES, PRIMARY, SECONDARY, matches_any, of_broker
+from pyxbroker.broker.isolation import (
+    NAMESPACES,
+    PRIMARY,
+    SECONDARY,
+    matches_any,
+    policies_of_broker,
+)
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
@@ -122,7 +128,7 @@ async def _policies(request: Request, missing: int = 412) -> Policies:
 
 async def _of_broker(policies: Policies, broker_id: str) -> dict[str, Any]:
     """Pulsar's BrokerNamespaceIsolationData."""
-    told = await of_broker(policies, broker_id)
+    told = await policies_of_broker(policies, broker_id)
     named = {} if told.policy is None else {"policyName": told.policy}
     rest = {"namespaceRegex": told.namespaces, "primary": told.is_primary}
     return {"brokerName": broker_id, **named, **rest}

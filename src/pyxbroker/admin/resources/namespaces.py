@@ -371,7 +371,11 @@ ENDPOINTS = (
         "Deletes a namespace that has no topics besides those of the broker itself.",
         resource=namespace_name_of,
         query=(
-            Query("force", "Together with its topics, if forceDeleteNamespaceAllowed is.", False),
+            Query(
+                "force",
+                "MergedStatistics with its topics, if forceDeleteNamespaceAllowed is.",
+                False,
+            ),
             Query("authoritative", "Taken: there is no other broker.", False),
         ),
     ),

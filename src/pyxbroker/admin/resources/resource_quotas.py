@@ -49,7 +49,7 @@ async def set_usual(request: Request) -> Response:
 
 async def get(request: Request) -> Response:
     """The quota of a bundle."""
-    found = await request.app.broker.kept_records.read(await _path(request))
+    found = await request.app.broker.stored_records.read(await _path(request))
     return Response.json(found or await _usual(request))
 
 
@@ -71,7 +71,7 @@ async def delete(request: Request) -> Response:
 
 async def _usual(request: Request) -> dict[str, Any]:
     path = paths.RESOURCE_QUOTAS + "/default"
-    return await request.app.broker.kept_records.read(path) or dict(USUAL)
+    return await request.app.broker.stored_records.read(path) or dict(USUAL)
 
 
 async def _path(request: Request) -> str:
@@ -84,7 +84,7 @@ async def _set(request: Request, path: str) -> None:
     for name, value in quota.items():
         if abs(value) > MAX:
             raise HttpError(400, f"{name} must be a number of at most {MAX:g}.")
-    await request.app.broker.kept_records.change(path, lambda before: quota)
+    await request.app.broker.stored_records.change(path, lambda before: quota)
 
 
 MAX = 1e18

@@ -18,8 +18,8 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics import internal_stats, statistics
 from pyxbroker.broker.statistics.internal_stats import offline_stats, parts_of_offline_stats
-from pyxbroker.broker.statistics.partitioned_statistics import Together
-from pyxbroker.broker.statistics.statistics import Asked
+from pyxbroker.broker.statistics.partitioned_statistics import MergedStatistics
+from pyxbroker.broker.statistics.statistics import StatisticsOptions
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.web.endpoint import Answer, Endpoint, Query
@@ -51,7 +51,7 @@ async def get_partitioned_stats(request: Request) -> Response:
     """The statistics of all partitions together, and of each."""
     name, metadata, indexes = await _partitions(request, "Partitioned topic not found {}")
     is_each_told = request.argument("perPartition")
-    together = Together()
+    together = MergedStatistics()
     answer: Json = {}
     found: dict[str, Json] = {}
     has_partitions = False
@@ -212,10 +212,10 @@ class Kind(NamedTuple):
     forget: Callable[[Json], Awaitable[None]]
 
 
-def _asked(request: Request) -> Asked:
+def _asked(request: Request) -> StatisticsOptions:
     # Pulsar counts exactly only where that is asked for; here it costs nothing.
     request.argument("getPreciseBacklog")
-    return Asked(
+    return StatisticsOptions(
         request.argument("subscriptionBacklogSize"),
         request.argument("getEarliestTimeInBacklog"),
         not request.argument("excludePublishers"),

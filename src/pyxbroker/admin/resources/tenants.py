@@ -144,7 +144,7 @@ ENDPOINTS = (
         query=(
             Query(
                 "force",
-                "Together with its namespaces, if forceDeleteTenantAllowed and"
+                "MergedStatistics with its namespaces, if forceDeleteTenantAllowed and"
                 " forceDeleteNamespaceAllowed are set.",
                 False,
             ),

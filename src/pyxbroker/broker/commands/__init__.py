@@ -1,1 +1,1 @@
-"""The commands of clients: their table, and what the broker does for each."""
+"""Client commands: their table, and their handlers."""

@@ -1,4 +1,4 @@
-"""One row of the table of commands: what a command of a client is, and what it needs."""
+"""One row of the command table: a client command and what it needs."""
 
 from __future__ import annotations
 
@@ -11,95 +11,97 @@ from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
 
 Handler = Callable[..., "Awaitable[None] | None"]
-"""Takes the connection and the command, and the Opening when the command opens something."""
+"""Takes the connection and the command; also the Opening, if the command opens something."""
 
 
-def answer_error(message: Any, told: PulsarError) -> bytes:
-    """ERROR: what most requests get that fail."""
-    return replies.error(message.request_id, told.code, str(told))
+def answer_error(message: Any, reported: PulsarError) -> bytes:
+    """Return the ERROR frame with which most failed requests are answered."""
+    return replies.error(message.request_id, reported.code, str(reported))
 
 
 def no_resource(message: Any) -> Resource:
-    """The command is about what its connection has open already."""
+    """Return None: the command concerns what its connection has opened already."""
     return None
 
 
 def topic_of(message: Any) -> Resource:
-    """Raises InvalidTopicName."""
+    """Return the topic of the command. Raises InvalidTopicName."""
     name = TopicName.get(message.topic)
     name.check_length()
     return name
 
 
 def namespace_of(message: Any) -> Resource:
-    """Raises InvalidTopicName."""
+    """Return the namespace of the command. Raises InvalidTopicName."""
     name = NamespaceName.get(message.namespace)
     name.check_length()
     return name
 
 
 def no_subscription(message: Any) -> None:
-    """The command is about no subscription."""
+    """Return None: the command concerns no subscription."""
 
 
 def subscribed(message: Any) -> tuple[Right, str]:
-    """A SUBSCRIBE needs its right for the subscription, too."""
+    """Return the right that a SUBSCRIBE needs for its subscription, and the subscription."""
     return CONSUME_TOPIC, message.subscription
 
 
 def initially_subscribed(message: Any) -> tuple[Right, str] | None:
-    """A PRODUCER may make a subscription."""
+    """Return the right that a PRODUCER needs for its initial subscription, if it names one."""
     if not message.initial_subscription_name:
         return None
     return SUBSCRIBE, message.initial_subscription_name
 
 
 def producer_id(message: Any) -> tuple[str, int]:
-    """The key in Session.opening of what a PRODUCER opens."""
+    """Return the key in Session.opening for a PRODUCER."""
     return "producer", message.producer_id
 
 
 def consumer_id(message: Any) -> tuple[str, int]:
-    """The same of a SUBSCRIBE."""
+    """Return the key in Session.opening for a SUBSCRIBE."""
     return "consumer", message.consumer_id
 
 
 def watcher_id(message: Any) -> tuple[str, int]:
-    """The same of a WATCH_TOPIC_LIST."""
+    """Return the key in Session.opening for a WATCH_TOPIC_LIST."""
     return "watcher", message.watcher_id
 
 
 class Command(NamedTuple):
-    """A command that is not hot. Whoever opened a producer or a consumer may do with it what its
-    commands do: the right was looked at then.
+    """A command outside the hot path. The right to use a producer or consumer is checked when it is
+    opened, not for its later commands.
     """
 
     field: str  # of BaseCommand
     handler: Handler
     right: Right = AUTHENTICATED
     resource: Callable[[Any], Resource] = no_resource
-    """What the right is checked on, from the command. A command with one is handled as a task."""
+    """Returns the resource on which the right is checked. A command with one runs as a task."""
     refusal: Callable[[Any, PulsarError], bytes] = answer_error
-    """The frame that tells a client why the command failed."""
+    """Returns the frame that reports an error to the client."""
     unauthorized: str = ""
-    """What its client is told who has no right."""
+    """Error text for a client without the right."""
     no_tenant: str = ""
-    """The sentence of the TopicNotFound for a tenant that does not exist, where Pulsar answers with
-    one; it may name `{topic}` and `{namespace}`."""
+    """Text of the TopicNotFound for a tenant that does not exist, where Pulsar answers with one.
+    May contain `{topic}` and `{namespace}`.
+    """
     subscription: Callable[[Any], tuple[Right, str] | None] = no_subscription
-    """What it needs besides, and of which subscription."""
+    """Returns a further right that the command needs, and the subscription it applies to."""
     change: str = ""
-    """What the audit log calls it, of what changes a subscription for good."""
+    """Name in the audit log, for commands that change a subscription durably."""
     opens: Callable[[Any], tuple[str, int]] | None = None
-    """What it opens, which is marked as being opened before the right is looked at: who authorizes
-    may take its time, and what the client asks for meanwhile must find it."""
+    """Returns the key of what the command opens. It is marked as being opened before the right is
+    checked: authorization may take time, and further commands of the client must find it.
+    """
 
     is_for_owner: bool = False
     """It opens its topic, so that only the broker that serves the topic handles it."""
 
     def refused(self, error: AuthorizationError, resource: Resource) -> PulsarError:
-        """What a client is told that has no right: the words of its command, as others are REST's,
-        unless it can do something about it.
+        """Return the error for a client without the right. The text is that of the command in
+        Pulsar, unless the other text helps the client more.
         """
         from pyxbroker.auth.permissions import TenantMissing, WrongPrefix
 

@@ -1,7 +1,8 @@
-"""PRODUCER commands that ask for more than to share a topic, and those that wait for their turn.
+"""PRODUCER commands that ask for exclusive access to a topic, and those that wait for it.
 
-One that waits is answered twice: at once that it is not ready, and when its turn has come. Until
-then it is no producer, neither of its topic nor of its connection, and no command is under way.
+A waiting PRODUCER is answered twice: immediately that it is not ready, and again when it gets
+access. Until then, neither its topic nor its connection lists the producer, and no command is in
+progress.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pyxbroker.broker.topics.access import AccessMode, ProducerAccess
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.producer import Producer
 
-Answer = Callable[[int, "Producer"], None]  # of a producer that is open
+Answer = Callable[[int, "Producer"], None]  # called for an opened producer
 
 
 class WaitingProducer:
-    """A producer whose client was told to wait."""
+    """A producer whose client waits for access."""
 
     __slots__ = ("_answer", "_epoch", "_is_over", "_producer", "_request_id", "_task")
 
@@ -37,16 +38,16 @@ class WaitingProducer:
         self._task: asyncio.Future[None] | None = None
 
     def leave(self) -> None:
-        """Its client has closed it, or is gone."""
+        """Stop waiting, because the client has closed the producer or the connection."""
         self._end()
         access = self._producer.topic.access
         assert access is not None
         access.leave(self._producer)
 
     def on_turn(self, error: PulsarError | None) -> None:
-        """Its turn has come, or will never be."""
+        """Open the producer, or report the error that ends the wait."""
         if self._is_over:
-            return  # Its client closed it before it was told.
+            return  # closed by its client meanwhile
         if error is not None:
             self._refuse(error)
             return
@@ -71,10 +72,10 @@ class WaitingProducer:
 
     def _refuse(self, error: Exception) -> None:
         connection = self._producer.connection
-        told = connection.group.handlers.client_error(connection, "CommandProducer", error)
+        reported = connection.group.handlers.client_error(connection, "CommandProducer", error)
         connection.session.waiting_producers.pop(self._producer.producer_id, None)
         self._end()
-        connection.send_frame(replies.error(self._request_id, told.code, str(told)))
+        connection.send_frame(replies.error(self._request_id, reported.code, str(reported)))
 
     def _end(self) -> None:
         self._is_over = True
@@ -83,15 +84,16 @@ class WaitingProducer:
 
 
 def check_not_waiting(session: Any, producer_id: int) -> None:
-    """Raises ServiceNotReady for the id of a producer that waits for its turn."""
+    """Raise ServiceNotReady for the id of a producer that waits for access."""
     if producer_id in session.waiting_producers:
         raise ServiceNotReady("Producer is already present on the connection")
 
 
-async def is_admitted(producer: Producer, message: Any, answer: Answer) -> bool:
-    """Lets a producer into its topic; False: it waits, and is answered when its turn comes.
+async def admit_producer(producer: Producer, message: Any, answer: Answer) -> bool:
+    """Add a producer to its topic. Return False if it waits; it is answered later.
 
-    Raises ProducerFenced and ProducerBusy where others are in the way, and what add_producer does.
+    Raises ProducerFenced and ProducerBusy if other producers prevent it, and the errors of
+    add_producer.
     """
     topic = producer.topic
     mode = AccessMode(message.producer_access_mode)

@@ -1,8 +1,7 @@
-"""What the broker does for each command of a client: the table, keep-alive, and lookups.
+"""Handlers of client commands: the table, keep-alive, and lookups.
 
-The handshake is in handshake.py, commands of producers and consumers are in topic_commands.py. A
-command that has to wait (for metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never
-are.
+The handshake is in handshake.py. Commands of producers and consumers are in topic_commands.py. A
+command that waits for metadata or a disk runs as a task. SEND, ACK, FLOW and MESSAGE never do.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
-from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
     answer_error,
@@ -53,6 +51,7 @@ from pyxbroker.broker.commands.command import (
     topic_of,
     watcher_id,
 )
+from pyxbroker.broker.commands.command_checks import check_text, exceeded_limit, request_of
 from pyxbroker.broker.commands.handshake import Handshake
 from pyxbroker.broker.commands.schema_commands import (
     SchemaCommands,
@@ -76,9 +75,9 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.connection")
 
-COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
-LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
-LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
+COMMANDS_MAX = 1000  # in progress per connection, before the broker stops reading from it
+LEAVE_PER_CALL = 4  # producers, consumers and watchers removed as soon as a connection ends
+LEAVE_PER_CALL_S = 0.005  # time limit for that
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -104,18 +103,18 @@ _COORDINATORS = f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDINATORS}"
 
 
 class LookupLimit:
-    """Bounds the lookups of all clients that are under way (maxConcurrentLookupRequest)."""
+    """Limits the lookups in progress of all clients (maxConcurrentLookupRequest)."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.admitted_now = 0
 
     def __enter__(self) -> None:
-        """One begins. Raises TooManyRequests when there are as many as there may be."""
+        """Begin a lookup. Raises TooManyRequests at the limit."""
         limit = self._config.maxConcurrentLookupRequest
         if self.admitted_now >= limit:
             raise TooManyRequests(
-                f"{limit} lookups are under way, which is the limit of this broker"
+                f"{limit} lookups are in progress, which is the limit of this broker"
                 " (maxConcurrentLookupRequest); try again."
             )
         self.admitted_now += 1
@@ -125,7 +124,7 @@ class LookupLimit:
 
 
 class Handlers:
-    """The commands of all connections of one broker."""
+    """The command handlers of all connections of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -222,24 +221,24 @@ class Handlers:
 
     @property
     def lookups_admitted(self) -> int:
-        """Lookups that are under way, of all clients."""
+        """Number of lookups in progress, of all clients."""
         return self._lookups.admitted_now
 
     # --- called by connections ----------------------------------------------------------------
 
     @staticmethod
     def may_begin(connection: Connection) -> bool:
-        """Whether there is time for one more command in this turn."""
+        """Return True if this loop iteration has time for one more command."""
         line: Line = connection.session.line
         return line.pace.is_free
 
     @staticmethod
     def wait_turn(connection: Connection) -> None:
-        """A connection is told to go on when it is its turn."""
+        """Resume a connection when it has passed the queue."""
         connection.session.line.wait(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
-        """A command that is not hot (or not written the usual way)."""
+        """Handle a command outside the hot path, or one in an unusual encoding."""
         pace = connection.session.line.pace
         began = pace.clock()
         try:
@@ -248,9 +247,9 @@ class Handlers:
             pace.spend(pace.clock() - began)
 
     def _on_command(self, connection: Connection, kind: int, data: bytes) -> None:
-        too_much = excess(kind, data)
-        if too_much is not None:
-            self._refuse_much(connection, kind, data, too_much)
+        limit = exceeded_limit(kind, data)
+        if limit is not None:
+            self._refuse_oversized(connection, kind, data, limit)
             return
         command = pb.BaseCommand()
         try:
@@ -280,14 +279,16 @@ class Handlers:
         self._call(connection, found, message, len(data))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
-        """The peer does not speak the protocol: it is told, and the connection is closed."""
+        """Report a protocol violation to the peer. The caller closes the connection."""
         log.warning("closed", peer=connection.peer, reason=what)
         connection.send_frame(
             replies.error(replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}.")
         )
 
     def on_frame_too_large(self, connection: Connection, first: bytes, bytes_max: int) -> None:
-        """A frame is too large, or the peer speaks another protocol; `first` has its four bytes."""
+        """Report a frame that is too large, or another protocol; `first` has its first four
+        bytes.
+        """
         what = None
         if not connection.established:
             from pyxbroker.base.other_protocols import spoken_to_binary_port
@@ -299,19 +300,19 @@ class Handlers:
         )
 
     def on_broken_tls(self, connection: Connection, reason: str) -> None:
-        """The peer does not speak TLS, or its certificate is refused. OpenSSL has told it."""
+        """Log that the TLS handshake failed. OpenSSL has sent an alert to the peer."""
         from pyxbroker.base.other_protocols import explain_tls
 
         log.warning("closed", peer=connection.peer, reason=explain_tls(reason, "binary"))
 
     def on_too_many_unfinished(self, unfinished: Collection[Connection]) -> None:
-        """Too many have sent a part of a large CONNECT and no more, who was first comes first: one
-        of them gives way.
+        """Close one of the connections that have sent only a part of a large CONNECT. They are
+        ordered by age.
         """
         self.broker.client_memory.close_unfinished(unfinished)
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
-        """A defect of ours, met while handling this connection."""
+        """Log an unexpected exception that a connection's handler has raised."""
         log.failure("internal error", error, peer=connection.peer)
 
     def on_refused_send(
@@ -322,7 +323,7 @@ class Handlers:
         highest_sequence_id: int,
         reason: str,
     ) -> None:
-        """A SEND that cannot be stored."""
+        """Refuse a SEND that cannot be stored."""
         error = REFUSED_SENDS[reason]
         log.warning(
             "a SEND was refused",
@@ -335,20 +336,20 @@ class Handlers:
         producer.refuse(sequence_id, highest_sequence_id, error)
 
     def on_stray_command(self, name: str) -> None:
-        """A SEND, ACK or FLOW for what is not open here (any more): it changes nothing, and its
-        client waits for no answer.
+        """Count a SEND, ACK or FLOW for something that is not open here (any more). It has no
+        effect, and its client expects no answer.
         """
         self.stray_commands[name] += 1
 
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
-        """An ACK for a consumer that is not open here, whose client waits for an answer."""
+        """Answer an ACK for a consumer that is not open here, if its client waits for an answer."""
         reason = f"Consumer {consumer_id} is not open on this connection."
         connection.send_frame(
             replies.ack_response(consumer_id, request_id, ConsumerNotFound.code, reason)
         )
 
     def on_closed(self, connection: Connection) -> None:
-        """The connection is gone, and everything that its client had open with it."""
+        """Release everything that the client of a closed connection has opened."""
         pace = connection.session.line.pace
         began = pace.clock()
         try:
@@ -357,26 +358,25 @@ class Handlers:
             pace.spend(pace.clock() - began)
 
     def _on_closed(self, connection: Connection) -> None:
-        # Commands that are still under way finish: what they began in metadata must not be left
-        # half.
+        # Commands in progress finish, so that their changes of metadata are complete.
         session = connection.session
         session.end()
         session.memory.end()
-        self.handshake.over(session)
+        self.handshake.end_half_open(session)
         self.handshake.on_closed(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
-        until = session.line.pace.clock() + LEAVE_AT_ONCE_S
-        for _ in range(LEAVE_AT_ONCE):
+        until = session.line.pace.clock() + LEAVE_PER_CALL_S
+        for _ in range(LEAVE_PER_CALL):
             self._leave_one(connection)
             if session.line.pace.clock() >= until:
                 break
         self._leave_later(connection)
 
     def _leave_later(self, connection: Connection) -> None:
-        """What a closed connection still has open leaves one after another. A list of all of it, of
-        100,000 producers, would hold a turn up.
+        """Remove what a closed connection still has open, one item per step. Removing 100,000
+        producers in one loop iteration would block it.
         """
         session = connection.session
         if connection.producers or connection.consumers or session.has_more:
@@ -396,7 +396,7 @@ class Handlers:
             else:
                 session.forget_one()
         except Exception as error:
-            # A defect met by one of them must not keep the others attached.
+            # An exception for one item must not keep the remaining ones attached.
             self.on_internal_error(connection, error)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -408,7 +408,7 @@ class Handlers:
             if command.resource is no_resource:
                 waiting = command.handler(connection, message)
                 if waiting is not None:
-                    # Not refused: it may be what closes something.
+                    # Never refused: the command may close something, and so free memory.
                     cost = COMMAND_BYTES + COMMAND_FACTOR * size
                     memory.take_over(cost)
             else:
@@ -448,10 +448,10 @@ class Handlers:
         with Opening(connection, command.opens(message)) as opening:
             await self._check(connection, command, message, resource)
             waiting = command.handler(connection, message, opening)
-            assert waiting is not None, "what opens something waits for it"
+            assert waiting is not None, "a command that opens something is asynchronous"
             await waiting
         if revoked is not None:
-            revoked.look_again(resource, changes)
+            revoked.recheck(resource, changes)
 
     async def _check(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -465,7 +465,7 @@ class Handlers:
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
     ) -> None:
-        """Raises AuthorizationError."""
+        """Raise AuthorizationError if the client lacks a right."""
         permissions, principal = self.broker.permissions, connection.session.principal
         try:
             await authorize(permissions, principal, command.right, resource)
@@ -515,30 +515,32 @@ class Handlers:
     def _answer_defect(
         connection: Connection, command: Command, message: Any, defect: Exception
     ) -> bytes:
-        """The refusal itself has met a defect. Its client would wait for its timeout."""
+        """Answer a request whose refusal has raised an exception; its client would wait for its
+        timeout.
+        """
         about = {"peer": connection.peer, "command": type(message).__name__}
         reference = log.failure("a refusal failed", defect, **about)
-        told = UnknownError(with_reference(UnknownError.sentence, reference))
+        reported = UnknownError(with_reference(UnknownError.sentence, reference))
         try:
-            return command.refusal(message, told)
+            return command.refusal(message, reported)
         except Exception as again:
             log.failure("a refusal failed again", again, **about)
-            return answer_error(message, told)
+            return answer_error(message, reported)
 
     @staticmethod
     def client_error(connection: Connection, command: str, error: Exception) -> PulsarError:
-        """The error that the client of a failed command gets; the log gets what caused it."""
+        """Return the error to send to the client. An unexpected cause goes to the log."""
         if isinstance(error, PulsarError):
             return error
         about = {"peer": connection.peer, "command": command}
-        told = refusal_of(error, log, "a command is refused", **about)
-        if told is not None:
-            return told
+        reported = refusal_of(error, log, "a command is refused", **about)
+        if reported is not None:
+            return reported
         reference = log.failure("a command failed", error, **about)
         return UnknownError(with_reference(UnknownError.sentence, reference))
 
     def _refuse(self, connection: Connection, command: Any) -> None:
-        """What is not built, or not for a broker, answers its request with a sentence."""
+        """Refuse a command that this broker does not support, or that clients do not send."""
         name = pb.BaseCommand.Type.Name(command.type)
         for _, message in command.ListFields():
             request_id = getattr(message, "request_id", None)
@@ -552,8 +554,8 @@ class Handlers:
         self.on_malformed(connection, f"a client does not send {name}")
         connection.close()
 
-    def _refuse_much(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
-        """A command that has more than it may have, and is not parsed."""
+    def _refuse_oversized(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
+        """Refuse an unparsed command that exceeds a limit."""
         found, request = self._table.get(kind), request_of(kind, data)
         if found is None or request is None or not connection.established:
             self.on_malformed(connection, f"a command has more than {what}")
@@ -569,12 +571,12 @@ class Handlers:
     def _refuse_text(
         self, connection: Connection, command: Command, message: Any, error: PulsarError
     ) -> None:
-        """A command with text that cannot be used; one that has no answer ends its connection."""
+        """Refuse a command with invalid text. A command without an answer ends its connection."""
         if hasattr(message, "request_id"):
             log.warning("refused", peer=connection.peer, command=command.field, reason=error)
             self._answer_error(connection, command, message, error)
             return
-        self.on_malformed(connection, f"of its {command.field}: {error}")
+        self.on_malformed(connection, f"its command {command.field} is invalid: {error}")
         connection.close()
 
     # --- keep-alive ---------------------------------------------------------------------------
@@ -587,8 +589,8 @@ class Handlers:
         liveness.on_answer(connection)
 
     def check_alive(self, live: list[Connection]) -> None:
-        """Called once per keep-alive interval: pings silent peers, closes those that stay
-        silent.
+        """Ping silent peers, and close those that stay silent. Called once per keep-alive
+        interval.
         """
         for connection in live:
             if connection.closed:
@@ -603,14 +605,15 @@ class Handlers:
     def _check_alive(connection: Connection) -> None:
         session = connection.session
         if connection.writing and not connection.sent_since_check:
-            # Neither its silence nor what it sends says that it is there for what it asked for.
-            log.warning("closed: it takes nothing of what waits for it", peer=connection.peer,
+            # The client takes no data, so its own commands do not show that it is alive.
+            log.warning("closed: the client reads nothing of what is sent to it",
+            peer=connection.peer,
                         waiting=connection.pending_bytes)  # fmt: skip
             connection.close()
             return
         connection.sent_since_check = False
         if not connection.established:
-            return  # half_open.py looks after it
+            return  # half_open.py handles these
         if connection.received_since_check or connection.is_paused:
             connection.received_since_check = False
             session.ping_sent = False
@@ -626,7 +629,7 @@ class Handlers:
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
         if message.topic.startswith(_COORDINATORS):
-            # A Java client that the coordinator itself refuses waits for it without an end.
+            # A Java client that the coordinator itself refuses would wait for it forever.
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             listener = message.advertised_listener_name.strip() or connection.session.listener
@@ -644,7 +647,7 @@ class Handlers:
 
 
 def _changed_by(connection: Connection, command: Command, message: Any) -> str | None:
-    """The durable subscription that a command is about to change, before it is gone."""
+    """Return the durable subscription that a command is about to change, before it is deleted."""
     if not command.change:
         return None
     consumer: Consumer | None = connection.consumers.get(message.consumer_id)
@@ -653,5 +656,5 @@ def _changed_by(connection: Connection, command: Command, message: Any) -> str |
     return f"{consumer.subscription.topic.name} {consumer.subscription.name}"
 
 
-def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:
-    return replies.lookup_failed(kind, message.request_id, told.code, str(told))
+def _lookup_failed(kind: replies.LookupKind, message: Any, reported: PulsarError) -> bytes:
+    return replies.lookup_failed(kind, message.request_id, reported.code, str(reported))

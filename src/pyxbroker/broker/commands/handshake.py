@@ -1,8 +1,8 @@
-"""The first command of a connection, CONNECT: which protocol is spoken, and who speaks.
+"""The first command of a connection, CONNECT: negotiates the protocol and authenticates the client.
 
-While authentication is off a CONNECT is answered at once. Else nothing that a client sends is
-looked at before it has said who it is, and what it showed is looked at again while it stays. Who is
-refused is told no more than that: why is in the log.
+Without authentication, the broker answers a CONNECT immediately. With authentication, it handles no
+other command before the client is authenticated, and checks credentials again when they expire. A
+refused client learns no reason; the log has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.base.pacing import paced
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.border import check_text
+from pyxbroker.broker.commands.command_checks import check_text
 from pyxbroker.broker.commands.login import Login, answer_of, log_in, shown_by
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
@@ -44,19 +44,19 @@ PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 PROTOCOL_VERSION_ENTRY_METADATA = 18
 
-NOT_AUTHENTICATED = "Failed to authenticate"  # as Pulsar says it
-REFRESH = b"PulsarAuthRefresh"  # what a challenge asks for
+NOT_AUTHENTICATED = "Failed to authenticate"  # Pulsar's text
+REFRESH = b"PulsarAuthRefresh"  # the data of a challenge
 
-# Of a CONNECT besides the feature flags.
-_LOOKED_AT = (
+# The fields of a CONNECT that authentication needs, in addition to the feature flags.
+_CREDENTIAL_FIELDS = (
     *("client_version", "protocol_version", "proxy_version", "original_principal"),
     *("auth_method", "auth_method_name", "auth_data"),
 )
-_LOOKED_AT_BEHIND_A_PROXY = ("original_auth_method", "original_auth_data")
+_PROXY_CREDENTIAL_FIELDS = ("original_auth_method", "original_auth_data")
 
 
 class Handshake:
-    """The CONNECTs of all connections of one broker, and what they showed."""
+    """Authenticates the clients of all connections of one broker, and establishes connections."""
 
     def __init__(self, broker: Broker, on_malformed: Callable[[Connection, str], None]) -> None:
         self._broker = broker
@@ -65,7 +65,7 @@ class Handshake:
     # --- CONNECT ------------------------------------------------------------------------------
 
     def handle_first(self, connection: Connection, command: Any) -> None:
-        """A command that comes before a connection is established."""
+        """Handle a command that arrives before the connection is established."""
         if connection.session.tasks:
             self._on_malformed(connection, "a client waits for the answer to its CONNECT")
             connection.close()
@@ -87,8 +87,8 @@ class Handshake:
         else:
             self._authenticate(connection, connect, authentication)
 
-    def over(self, session: Session) -> None:
-        """It is known what a client wants and who it is, or it is gone."""
+    def end_half_open(self, session: Session) -> None:
+        """Stop treating a connection as half open: it is established or closed."""
         pending, session.pending_connection = session.pending_connection, None
         if pending is not None:
             self._broker.half_open.remove(pending)
@@ -98,7 +98,8 @@ class Handshake:
         if not self._broker.is_ready:
             raise ServiceNotReady("The broker is not ready; try again.")
         if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
-            # Such a client could not decode a batch, and nobody can tell which entries are one.
+            # Such a client cannot decode batches, and the broker cannot tell which entries are
+            # batches.
             raise NotAllowed(
                 f"Protocol version {connect.protocol_version} is too old: at least"
                 f" {PROTOCOL_VERSION_BATCHES} is needed."
@@ -106,7 +107,7 @@ class Handshake:
 
     def _establish(self, connection: Connection, connect: Any) -> None:
         config, session = self._broker.config, connection.session
-        self.over(session)
+        self.end_half_open(session)
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         session.client_version = connect.client_version
         session.supports_partial_producers = connect.feature_flags.supports_partial_producer
@@ -116,7 +117,7 @@ class Handshake:
             and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
         )
         session.memory.is_known = True
-        session.line = self._broker.pace.line()  # which it shares with no stranger any more
+        session.line = self._broker.pace.line()  # no longer shared with unauthenticated connections
         connection.establish()
         self._broker.client_memory.forget_stranger(connection)
         self._broker.connects_succeeded += 1
@@ -131,14 +132,14 @@ class Handshake:
         who = {} if session.login is None else session.principal._asdict()
         log.info("connected", peer=connection.peer, client=connect.client_version, **who)
 
-    # --- who it is ----------------------------------------------------------------------------
+    # --- authentication -----------------------------------------------------------------------
 
     def _authenticate(
         self, connection: Connection, connect: Any, authentication: Authentication
     ) -> None:
         session, memory = connection.session, self._broker.client_memory
         connect = _credentials_of(connect, self._broker.config.authenticateOriginalAuthData)
-        # ByteSize() is for those alone that have all that is required.
+        # ByteSize() requires all required fields.
         cost = COMMAND_BYTES + COMMAND_FACTOR * len(connect.SerializePartialToString())
         try:
             memory.charge_stranger(connection, cost)
@@ -153,20 +154,20 @@ class Handshake:
 
         def on_done(done: asyncio.Future[None]) -> None:
             session.tasks.discard(done)
-            running.close()  # where the client was gone before the first step of it
+            running.close()  # if the connection closed before its first step
             memory.forget_stranger(connection)
             session.memory.release(cost)
 
         task.add_done_callback(on_done)
 
     def on_closed(self, connection: Connection) -> None:
-        """Who went away before it was let in is looked at no longer, as it would hold its CONNECT;
-        but for the one whose password is being checked, which may be a guess.
+        """Cancel the login of a closed connection, because it holds the CONNECT in memory. A
+        password check in progress continues, because it may be a guess and counts.
         """
         self._broker.client_memory.forget_stranger(connection)
         if connection.established or not connection.session.tasks:
             return
-        current = asyncio.current_task()  # may be the one that has closed it
+        current = asyncio.current_task()  # may have closed the connection itself
         for task in connection.session.tasks:
             if task is not current:
                 task.cancel()
@@ -179,7 +180,7 @@ class Handshake:
         common_name = _common_name(connection)
         method, shown = shown_by(connect, common_name)
         try:
-            with self._watched(connection, method, shown):
+            with self._count_failures(connection, method, shown):
                 async with self._broker.failed_logins.attempt(session.address, method, shown):
                     principal, login = await log_in(
                         authentication, connect, verify_original, common_name
@@ -187,7 +188,7 @@ class Handshake:
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
-        self._note_right(login, method, shown)
+        self._note_success(login, method, shown)
         if connection.closed:
             return
         permissions = self._broker.permissions
@@ -207,28 +208,28 @@ class Handshake:
     async def _renew(
         self, connection: Connection, authentication: Authentication, method: str, shown: bytes
     ) -> None:
-        """What a client shows that was let in already is looked at whoever else guesses from its
-        address, and is right when it comes back with it.
+        """Check the answer to a challenge. An authenticated client is never limited by failed
+        logins from its address, and its credentials count as proven.
         """
         login = connection.session.login
         assert login is not None
-        # As a CONNECT shows it.
+        # In the form that a CONNECT shows.
         told_apart_by = joined(shown, _common_name(connection).encode(), b"")
         try:
-            with self._watched(connection, method, told_apart_by):
+            with self._count_failures(connection, method, told_apart_by):
                 is_same = await login.renew(authentication, method, shown)
         except Exception as error:
             self._refuse_credentials(connection, error)
             return
         if not is_same:
-            log.warning("closed: another role than before", peer=connection.peer)
+            log.warning("closed: the renewed credentials have another role", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._note_right(login, method, told_apart_by)
+        self._note_success(login, method, told_apart_by)
 
     @contextmanager
-    def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
-        """Counts and tells that a login has failed."""
+    def _count_failures(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
+        """Count and audit failed logins."""
         address = connection.session.address
         CLIENT_ADDRESS.set(address)
         try:
@@ -238,22 +239,22 @@ class Handshake:
             self._broker.audit.login_failed(address, "CONNECT", method, error)
             raise
 
-    def _note_right(self, login: Login, method: str, shown: bytes) -> None:
-        # Anonymous is who shows anything: it would push out what others have proved.
+    def _note_success(self, login: Login, method: str, shown: bytes) -> None:
+        # Anonymous logins prove nothing, and would evict proven credentials.
         if login.verified.provider is not None:
             self._broker.failed_logins.succeeded(method, shown)
 
     def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
-        peer, code, told = connection.peer, AuthenticationError.code, NOT_AUTHENTICATED
+        peer, code, text = connection.peer, AuthenticationError.code, NOT_AUTHENTICATED
         if isinstance(error, TooManyRequests):
             log.warning("refused", peer=peer, reason=error)
-            code, told = error.code, str(error)
+            code, text = error.code, str(error)
         elif isinstance(error, AuthenticationError):
             log.warning("authentication failed", peer=peer, reason=error)
         else:
             log.failure("authentication failed", error, peer=peer)
         if not connection.closed:
-            self._refuse(connection, code, told)
+            self._refuse(connection, code, text)
 
     def _refuse(self, connection: Connection, code: int, reason: str) -> None:
         self._broker.connects_failed += not connection.established
@@ -261,7 +262,9 @@ class Handshake:
         connection.group.turn.run(connection.close)
 
     def handle_auth_response(self, connection: Connection, message: Any) -> Any:
-        """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
+        """AUTH_RESPONSE: check the answer to a challenge. Any other AUTH_RESPONSE is a
+        violation.
+        """
         login, authentication = connection.session.login, self._broker.authentication
         answer = answer_of(message)
         if login is None or authentication is None or not login.is_challenged or answer is None:
@@ -271,11 +274,11 @@ class Handshake:
         login.is_challenged = False
         return self._renew(connection, authentication, *answer)
 
-    # --- what was shown expires ---------------------------------------------------------------
+    # --- expired credentials ------------------------------------------------------------------
 
     def check_credentials(self, live: list[Connection]) -> None:
-        """Asks clients for newer credentials whose ones have expired, and closes those that cannot
-        have any, that were asked before, or whose proxy's have expired.
+        """Ask clients with expired credentials for new ones. Close clients that cannot refresh
+        them, have not answered before, or whose proxy's credentials have expired.
         """
         now = time.time()
         for connection in live:
@@ -283,7 +286,7 @@ class Handshake:
             if connection.closed or login is None:
                 continue
             if login.has_proxy_expired(now):
-                # A challenge is answered by who is behind it.
+                # The client behind the proxy would answer the challenge.
                 log.warning("closed: its proxy's credentials have expired", peer=connection.peer)
                 connection.close()
                 continue
@@ -303,9 +306,9 @@ class Handshake:
 
 
 def _credentials_of(connect: Any, verify_original: bool) -> Any:
-    """What is looked at of a CONNECT: the rest need not be kept while its client waits."""
+    """Copy the fields of a CONNECT that authentication needs; the others are not held in memory."""
     kept = pb.CommandConnect()
-    for name in (*_LOOKED_AT, *(_LOOKED_AT_BEHIND_A_PROXY if verify_original else ())):
+    for name in (*_CREDENTIAL_FIELDS, *(_PROXY_CREDENTIAL_FIELDS if verify_original else ())):
         if connect.HasField(name):
             setattr(kept, name, getattr(connect, name))
     kept.feature_flags.CopyFrom(connect.feature_flags)

@@ -1,8 +1,8 @@
-"""Whether the client at the other end of a connection is still there.
+"""Liveness checks: find out if the client of a connection is still there.
 
-Who asks for a name that another connection holds may be the same client, come back before its
-old connection was seen to be gone (a machine that lost its power says no goodbye). So the holder is
-asked with PING; one that stays silent is closed, and with it goes what it held. Mirrors Pulsar's
+A client that asks for a name in use may be the holder itself, returning before its old connection
+was closed (after a power loss no FIN arrives). The broker sends PING to the holder. If the holder
+stays silent, the broker closes its connection, which releases the name. Mirrors Pulsar's
 ServerCnx.checkConnectionLiveness.
 """
 
@@ -18,13 +18,13 @@ log = get_logger("pyxbroker.connection")
 
 
 class Liveness:
-    """Asks connections; timeout_ms is connectionLivenessCheckTimeoutMillis, 0 never asks."""
+    """Checks connections; timeout_ms is connectionLivenessCheckTimeoutMillis, 0: never."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_s = timeout_ms / 1000
 
     async def is_alive(self, connection: Connection) -> bool:
-        """Whether a connection can be taken for alive; one that did not answer is closed then."""
+        """Return True if a connection is alive. A connection that does not answer is closed."""
         if connection.closed:
             return False
         if self._timeout_s == 0:
@@ -43,10 +43,10 @@ class Liveness:
             await asyncio.wait([session.answered], timeout=self._timeout_s)
             if connection.closed:
                 return False
-            # Nothing is read from a connection that is paused, so its silence says nothing.
+            # The broker reads nothing from a paused connection, so silence proves nothing.
             if connection.received_since_check or connection.is_paused:
                 return True
-            log.info("closed: silent while somebody asks for its place", peer=connection.peer)
+            log.info("closed: silent while another client needs its place", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return False
         finally:
@@ -55,7 +55,7 @@ class Liveness:
 
 
 def on_answer(connection: Connection) -> None:
-    """A PONG has come, or the connection is gone."""
+    """Complete a liveness check: a PONG has arrived, or the connection is closed."""
     answered = connection.session.answered
     if answered is not None and not answered.done():
         answered.set_result(None)

@@ -1,4 +1,4 @@
-"""How a connection's client has said who it is: at its CONNECT, and again when that has expired.
+"""Logins: how a client has authenticated at CONNECT, and how it renews expired credentials.
 
 Mirrors what Pulsar's ServerCnx does for `authenticate` and `refreshAuthenticationCredentials`.
 """
@@ -14,36 +14,36 @@ from pyxbroker.proto import PulsarApi as pb
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication, Verified
 
-# What the WebSocket service of Pulsar says for whom it asks: nobody else.
+# Pulsar's WebSocket service sends this for no principal.
 WEB_SOCKET_ORIGINAL = "__websocket_dummy_original_principle"
-LEGACY_PREFIX = "AuthMethod"  # of the names in the enum of older clients
+LEGACY_PREFIX = "AuthMethod"  # of the enum names that older clients use
 
 
 class Login:
-    """What a session's principal was made of, and what becomes of it when that expires."""
+    """The credentials behind a session's principal, and their renewal."""
 
     __slots__ = ("_proxy_expires_at", "can_refresh", "is_challenged", "method", "verified")
 
     def __init__(
         self, verified: Verified, method: str, can_refresh: bool, proxy: Verified | None = None
     ) -> None:
-        self.verified = verified  # of the client: what it is asked for again
+        self.verified = verified  # of the client, which renews it
         self.method = method
         self.can_refresh = can_refresh
-        self.is_challenged = False  # the client was asked, and has not answered
-        # Of a proxy that has shown its own besides.
+        self.is_challenged = False  # a challenge waits for the client's answer
+        # Of a proxy that has authenticated itself in addition to its client.
         self._proxy_expires_at = None if proxy is None else proxy.identity.expires_at
 
     def has_expired(self, now: float) -> bool:
-        """Whether what was shown does not count any more. `now` is in seconds since 1970."""
+        """Return True if the credentials have expired. `now` is in seconds since 1970."""
         return _is_over(self.verified.identity.expires_at, now)
 
     def has_proxy_expired(self, now: float) -> bool:
-        """The same of what its proxy has shown, which nobody can be asked for again."""
+        """Return True if the proxy's credentials have expired. They cannot be renewed."""
         return _is_over(self._proxy_expires_at, now)
 
     async def renew(self, authentication: Authentication, method: str, shown: bytes) -> bool:
-        """The client has answered a challenge; whether it is still the same one.
+        """Verify the client's answer to a challenge. Return False if its role has changed.
 
         Raises AuthenticationError.
         """
@@ -55,7 +55,7 @@ class Login:
 
 
 def method_of(connect: Any) -> str:
-    """The method that a CONNECT names. Older clients have a number for it."""
+    """Return the authentication method of a CONNECT. Older clients send a number."""
     if connect.auth_method_name:
         return str(connect.auth_method_name)
     if connect.HasField("auth_method"):
@@ -64,7 +64,7 @@ def method_of(connect: Any) -> str:
 
 
 def shown_by(connect: Any, common_name: str) -> tuple[str, bytes]:
-    """Method and credentials by which failed logins are told apart."""
+    """Return the method and credentials that identify a login among failed ones."""
     original = connect.original_auth_data.encode()
     return method_of(connect), joined(connect.auth_data, common_name.encode(), original)
 
@@ -72,9 +72,9 @@ def shown_by(connect: Any, common_name: str) -> tuple[str, bytes]:
 async def log_in(
     authentication: Authentication, connect: Any, verify_original: bool, common_name: str = ""
 ) -> tuple[Principal, Login]:
-    """Who sends a CONNECT, for itself or for somebody behind it; common_name: of the certificate
-    that the connection began with. With `verify_original` the one behind it
-    has to prove who it is as well; else its proxy's word counts, which is not to be asked again.
+    """Authenticate the sender of a CONNECT, which may be a proxy for another client. common_name is
+    that of the connection's client certificate. With `verify_original` the client behind the proxy
+    must authenticate, too. Without it the proxy is trusted, and no credentials can be renewed.
 
     Raises AuthenticationError.
     """
@@ -90,7 +90,7 @@ async def log_in(
     method = connect.original_auth_method
     other = await authentication.verify(method, connect.original_auth_data.encode())
     if other.provider is None:
-        role = other.identity.role  # whoever brings somebody anonymous is no more than that
+        role = other.identity.role  # a proxy for an anonymous client gets the anonymous role
     return Principal(role, other.identity.role), Login(other, method, can_refresh, proxy=own)
 
 
@@ -99,7 +99,7 @@ def _is_over(expires_at: float | None, now: float) -> bool:
 
 
 def answer_of(message: Any) -> tuple[str, bytes] | None:
-    """Method and credentials of an AUTH_RESPONSE; None when one is missing."""
+    """Return the method and credentials of an AUTH_RESPONSE, or None if one is missing."""
     response = message.response
     if not (response.HasField("auth_data") and response.auth_method_name):
         return None

@@ -1,4 +1,4 @@
-"""The frames that answer cold commands, from protobuf messages."""
+"""Frames that answer commands outside the hot path, encoded by protobuf."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 _SIZES = struct.Struct(">II")
 
-TEXTS_AT_ONCE = 1000  # of a list in an answer
-LENGTH_DELIMITED = 2  # the wire type of a message within another one
+TEXTS_PER_STEP = 1000  # encoded per step, of a list in an answer
+LENGTH_DELIMITED = 2  # wire type of a nested message
 
 UNKNOWN_ERROR = 0
 PERSISTENCE_ERROR = 2
 NOT_ALLOWED = 22
 
-NO_REQUEST = 2**64 - 1  # the request id of an error that answers no request
-MINUS_ONE = 2**64 - 1  # -1 as the unsigned ids of positions carry it
+NO_REQUEST = 2**64 - 1  # request id of an error that answers no request
+MINUS_ONE = 2**64 - 1  # -1 as an unsigned id of a position
 
 
 class LookupKind(NamedTuple):
-    """A question whose answer has its own way to say that it is refused."""
+    """A request whose response type has a field for errors of its own."""
 
     response_type: int
     field: str  # of BaseCommand
-    failed: int  # the value of the answer's field `response`
+    failed: int  # value of the response's field `response`
 
 
 LOOKUP = LookupKind(
@@ -48,7 +48,7 @@ PARTITIONED_METADATA = LookupKind(
 
 
 def frame(command: Any) -> bytes:
-    """A simple command frame from a BaseCommand."""
+    """Encode a BaseCommand as a frame without payload."""
     body: bytes = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
@@ -123,7 +123,7 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
 def send_receipt(
     producer_id: int, sequence_id: int, highest_sequence_id: int, position: tuple[int, int]
 ) -> bytes:
-    """One answer to a SEND that did not go the usual way; see ProducerState.send_receipts."""
+    """Encode one receipt outside the hot path; see ProducerState.send_receipts."""
     command = _command(pb.BaseCommand.SEND_RECEIPT)
     answer = command.send_receipt
     answer.producer_id = producer_id
@@ -144,10 +144,10 @@ def producer_success(
     epoch: int | None = None,
     is_ready: bool = True,
 ) -> bytes:
-    """A producer is open, or (not ready) waits until it may publish.
+    """Encode the answer to a PRODUCER: it is open, or (not ready) waits for access.
 
-    last_sequence_id: what one of its name has sent before, -1 where nobody knows. epoch: of the
-    topic, once there was an exclusive producer.
+    last_sequence_id: the last one that a producer of this name has sent, -1 if unknown. epoch: of
+    the topic, if it ever had an exclusive producer.
     """
     command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
     answer = command.producer_success
@@ -167,7 +167,7 @@ def schema(
     found: tuple[int, bytes, Iterable[tuple[str, str]]],
     version: bytes,
 ) -> bytes:
-    """A version of a topic's schema: its type, definition and properties."""
+    """Encode a version of a topic's schema: its type, definition and properties."""
     command = _command(pb.BaseCommand.GET_SCHEMA_RESPONSE)
     answer = command.getSchemaResponse
     answer.request_id = request_id
@@ -180,13 +180,13 @@ def schema(
 
 
 def schema_failed(request_id: int, code: int, message: str) -> bytes:
-    """A GET_SCHEMA that is refused."""
+    """Encode the refusal of a GET_SCHEMA."""
     command = _command(pb.BaseCommand.GET_SCHEMA_RESPONSE)
     return _failed(command, command.getSchemaResponse, request_id, code, message)
 
 
 def schema_version(request_id: int, version: bytes) -> bytes:
-    """The version of a schema that is registered now; empty: there was none."""
+    """Encode the version under which a schema is registered; empty: no schema was sent."""
     command = _command(pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     answer = command.getOrCreateSchemaResponse
     answer.request_id = request_id
@@ -195,7 +195,7 @@ def schema_version(request_id: int, version: bytes) -> bytes:
 
 
 def schema_version_failed(request_id: int, code: int, message: str) -> bytes:
-    """A GET_OR_CREATE_SCHEMA that is refused."""
+    """Encode the refusal of a GET_OR_CREATE_SCHEMA."""
     command = _command(pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     return _failed(command, command.getOrCreateSchemaResponse, request_id, code, message)
 
@@ -208,7 +208,7 @@ def _failed(command: Any, answer: Any, request_id: int, code: int, message: str)
 
 
 def lookup_found(request_id: int, found: Addresses | Redirect) -> bytes:
-    """The broker that serves the topic, or the one to ask instead."""
+    """Encode a lookup result: the broker that serves the topic, or the one to ask instead."""
     command, answer = _lookup_answer(LOOKUP, request_id)
     if isinstance(found, Redirect):
         answer.response = pb.CommandLookupTopicResponse.Redirect
@@ -227,7 +227,7 @@ def lookup_found(request_id: int, found: Addresses | Redirect) -> bytes:
 
 
 def partitions(request_id: int, count: int) -> bytes:
-    """How many partitions a topic has; 0 for a topic that is not partitioned."""
+    """Encode a topic's number of partitions; 0: it is not partitioned."""
     command, answer = _lookup_answer(PARTITIONED_METADATA, request_id)
     answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
     answer.partitions = count
@@ -235,7 +235,7 @@ def partitions(request_id: int, count: int) -> bytes:
 
 
 def lookup_failed(kind: LookupKind, request_id: int, code: int, message: str) -> bytes:
-    """A LOOKUP or PARTITIONED_METADATA that is refused; clients expect no ERROR for these."""
+    """Encode the refusal of a LOOKUP or PARTITIONED_METADATA; clients expect no ERROR for these."""
     command, answer = _lookup_answer(kind, request_id)
     answer.response = kind.failed
     answer.error = code
@@ -244,7 +244,7 @@ def lookup_failed(kind: LookupKind, request_id: int, code: int, message: str) ->
 
 
 def _lookup_answer(kind: LookupKind, request_id: int) -> tuple[Any, Any]:
-    """(the command, the answer in it) of a response type that has its own way to fail."""
+    """Return the BaseCommand and its message, for a response type with a field for errors."""
     command = _command(kind.response_type)
     answer = getattr(command, kind.field)
     answer.request_id = request_id
@@ -259,7 +259,7 @@ async def topics_of_namespace(
     changed: bool,
     pause: Pause,
 ) -> bytes:
-    """filtered: by the pattern; changed: since the list with the hash that the client has."""
+    """filtered: by the pattern; changed: the hash differs from the client's."""
     answer = pb.CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, filtered=filtered, topics_hash=topics_hash, changed=changed
     )
@@ -280,7 +280,7 @@ async def watch_topic_list_success(
 async def topic_update(
     watcher_id: int, new: list[str], deleted: list[str], topics_hash: str, pause: Pause
 ) -> bytes:
-    """What came and went; the hash is that of the whole list after it."""
+    """Encode a change of a topic list; the hash is that of the whole list after it."""
     update = pb.CommandWatchTopicUpdate(watcher_id=watcher_id, topics_hash=topics_hash)
     kind = pb.BaseCommand.WATCH_TOPIC_UPDATE
     lists = {"new_topics": new, "deleted_topics": deleted}
@@ -288,14 +288,14 @@ async def topic_update(
 
 
 async def _long(kind: int, field: str, message: Any, pause: Pause, **lists: list[str]) -> bytes:
-    """The frame of a command whose message, which is that field of it, has long lists of texts.
+    """Encode a command whose message, in the field of this name, has long lists of texts.
 
-    Pieces of an encoded message make the whole one when they are put one after the other.
+    The encoding of a message is the concatenation of the encodings of its parts.
     """
     pieces = [message.SerializeToString()]
     for name, texts in lists.items():
-        for at in range(0, len(texts), TEXTS_AT_ONCE):
-            some = type(message)(**{name: texts[at : at + TEXTS_AT_ONCE]})
+        for at in range(0, len(texts), TEXTS_PER_STEP):
+            some = type(message)(**{name: texts[at : at + TEXTS_PER_STEP]})
             pieces.append(some.SerializePartialToString())
             await pause()
     command = pb.BaseCommand(type=kind).SerializeToString()
@@ -338,7 +338,7 @@ def ack_response(consumer_id: int, request_id: int, code: int | None, message: s
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """The topic is terminated, and the subscription has acknowledged everything."""
+    """Encode that the topic is terminated, and the subscription has acknowledged everything."""
     command = _command(pb.BaseCommand.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return frame(command)
@@ -359,7 +359,7 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
-    """What a client may know of its consumer; rates are those of the last minute or so."""
+    """Encode the statistics of a consumer; rates are averages of about the last minute."""
     command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
     answer = command.consumerStatsResponse
     answer.request_id = request_id
@@ -390,7 +390,7 @@ def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """Whether a consumer of a Failover subscription is the one that gets messages."""
+    """Encode a change of the active consumer of a Failover subscription."""
     command = _command(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active

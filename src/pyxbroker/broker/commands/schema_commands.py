@@ -1,7 +1,7 @@
-"""Schemas on the binary protocol: GET_SCHEMA, GET_OR_CREATE_SCHEMA, and those that a PRODUCER or a
-SUBSCRIBE brings.
+"""Schemas on the binary protocol: GET_SCHEMA, GET_OR_CREATE_SCHEMA, and the schemas of PRODUCER and
+SUBSCRIBE.
 
-What such a command needs is imported with the first one: most clients have no schema.
+The schema modules are imported by the first such command: most clients have no schema.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_SCHEMA = b""
 
 
 class SchemaCommands:
-    """The handlers of these commands, and what PRODUCER and SUBSCRIBE ask."""
+    """The handlers of these commands, and the schema checks of PRODUCER and SUBSCRIBE."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class SchemaCommands:
     # --- commands -----------------------------------------------------------------------------
 
     async def handle_get_schema(self, connection: Connection, message: Any) -> None:
-        """GET_SCHEMA: the newest version, or the one that the client names."""
+        """GET_SCHEMA: return the newest version, or the requested one."""
         from pyxbroker.schemas.values import version_bytes
 
         name = TopicName.get(message.topic)
@@ -69,7 +69,7 @@ class SchemaCommands:
         )
 
     async def handle_get_or_create_schema(self, connection: Connection, message: Any) -> None:
-        """GET_OR_CREATE_SCHEMA: a producer of an open topic has a further schema."""
+        """GET_OR_CREATE_SCHEMA: register a further schema of an open topic's producer."""
         name = TopicName.get(message.topic)
         try:
             topic = await self._broker.topics.get(name, create=False)
@@ -79,15 +79,15 @@ class SchemaCommands:
         version = await self._version(topic, sent if sent.type != NONE else None)
         connection.send_frame(replies.schema_version(message.request_id, version))
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- for other commands -------------------------------------------------------------------
 
     async def of_producer(self, topic: Topic, message: Any) -> bytes:
-        """The version of the schema that a PRODUCER brings, registered if need be."""
+        """Return the version of a PRODUCER's schema, which is registered if it is new."""
         return await self._version(topic, message.schema if message.HasField("schema") else None)
 
     async def check_consumer(self, topic: Topic, message: Any) -> None:
-        """Raises IncompatibleSchema for a SUBSCRIBE whose schema the topic cannot have. That of the
-        first who uses a topic is registered.
+        """Raise IncompatibleSchema for a SUBSCRIBE whose schema the topic cannot have. The schema
+        of the first user of a topic is registered.
         """
         if not message.HasField("schema") or message.schema.type == AUTO_CONSUME:
             return
@@ -117,7 +117,7 @@ class SchemaCommands:
         return version_bytes(await schemas.find_or_create(schema_id, _schema_of(sent), rules))
 
     def _wants_schema(self, topic: Topic) -> bool:
-        """Whether a producer needs a schema, where there is one."""
+        """Return True if producers need a schema once the topic has one."""
         return topic.policies.schema_validation or self._broker.config.isSchemaValidationEnforced
 
     @staticmethod
@@ -131,7 +131,7 @@ class SchemaCommands:
 
 
 def _schema_of(sent: Any) -> Schema:
-    """What a client sent."""
+    """Convert the schema that a client sent."""
     from pyxbroker.schemas.values import Schema, SchemaType
 
     properties = {each.key: each.value for each in sent.properties}
@@ -139,7 +139,7 @@ def _schema_of(sent: Any) -> Schema:
 
 
 def _is_in_use(topic: Topic) -> bool:
-    """Whether a topic has, or may have, messages without a schema."""
+    """Return True if a topic has, or may have, messages without a schema."""
     if topic.producers or topic.storage_size:
         return True
     if not topic.name.is_persistent and topic.received()[0]:
@@ -147,11 +147,11 @@ def _is_in_use(topic: Topic) -> bool:
     return topic.consumer_count > topic.auto_consumer_count
 
 
-def get_schema_failed(message: Any, told: PulsarError) -> bytes:
-    """GET_SCHEMA_RESPONSE that says why there is none."""
-    return replies.schema_failed(message.request_id, told.code, str(told))
+def get_schema_failed(message: Any, reported: PulsarError) -> bytes:
+    """Return the GET_SCHEMA_RESPONSE with an error."""
+    return replies.schema_failed(message.request_id, reported.code, str(reported))
 
 
-def get_or_create_failed(message: Any, told: PulsarError) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE that says why not."""
-    return replies.schema_version_failed(message.request_id, told.code, str(told))
+def get_or_create_failed(message: Any, reported: PulsarError) -> bytes:
+    """Return the GET_OR_CREATE_SCHEMA_RESPONSE with an error."""
+    return replies.schema_version_failed(message.request_id, reported.code, str(reported))

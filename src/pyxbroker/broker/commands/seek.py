@@ -1,4 +1,4 @@
-"""Where a subscription stands: SEEK, the start of readers, GET_LAST_MESSAGE_ID."""
+"""The position of a subscription: SEEK, the start of readers, GET_LAST_MESSAGE_ID."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 
 ID_MAX = 2**63 - 1
-SEEK_MAX_S = 25.0  # that other commands wait for one; clients give up after 30
-READER_KEPT_S = 60.0  # after a seek, until its client is back
+SEEK_MAX_S = 25.0  # how long other commands wait for a seek; clients give up after 30
+READER_KEPT_S = 60.0  # after a seek, until its client subscribes again
 
 
 async def handle_seek(connection: Connection, message: Any) -> None:
-    """SEEK: moves the subscription, whose consumers are sent away and come back.
+    """SEEK: move the subscription. Its consumers are disconnected, and subscribe again.
 
-    Clients drop what they hold when they come back, and ask for messages anew: without that, the
-    permits of messages that they throw away would be lost.
+    Clients drop their queues when they subscribe again, and send new permits. Otherwise the permits
+    of the dropped messages would be lost.
     """
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
-        # There is nowhere to go, and Pulsar says that it is there.
+        # It has no position; Pulsar answers with success.
         connection.send_frame(replies.success(message.request_id))
         return
     ack_set: Sequence[int] = ()
@@ -61,8 +61,9 @@ async def handle_seek(connection: Connection, message: Any) -> None:
 
 
 class KeptReader:
-    """The subscription of a reader that a seek has sent away, until its client is back. Who asked
-    for the seek pays for it that long, and it goes when that connection does.
+    """The subscription of a reader that a seek has disconnected, until its client subscribes again.
+    Its memory is charged to the client that asked for the seek, and it is deleted when that
+    connection closes.
     """
 
     __slots__ = ("_cost", "_session", "_subscription", "_timer")
@@ -75,25 +76,25 @@ class KeptReader:
         self._session: Session = connection.session
         self._subscription = subscription
         self._cost = subscription.cost_as(subscription.kind)
-        came_back(connection, subscription)  # and was sent away again
+        end_kept_reader(connection, subscription)  # and was disconnected again
         self._session.kept_readers[subscription] = self
         self._session.memory.take_over(self._cost)
         self._timer = topic.loop.call_later(READER_KEPT_S, self.forget)
 
     def end(self) -> None:
-        """Its consumers pay for it again, or nobody has to."""
+        """End the charge: its consumers pay for it again, or it is deleted."""
         self._timer.cancel()
         self._session.kept_readers.pop(self._subscription, None)
         self._session.memory.release(self._cost)
 
     def forget(self) -> None:
-        """Nobody has come back in time, or the connection is closed."""
+        """Delete the reader's subscription: the time is over, or the connection is closed."""
         self.end()
         self._subscription.topic.drop_unused_reader(self._subscription)
 
 
-def came_back(connection: Connection, subscription: Subscription) -> None:
-    """A consumer of a subscription is about to join it."""
+def end_kept_reader(connection: Connection, subscription: Subscription) -> None:
+    """Release the kept reader of a subscription that a consumer is about to join."""
     kept: KeptReader | None = connection.session.kept_readers.get(subscription)
     if kept is not None:
         kept.end()
@@ -102,8 +103,8 @@ def came_back(connection: Connection, subscription: Subscription) -> None:
 async def at_time(
     topic: PersistentTopic, subscription: Subscription, time_ms: int
 ) -> tuple[Position, Position | None]:
-    """Where messages begin that were published at a time, or later: the mark before them in the
-    log, and the first of those in the compacted view. Raises LedgerError.
+    """Return the position of the first message published at a time or later: the mark before it in
+    the log, and its entry in the compacted view. Raises LedgerError.
     """
     mark = await topic.position_before_time(time_ms)
     if subscription.compacted is None:
@@ -113,11 +114,11 @@ async def at_time(
 
 @contextlib.contextmanager
 def moving(subscription: Subscription) -> Iterator[None]:
-    """A subscription is being moved: its consumers are sent away, and who comes waits.
+    """Disconnect the consumers of a subscription while it is moved; new consumers wait.
 
-    Raises ServiceNotReady when it is being moved or deleted already.
+    Raises ServiceNotReady if the subscription is being moved or deleted.
     """
-    # Who deletes it relies on it that nobody comes any more.
+    # A deletion relies on it that no consumer joins any more.
     subscription.check_settled()
     done: asyncio.Future[None] = subscription.topic.loop.create_future()
     consumers = list(subscription.consumers)
@@ -137,16 +138,14 @@ def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Itera
     while consumers:
         consumer = consumers.pop()
         session = consumer.connection.session
-        # The consumer may have come back on another topic, and been sent away there.
+        # The consumer may have subscribed to another topic since, and been disconnected there.
         if session.moves.get(consumer.consumer_id) is move:
             del session.moves[consumer.consumer_id]
         yield session.line
 
 
 def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | None:
-    """The seek, if there is one, that has sent a consumer away, whether its client is told yet or
-    not.
-    """
+    """Return the seek that disconnected a consumer, even before the client is notified, or None."""
     consumer: Consumer | None = connection.consumers.get(consumer_id)
     if consumer is not None and consumer.closed:
         return consumer.subscription.move
@@ -154,14 +153,14 @@ def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | 
     return move
 
 
-async def over(connection: Connection, move: asyncio.Future[None] | None) -> None:
-    """Waits for the seek, if there is one, that has sent a consumer away (Session.moves)."""
+async def wait_for_move(connection: Connection, move: asyncio.Future[None] | None) -> None:
+    """Wait for the seek that has disconnected a consumer (Session.moves), if any."""
     if move is not None:
         await wait_for(connection, move, SEEK_MAX_S)
 
 
 async def handle_get_last_message_id(connection: Connection, message: Any) -> None:
-    """GET_LAST_MESSAGE_ID: the last message, and how far the subscription is."""
+    """GET_LAST_MESSAGE_ID: return the last message, and the subscription's mark-delete position."""
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
@@ -179,27 +178,27 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
 
 
 def reader_since(message: Any) -> int | None:
-    """The first publish time that a reader wants, in ms since the epoch, from its SUBSCRIBE."""
+    """Return the first publish time for a reader, from its SUBSCRIBE, in ms since the epoch."""
     seconds = message.start_message_rollback_duration_sec
     return int((time.time() - seconds) * 1000) if seconds else None
 
 
 def reader_start(message: Any) -> Position | None:
-    """The first entry that a reader wants."""
+    """Return the first entry for a reader, or None."""
     named = message.HasField("start_message_id")
     return position_of(message.start_message_id) if named else None
 
 
 def is_earliest(message: Any) -> bool:
-    """Whether a SUBSCRIBE wants everything that is kept."""
+    """Return True if a SUBSCRIBE asks for all stored messages."""
     return bool(message.initialPosition == pb.CommandSubscribe.Earliest)
 
 
 def position_of(message_id: Any) -> Position:
-    """The entry that a message id wants first.
+    """Return the first entry to deliver for a message id; of a chunked message, the first chunk.
 
-    The entry itself is delivered: only the client knows whether it wants that message too, or which
-    messages of a batch it has had, and it passes over those. Of a chunked message all chunks are.
+    The named entry is included. Only the client knows if it wants that message too, and which
+    messages of the batch it has received; it drops the others.
     """
     if message_id.HasField("first_chunk_message_id"):
         message_id = message_id.first_chunk_message_id
@@ -214,5 +213,5 @@ def _consumer(connection: Connection, consumer_id: int) -> Consumer:
 
 
 def signed(value: int) -> int:
-    """The -1 that an unsigned id of a position may stand for."""
+    """Convert an unsigned id of a position, which may stand for -1."""
     return value - 2**64 if value > ID_MAX else value

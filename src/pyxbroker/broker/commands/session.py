@@ -1,4 +1,4 @@
-"""What the broker knows of one connection's client, besides its producers and consumers."""
+"""The state of one connection's client, except its producers and consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One connection's client, from its CONNECT to the end."""
+    """One connection's client, from CONNECT until the connection ends."""
 
     __slots__ = (
         "_listing",
@@ -56,55 +56,55 @@ class Session:
         listener: str = "",
     ) -> None:
         self.address = address  # of the client, without its port
-        self.listener = listener  # of the port that it came by
+        self.listener = listener  # name of the listener that accepted the connection
         self.client_version = ""
         self.memory = ConnectionMemory(budget or MemoryBudget(), address)
-        self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.pending_connection: PendingConnection | None = None  # until it logs in
+        self.line = (pace or Pace()).line()  # queue of its commands; replaced after authentication
+        self.pending_connection: PendingConnection | None = None  # until it is authenticated
         self.principal = ANONYMOUS
-        # What the principal was made of, from the CONNECT on; None while authentication is off.
+        # How the principal was authenticated; None while authentication is off.
         self.login: Login | None = None
-        self.supports_partial_producers = False  # it makes those of partitions when it needs them
-        self.takes_entry_metadata = False  # what the broker has put before entries
+        self.supports_partial_producers = False  # the client opens producers of partitions lazily
+        self.takes_entry_metadata = False  # the client accepts broker entry metadata
         self.ping_sent = False
-        # While the client is asked whether it is there (liveness.py): the result, and its answer.
+        # During a liveness check (liveness.py): its result, and the client's answer.
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
         self._listing: asyncio.Lock | None = None
-        self.unread = 0  # bytes that wait for it and are charged (unread.py)
+        self.unread = 0  # charged bytes that wait to be sent (unread.py)
         # ("producer", "consumer" or "watcher", id)
         self.opening: dict[tuple[str, int], Opening] = {}
-        # Ids of consumers that a seek has sent away -> what resolves when that seek is done.
+        # Consumers that a seek has disconnected: id -> completion of the seek.
         self.moves: dict[int, asyncio.Future[None]] = {}
-        # Readers that a seek of this client has sent away, until they are back (seek.py).
+        # Readers that a seek of this client has disconnected, until they are back (seek.py).
         self.kept_readers: dict[Subscription, KeptReader] = {}
-        # Resolves when the connection is closed; made by the first command that waits for another.
+        # Completed when the connection is closed. Created by the first command that waits.
         self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
         self.waiting_producers: dict[int, WaitingProducer] = {}
 
     @property
     def listing(self) -> asyncio.Lock:
-        """A list of topics may have 100,000 names: of those that a client asks for one is made at a
-        time, and none while another waits to be read, however long that takes.
+        """Lock for long answers: a list of topics may have 100,000 names. The broker builds one
+        list at a time per client, and none while the client has not read the previous one.
         """
         if self._listing is None:
             self._listing = asyncio.Lock()
         return self._listing
 
     def end(self) -> None:
-        """The connection is closed: nobody waits for the sake of its client any more."""
+        """End the waits of commands, because the connection is closed."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 
     @property
     def has_more(self) -> bool:
-        """Whether the client has something besides producers and consumers."""
+        """True if the client has watchers, waiting producers or kept readers."""
         return bool(self.watchers or self.waiting_producers or self.kept_readers)
 
     def forget_one(self) -> None:
-        """The connection is closed: one thing of those leaves."""
+        """Remove one of these of a closed connection."""
         if self.watchers:
             self.watchers.popitem()[1].forget()
         elif self.waiting_producers:
@@ -114,13 +114,13 @@ class Session:
 
 
 class Opening:
-    """Marks an id as being opened, so that nothing else of the client uses it meanwhile.
+    """Marks an id as being opened, so that no other command of the client uses it meanwhile.
 
-    One that its client has closed already gives way: the next opening of the id waits for its end.
+    If the client has closed it already, the next opening of the id waits until this one has ended.
     """
 
     def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
-        """Raises ServiceNotReady when it is being opened already."""
+        """Raises ServiceNotReady if the id is being opened already."""
         self._openings = connection.session.opening
         self._key = key
         self._before = self._openings.get(key)
@@ -141,31 +141,31 @@ class Opening:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the client does not want it any more."""
+        """True if the client has closed the id meanwhile."""
         return self.closed.done()
 
     def close(self) -> None:
-        """The client does not want it any more; what it waits for need not come."""
+        """Cancel the opening for the client, and end its waits."""
         if not self.closed.done():
             self.closed.set_result(None)
 
     async def turn(self) -> None:
-        """Waits for the end of an opening of this id that was closed. Raises ServiceNotReady."""
+        """Wait until a closed opening of the same id has ended. Raises ServiceNotReady."""
         if self._before is not None:
             await asyncio.wait([self._before.task])
             self._before = None
         self.check_wanted()
 
     def check_wanted(self) -> None:
-        """Raises ServiceNotReady when the client has closed what it opens."""
+        """Raise ServiceNotReady if the client has closed the id meanwhile."""
         if self.is_closed:
             raise ServiceNotReady(
                 f"The {self._key[0]} {self._key[1]} was closed before it was open."
             )
 
 
-async def opened(connection: Connection, key: tuple[str, int]) -> None:
-    """Waits until an id that is being opened is open, or is not going to be."""
+async def wait_opened(connection: Connection, key: tuple[str, int]) -> None:
+    """Wait until the opening of an id has ended."""
     opening = connection.session.opening.get(key)
     if opening is not None:
         await asyncio.wait([opening.task])
@@ -177,8 +177,8 @@ async def wait_for(
     timeout_s: float | None,
     *others: asyncio.Future[None],
 ) -> bool:
-    """Waits until something is done, and no longer than its connection is open or any of others
-    takes. Returns whether it is done.
+    """Wait until a future is done, the connection is closed, or one of the others is done. Return
+    True if the future is done.
     """
     if connection.closed:
         return done.done()

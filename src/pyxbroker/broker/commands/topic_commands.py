@@ -1,4 +1,4 @@
-"""Commands about producers and consumers: open, close, move."""
+"""Commands that open, close and move producers and consumers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
-from pyxbroker.broker.commands.exclusive_producers import check_not_waiting, is_admitted
+from pyxbroker.broker.commands.exclusive_producers import admit_producer, check_not_waiting
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
-from pyxbroker.broker.commands.session import Opening, opened, wait_for
+from pyxbroker.broker.commands.session import Opening, wait_for, wait_opened
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.broker.subscriptions.subscription import INDIVIDUAL, Subscription, SubscriptionType
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TopicCommands:
-    """The handlers of these commands; handlers.py has the table that leads here."""
+    """The handlers of these commands; the table in handlers.py calls them."""
 
     def __init__(self, broker: Broker, schemas: SchemaCommands) -> None:
         self._broker = broker
@@ -47,7 +47,7 @@ class TopicCommands:
         producer_id = message.producer_id
         existing = connection.producers.get(producer_id)
         if existing is not None:
-            # The client asks again because it did not see the answer.
+            # The client repeats the command because it has not seen the answer.
             self._answer_producer(connection, message.request_id, existing)
             return
         check_not_waiting(connection.session, producer_id)
@@ -85,7 +85,9 @@ class TopicCommands:
             return
         connection.session.memory.charge(producer.cost)
         try:
-            if not await is_admitted(producer, message, partial(self._answer_producer, connection)):
+            if not await admit_producer(
+                producer, message, partial(self._answer_producer, connection)
+            ):
                 return
         except BaseException:
             producer.release()
@@ -94,17 +96,19 @@ class TopicCommands:
         self._answer_producer(connection, message.request_id, producer)
 
     async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
-        """Sends away a producer or consumer that is in the way and whose client is gone."""
+        """Remove a producer or consumer that blocks this one if its client is gone."""
         if (
             holder is not None
             and holder.connection is not connection
             and not await self._liveness.is_alive(holder.connection)
         ):
-            # Its connection is closed, but may have had much else that leaves one after another.
+            # The connection is closed, but removes its other producers and consumers one by one.
             holder.leave()
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
-        """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
+        """Create a subscription before the first consumer, to retain all messages (dead letter
+        topics).
+        """
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
         if not topic.policies.auto_subscription_creation:
@@ -127,7 +131,7 @@ class TopicCommands:
         )
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("producer", message.producer_id))
+        await wait_opened(connection, ("producer", message.producer_id))
         waiting = connection.session.waiting_producers.pop(message.producer_id, None)
         if waiting is not None:
             waiting.leave()
@@ -152,7 +156,7 @@ class TopicCommands:
         if message.read_compacted:
             _check_compacted(message, kind)
         if not message.subscription:
-            raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
+            raise ProducerBusy("Empty subscription name")  # Pulsar's error code
         name = TopicName.get(message.topic)
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
         who = (connection.session.address, message.consumer_name, consumer_id)
@@ -162,7 +166,7 @@ class TopicCommands:
         subscription.arriving += 1
         try:
             key_shared = _key_shared_policy(message)
-            await self._make_way(connection, opening, subscription, kind, key_shared)
+            await self._wait_for_holders(connection, opening, subscription, kind, key_shared)
             self._add_consumer(connection, subscription, kind, key_shared, message)
         finally:
             subscription.arriving -= 1
@@ -170,7 +174,7 @@ class TopicCommands:
         if opening.is_closed:
             self._close_consumer(connection, consumer_id)
 
-    async def _make_way(
+    async def _wait_for_holders(
         self,
         connection: Connection,
         opening: Opening,
@@ -178,9 +182,9 @@ class TopicCommands:
         kind: SubscriptionType,
         key_shared: KeySharedPolicy,
     ) -> None:
-        """Waits for a seek under way, and for a consumer in the way whose client may be gone.
+        """Wait for a seek in progress, and for the liveness check of a consumer in the way.
 
-        Raises ServiceNotReady when the consumer was closed meanwhile.
+        Raises ServiceNotReady if the consumer was closed meanwhile.
         """
         loop = subscription.topic.loop
         until = loop.time() + seek.SEEK_MAX_S
@@ -204,7 +208,7 @@ class TopicCommands:
     ) -> None:
         if connection.closed:
             return
-        # The topic may have been closed, or got other consumers, since it was asked first.
+        # The topic may have been closed since the first check, or have more consumers.
         subscription.topic.check_consumers()
         subscription.topic.check_address(connection.session.address)
         consumer = Consumer(
@@ -222,7 +226,7 @@ class TopicCommands:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
-        seek.came_back(connection, subscription)
+        seek.end_kept_reader(connection, subscription)
         consumer.charge(0 if subscription.consumers else subscription.cost_as(kind))
         try:
             subscription.add_consumer(consumer, kind)
@@ -255,10 +259,10 @@ class TopicCommands:
         )
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
-        """CLOSE_CONSUMER; one that is being opened is not going to be open.
+        """CLOSE_CONSUMER; it also cancels an opening in progress.
 
-        It is answered after a seek that has sent the consumer away, so that who subscribes then
-        finds the subscription where it was moved to.
+        The answer waits for a seek that has disconnected the consumer. A client that subscribes
+        after the answer finds the subscription at its new position.
         """
         consumer_id = message.consumer_id
         session = connection.session
@@ -269,9 +273,9 @@ class TopicCommands:
             opening.close()
             await asyncio.wait([opening.task])
         if consumer is not None and connection.consumers.get(consumer_id) is consumer:
-            # It was open already, and may have been asked for once more.
+            # It was open before the opening, which was a repetition.
             self._close_consumer(connection, consumer_id)
-        await seek.over(connection, move)
+        await seek.wait_for_move(connection, move)
         connection.send_frame(replies.success(message.request_id))
 
     @staticmethod
@@ -281,10 +285,10 @@ class TopicCommands:
             consumer.subscription.remove_consumer(consumer)
 
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("consumer", message.consumer_id))
+        await wait_opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None or consumer.closed:
-            await seek.over(connection, seek.move_of(connection, message.consumer_id))
+            await seek.wait_for_move(connection, seek.move_of(connection, message.consumer_id))
             raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)
@@ -324,14 +328,14 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
         raise ConsumerAssignError(
             f"{len(ranges)} ranges are more than the {HASH_RANGES_MAX} hashes there are."
         )
-    is_sticky = mode == KeySharedMode.STICKY  # what it does not know, protobuf takes for the first
+    is_sticky = mode == KeySharedMode.STICKY  # protobuf reads unknown modes as the first one
     return KeySharedPolicy(
         KeySharedMode.STICKY if is_sticky else KeySharedMode.AUTO_SPLIT, ranges, out_of_order
     )
 
 
 def _check_compacted(message: Any, kind: SubscriptionType) -> None:
-    """Raises NotAllowed, in Pulsar's words, for who cannot have the compacted view."""
+    """Raise NotAllowed, with Pulsar's text, if the consumer cannot have the compacted view."""
     if not TopicName.get(message.topic).is_persistent:
         raise NotAllowed("readCompacted only valid on persistent topics")
     if kind in INDIVIDUAL:

@@ -1,9 +1,9 @@
-"""Lists of a namespace's topics for clients that subscribe by pattern, and the news of them.
+"""Topic lists of a namespace for clients that subscribe by pattern, and notifications of changes.
 
-A client asks for the list with GET_TOPICS_OF_NAMESPACE, or with WATCH_TOPIC_LIST for the list and
-every change of it. Of persistent topics those count that have a managed ledger in metadata, open or
-not; of non-persistent ones those that are open here. Only persistent topics are watched. Mirrors
-Pulsar's NamespaceService.getListOfTopics and TopicListService.
+A client gets the list with GET_TOPICS_OF_NAMESPACE, or the list and its changes with
+WATCH_TOPIC_LIST. The list has the persistent topics with a managed ledger in metadata, loaded or
+not, and the non-persistent topics loaded by this broker. Only persistent topics are watched.
+Mirrors Pulsar's NamespaceService.getListOfTopics and TopicListService.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyxbroker.broker.client_memory import (
     ClientMemory,
 )
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.commands.session import Opening, wait_opened
 from pyxbroker.broker.commands.topics_pattern import (
     BeyondRE2,
     Pause,
@@ -38,7 +38,7 @@ from pyxbroker.broker.commands.topics_pattern import (
     sorted_parts,
     topics_hash,
 )
-from pyxbroker.broker.commands.unread import note_unread, until_read
+from pyxbroker.broker.commands.unread import note_unread, wait_until_read
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
@@ -56,34 +56,34 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-WATCHERS_MAX = 1_000  # of one connection
+WATCHERS_MAX = 1_000  # per connection
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
-REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
+PAUSE_FACTOR = 10  # pause after a change: so many times the duration of its processing
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
 
 
 class MatchingTopics:
-    """The names that a pattern matches in a namespace: one set for all who watch it."""
+    """The names in a namespace that match a pattern: one set for all its watchers."""
 
     def __init__(self, pattern: TopicsPattern) -> None:
         self.pattern = pattern
-        # A dict of texts is none of the garbage collector's; of a thousand sets of a thousand names
-        # it would look at every name.
+        # The garbage collector does not track a dict of strings. It would visit every name of a
+        # set.
         self.names: dict[str, None] = {}
-        self.changes = 0  # of the names, so far
-        self.watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
-        self.users = 0  # watchers, and those that are being made
+        self.changes = 0  # number of changes of the names so far
+        self.watchers: dict[TopicListWatcher, None] = {}  # in the order of their creation
+        self.users = 0  # watchers, including those being created
         self.filled: asyncio.Future[None] | None = None
-        self._hash = (-1, "")  # of the names, and how many changes they had then
-        self._payer: ConnectionMemory | None = None  # who pays for the names: one of the watchers
+        self._hash = (-1, "")  # the hash of the names, and the change it belongs to
+        self._payer: ConnectionMemory | None = None  # the connection charged for the names
         self._paid = 0
 
     async def note(
         self, matching: Iterable[TopicName], deleted: Iterable[TopicName], pause: Pause
     ) -> tuple[list[str], list[str]]:
-        """Notes a change; returns what of it is new and gone. There is one at a time."""
-        # When telling a change has failed, it is noted already.
+        """Apply a change. Return the names that are new and gone. Calls do not overlap."""
+        # A repeated change, after a notification has failed, has no effect.
         new, gone = [], []
         for each in matching:
             if (name := str(each)) not in self.names:
@@ -103,19 +103,21 @@ class MatchingTopics:
         return new, gone
 
     async def hash(self, pause: Pause) -> str:
-        """The hash of the names, which do not change meanwhile."""
+        """Return the hash of the names, which do not change meanwhile."""
         if self._hash[0] != self.changes:
             self._hash = (self.changes, await topics_hash(list(self.names), pause))
         return self._hash[1]
 
-    # --- who pays -----------------------------------------------------------------------------
+    # --- memory -------------------------------------------------------------------------------
 
     @property
     def _cost(self) -> int:
         return WATCHED_NAME_BYTES * len(self.names)
 
     def join(self, watcher: TopicListWatcher) -> None:
-        """Raises NotAllowed or TooManyRequests when the names are too much for its connection."""
+        """Add a watcher. Raises NotAllowed or TooManyRequests if its connection cannot pay for the
+        names.
+        """
         if self._payer is None:
             watcher.memory.charge(self._cost)
             self._payer, self._paid = watcher.memory, self._cost
@@ -132,11 +134,11 @@ class MatchingTopics:
 
 
 def _nothing() -> None:
-    """What is to be done for a watcher that has nothing open."""
+    """Do nothing: the watcher is closed."""
 
 
 class TopicListWatcher:
-    """One WATCH_TOPIC_LIST of a client."""
+    """A WATCH_TOPIC_LIST of a client."""
 
     def __init__(
         self,
@@ -148,34 +150,34 @@ class TopicListWatcher:
         self.connection = connection
         self._budget = budget
         self.watcher_id = watcher_id
-        self._owed: tuple[list[str], list[str]] = ([], [])  # news that could not be told yet
+        self._unsent: tuple[list[str], list[str]] = ([], [])  # changes not sent yet
         self.topics = topics
         self.memory: ConnectionMemory = connection.session.memory
         self.forget: Callable[[], None] = _nothing
 
     async def on_change(self, new: list[str], gone: list[str], pause: Pause) -> bytes | None:
-        """The frame that tells the client what of a change concerns it."""
+        """Return the frame that notifies the client of a change, or None."""
         names = self.topics.names
-        owed_new, owed_gone = self._owed
-        if owed_new or owed_gone:
-            # The last thing that happened to a name is what counts.
-            new = [name for name in dict.fromkeys(owed_new + new) if name in names]
-            gone = [name for name in dict.fromkeys(owed_gone + gone) if name not in names]
-        self._owed = (new, gone)
+        unsent_new, unsent_gone = self._unsent
+        if unsent_new or unsent_gone:
+            # Only the latest change of a name counts.
+            new = [name for name in dict.fromkeys(unsent_new + new) if name in names]
+            gone = [name for name in dict.fromkeys(unsent_gone + gone) if name not in names]
+        self._unsent = (new, gone)
         if not new and not gone:
             return None
         found = await self.topics.hash(pause)
         frame = await replies.topic_update(self.watcher_id, new, gone, found, pause)
-        self._owed = ([], [])
+        self._unsent = ([], [])
         return frame
 
-    def tell(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         self.connection.send_frame(frame)
         note_unread(self.connection, self._budget)
 
 
 class WatchedNamespace:
-    """The persistent topics of one namespace, kept up to date while somebody wants to know."""
+    """The persistent topics of one namespace, updated while there are watchers."""
 
     def __init__(self, store: MetadataStore, namespace: str, turn: Any) -> None:
         self._store = store
@@ -188,17 +190,17 @@ class WatchedNamespace:
             self._on_notification,
             prefix=self._path,
             lists_down_to=paths.TOPIC_LIST_SLASHES,
-            above=store.is_shared,  # the others tell when the list comes to be, whatever was read
+            above=store.is_shared,  # a shared store notifies of parents until the list exists
         )
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
-        self._is_empty = True  # the list in metadata, or it is not there
+        self._is_empty = True  # the list in metadata is empty or does not exist
         self.topics: dict[str, TopicName] = {}  # by their names in metadata
-        self._announced: dict[str, TopicName] = {}  # those that every watcher has been told of
-        self.users = 0  # watchers, and those that are being made
+        self._announced: dict[str, TopicName] = {}  # known to every watcher
+        self.users = 0  # watchers, including those being created
 
     async def load(self) -> None:
-        """Reads the list for the first time, once for all who wait. Raises MetadataError."""
+        """Read the list for the first time, once for all waiting tasks. Raises MetadataError."""
         if self._loaded is None or (self._loaded.done() and self._loaded.exception()):
             self._loaded = asyncio.ensure_future(self._read())
         await asyncio.shield(self._loaded)
@@ -207,7 +209,7 @@ class WatchedNamespace:
             self._task = asyncio.ensure_future(self._follow())
 
     async def matching(self, text: str, pattern: TopicsPattern) -> MatchingTopics:
-        """The topics that a pattern names, for one more user."""
+        """Return the topics that match a pattern, for one more user."""
         found = self._matching.get(text)
         if found is None:
             found = self._matching[text] = MatchingTopics(pattern)
@@ -225,7 +227,7 @@ class WatchedNamespace:
         known: Mapping[str, TopicName] = _NOTHING
         names: dict[str, None] = {}
         slices = Slices()
-        # Nobody has heard of anything yet, so what changed meanwhile just counts.
+        # No watcher has these names yet, so changes meanwhile are merged without notification.
         while known is not self.topics:
             before, known = known, self.topics
             added, deleted = await _difference(before, known, slices.pause)
@@ -240,17 +242,17 @@ class WatchedNamespace:
         topics.changes += 1
 
     def release(self, text: str, topics: MatchingTopics) -> None:
-        """One user less."""
+        """Remove a user."""
         topics.users -= 1
         if topics.users == 0 and self._matching.get(text) is topics:
             del self._matching[text]
 
     def watchers(self) -> list[TopicListWatcher]:
-        """Those who are told."""
+        """Return all watchers."""
         return [each for topics in self._matching.values() for each in topics.watchers]
 
     def close(self) -> None:
-        """Nobody wants to know any more. What it kept for that refers to it: they were a ring."""
+        """Stop updating. The callback refers to this object, so this breaks a reference cycle."""
         unsubscribe, self._unsubscribe = self._unsubscribe, _nothing
         unsubscribe()
         task, self._task = self._task, None
@@ -259,7 +261,7 @@ class WatchedNamespace:
 
     def _on_notification(self, notification: Notification) -> None:
         path = notification.path
-        # What is above it tells while it is not there.
+        # While the list does not exist, the store notifies of its parents.
         if path == self._path or (self._is_empty and self._path.startswith(path)):
             self._changed.set()
 
@@ -269,35 +271,37 @@ class WatchedNamespace:
         self.topics = await _persistent_topics(self._namespace, nodes, self.topics)
 
     async def _follow(self) -> None:
-        """Reads the list again after changes and tells of them; what takes long comes rarely."""
+        """Read the list after changes, and notify watchers. The pauses grow with the duration."""
         loop = asyncio.get_running_loop()
-        delay = RETRY_S  # after an error that nobody has thought of
+        delay = RETRY_S  # after an unexpected error
         while True:
             await self._changed.wait()
             self._changed.clear()
             began = loop.time()
             try:
                 await self._read()
-                await self._tell()
+                await self._notify()
             except MetadataError as error:
                 log.warning("topics cannot be listed", namespace=self._namespace, error=error)
                 self._changed.set()
                 await asyncio.sleep(RETRY_S)
                 continue
             except Exception as error:
-                # Its clients have no other way to hear of topics: it is tried again.
-                log.failure("news of topics cannot be told", error, namespace=self._namespace)
+                # Clients have no other source of changes, so the notification is retried.
+                log.failure(
+                    "watchers of topics cannot be notified", error, namespace=self._namespace
+                )
                 self._changed.set()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_MAX_S)
                 continue
             delay = RETRY_S
-            await asyncio.sleep((loop.time() - began) * REST_FACTOR)
+            await asyncio.sleep((loop.time() - began) * PAUSE_FACTOR)
 
-    async def _tell(self) -> None:
-        """Tells all watchers; one that comes meanwhile has got the list as it is now.
+    async def _notify(self) -> None:
+        """Notify all watchers. A watcher created meanwhile has received the current list.
 
-        One that cannot be told keeps nobody else from it. Raises what kept it from that.
+        An error for one watcher does not affect the other watchers. It is raised at the end.
         """
         slices = Slices()
         added, deleted = await _difference(self._announced, self.topics, slices.pause)
@@ -305,13 +309,13 @@ class WatchedNamespace:
         for topics in list(self._matching.values()):
             matching = await _matching(topics.pattern, added)
             new, gone = await topics.note(matching, deleted, slices.pause)
-            # Who comes from now on gets the names as they are now.
+            # Watchers created from now on get the current names.
             for watcher in list(topics.watchers):
                 if watcher in topics.watchers:
                     try:
                         frame = await watcher.on_change(new, gone, slices.pause)
                         if frame is not None and watcher in topics.watchers:
-                            self._turn.run(watcher.tell, frame)
+                            self._turn.run(watcher.send, frame)
                     except Exception as error:
                         failure = error
                 await slices.pause()
@@ -319,12 +323,12 @@ class WatchedNamespace:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # whose traceback has this frame
+            del failure  # its traceback refers to this frame
         self._announced = self.topics
 
 
 class Listing:
-    """What a list costs the client that it is made for, while it is."""
+    """Memory charged to a client while its list is built."""
 
     def __init__(self, memory: ConnectionMemory) -> None:
         self._memory = memory
@@ -337,13 +341,13 @@ class Listing:
         self._memory.release(self._cost)
 
     def charge(self, names: int) -> None:
-        """It has so many more. Raises NotAllowed or TooManyRequests."""
+        """Charge this many more names. Raises NotAllowed or TooManyRequests."""
         self._memory.charge(LISTED_NAME_BYTES * names)
         self._cost += LISTED_NAME_BYTES * names
 
 
 class TopicLists:
-    """The handlers of these commands; handlers.py has the table that leads here."""
+    """The handlers of these commands; the table in handlers.py calls them."""
 
     def __init__(self, broker: Broker, lookups: LookupLimit) -> None:
         self._broker = broker
@@ -356,11 +360,11 @@ class TopicLists:
         pattern = self._pattern(message)
         with self._lookups:
             async with connection.session.listing:
-                await until_read(connection)
+                await wait_until_read(connection)
                 if not connection.closed:
-                    await self._tell_topics(connection, message, namespace, pattern)
+                    await self._send_topics(connection, message, namespace, pattern)
 
-    async def _tell_topics(
+    async def _send_topics(
         self, connection: Connection, message: Any, namespace: str, pattern: TopicsPattern | None
     ) -> None:
         with Listing(connection.session.memory) as listing:
@@ -374,10 +378,10 @@ class TopicLists:
                 await pause()
             found = await topics_hash(names, pause)
             changed = not message.HasField("topics_hash") or message.topics_hash != found
-            told = names if changed else []
+            sent = names if changed else []
             connection.send_frame(
                 await replies.topics_of_namespace(
-                    message.request_id, told, pattern is not None, found, changed, pause
+                    message.request_id, sent, pattern is not None, found, changed, pause
                 )
             )
 
@@ -392,7 +396,7 @@ class TopicLists:
         try:
             return compile_pattern(message.topics_pattern)
         except BeyondRE2:
-            return None  # The client is told that the list is not filtered, and does it by itself.
+            return None  # The answer says "not filtered", and the client filters.
 
     async def _topics_of(self, namespace: str, mode: int, listing: Listing) -> list[TopicName]:
         modes = pb.CommandGetTopicsOfNamespace
@@ -410,7 +414,7 @@ class TopicLists:
         return found
 
     async def handle_watch(self, connection: Connection, message: Any, opening: Opening) -> None:
-        """WATCH_TOPIC_LIST; asked again, it answers with the list as it is now."""
+        """WATCH_TOPIC_LIST; a repetition answers with the current list."""
         watcher_id = message.watcher_id
         watchers = connection.session.watchers
         with self._lookups:
@@ -422,11 +426,11 @@ class TopicLists:
                     return
                 watchers[watcher_id] = watcher
             async with connection.session.listing:
-                await until_read(connection)
+                await wait_until_read(connection)
                 if not connection.closed:
-                    await self._tell_watched(connection, message, watcher.topics)
+                    await self._send_watched(connection, message, watcher.topics)
 
-    async def _tell_watched(
+    async def _send_watched(
         self, connection: Connection, message: Any, topics: MatchingTopics
     ) -> None:
         pause = Slices().pause
@@ -434,7 +438,8 @@ class TopicLists:
         with Listing(connection.session.memory) as listing:
             listing.charge(len(topics.names))
             while seen != topics.changes:
-                # The client passes over news that come before the answer: it has to have them.
+                # The client ignores updates that arrive before the answer, so the answer includes
+                # them.
                 seen = topics.changes
                 parts = await sorted_parts(list(topics.names), pause)
                 found = await hash_of_parts(parts, pause)
@@ -449,8 +454,7 @@ class TopicLists:
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._watchable(message.topics_pattern)
         session = connection.session
-        # The one that is asked for is among those that are being opened; others may be open
-        # already, and wait for their list.
+        # Includes the requested watcher. Others in `opening` may be open, and wait for their list.
         opening = sum(
             kind == "watcher" and each not in session.watchers for kind, each in session.opening
         )
@@ -482,7 +486,7 @@ class TopicLists:
             raise
 
         def forget() -> None:
-            watcher.forget = _nothing  # else the two would be a ring
+            watcher.forget = _nothing  # breaks a reference cycle
             topics.leave(watcher)
             watched.release(text, topics)
             session.memory.release(cost)
@@ -492,7 +496,9 @@ class TopicLists:
         return watcher
 
     def _watchable(self, pattern: str) -> TopicsPattern:
-        """Raises NotAllowed when a client has to find out by itself; it asks for the list then."""
+        """Return the compiled pattern. Raises NotAllowed if the client must poll the list
+        instead.
+        """
         config = self._broker.config
         if not config.enableBrokerTopicListWatcher:
             raise NotAllowed("Watching lists of topics is disabled (enableBrokerTopicListWatcher).")
@@ -508,7 +514,7 @@ class TopicLists:
             raise NotAllowed(str(error)) from error
 
     def watchers(self) -> list[tuple[str, TopicListWatcher]]:
-        """All that are open, with their namespaces."""
+        """Return all open watchers with their namespaces."""
         return [
             (namespace, watcher)
             for namespace, watched in self._watched.items()
@@ -523,7 +529,7 @@ class TopicLists:
 
     async def handle_watch_close(self, connection: Connection, message: Any) -> None:
         """WATCH_TOPIC_LIST_CLOSE."""
-        await opened(connection, ("watcher", message.watcher_id))
+        await wait_opened(connection, ("watcher", message.watcher_id))
         watcher = connection.session.watchers.pop(message.watcher_id, None)
         if watcher is not None:
             watcher.forget()
@@ -533,8 +539,8 @@ class TopicLists:
 async def _persistent_topics(
     namespace: str, nodes: Iterable[str], known: Mapping[str, TopicName]
 ) -> dict[str, TopicName]:
-    """The persistent topics of a namespace, without the broker's own, by their names in metadata,
-    which are all that it has there. known: what an earlier list said.
+    """Return the persistent topics of a namespace, except system topics, by their names in
+    metadata. known: topics of an earlier list, which are reused.
     """
     slices = Slices()
     found: dict[str, TopicName] = {}
@@ -549,7 +555,7 @@ async def _persistent_topics(
 async def _difference(
     before: Mapping[str, TopicName], after: Mapping[str, TopicName], pause: Pause
 ) -> tuple[list[TopicName], list[TopicName]]:
-    """(added, deleted). Neither list may change meanwhile."""
+    """Return (added, deleted). Neither list may change meanwhile."""
     added: list[TopicName] = []
     deleted: list[TopicName] = []
     for names, others, found in ((after, before, added), (before, after, deleted)):
@@ -561,7 +567,7 @@ async def _difference(
 
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
-    """Those that a pattern names."""
+    """Return the topics that match a pattern."""
     slices = Slices()
     found = []
     for topic in list(topics):

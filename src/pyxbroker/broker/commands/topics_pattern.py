@@ -1,8 +1,8 @@
-"""Which topics a pattern names, and the hash by which a client sees that a list has not changed.
+"""Topic patterns, and the hash that tells a client if a topic list has changed.
 
-A pattern is a regular expression in RE2's syntax, as Pulsar's brokers read it. It is matched
-against `tenant/namespace/local-name`: the domain in front is cut off, and of a partition it is the
-partitioned topic's name that counts. Mirrors org.apache.pulsar.common.topics.TopicList.
+A pattern is a regular expression in RE2's syntax, as in Pulsar's brokers. It is matched against
+`tenant/namespace/local-name`, without the domain. For a partition, the name of the partitioned
+topic is matched. Mirrors org.apache.pulsar.common.topics.TopicList.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.expressions import Expression, ExpressionError, compile_expression
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
-Pause = Callable[[], Awaitable[None]]  # gives others a turn, when it is time
+Pause = Callable[[], Awaitable[None]]  # yields to other tasks when the time slice is used
 
-PART_NAMES = 256  # of a long list, that are worked on between two pauses
+PART_NAMES = 256  # of a long list, processed between two pauses
 SAMPLES_PER_PART = 4
 
 
 class BeyondRE2(MetadataStoreError):
-    """What may be a regular expression, and not one that is evaluated here."""
+    """An expression that may be valid, in a syntax other than RE2's."""
 
 
 TopicsPattern = Expression
 
 
 def without_domain(pattern: str) -> str:
-    """The pattern without the domain in front. Raises MetadataStoreError for an unknown domain."""
+    """Return the pattern without its domain. Raises MetadataStoreError for an unknown domain."""
     if "://" not in pattern:
         return pattern
     prefix, rest = pattern.split("://")[:2]
     for domain in (NON_PERSISTENT, PERSISTENT):
         if prefix.endswith(domain):
             return prefix.removesuffix(domain) + rest
-    raise MetadataStoreError(f"The topics pattern has the domain {prefix!r}, which is none.")
+    raise MetadataStoreError(f"The topics pattern has the unknown domain {prefix!r}.")
 
 
 def compile_pattern(pattern: str) -> TopicsPattern:
-    """What matches the names that the pattern means.
+    """Compile a pattern.
 
-    Raises MetadataStoreError for what is no regular expression: BeyondRE2 for one that other
-    engines may understand.
+    Raises MetadataStoreError for an invalid expression, and BeyondRE2 for one that may be valid in
+    another regular expression engine.
     """
     return _compiled(without_domain(pattern))
 
@@ -62,17 +62,17 @@ def _compiled(text: str) -> TopicsPattern:
 
 
 def matches(pattern: TopicsPattern, topic: TopicName) -> bool:
-    """Whether a pattern names a topic, or the partitioned topic that it is a part of."""
-    # RE2 works on bytes; of a str it would count all characters again to tell where it matches.
+    """Return True if a pattern matches a topic, or the partitioned topic of a partition."""
+    # RE2 works on bytes; for a str it would convert match positions to characters.
     name = topic.partitioned_topic_name.split("://", 1)[1].encode()
     return pattern.fullmatch(name) is not None
 
 
 async def sorted_parts(names: Sequence[str], pause: Pause) -> list[list[str]]:
-    """A list of names, sorted and cut into parts that are short, whatever its length.
+    """Return the names sorted, in a list of short lists.
 
-    Java sorts by UTF-16 code units; so do we. No step between two pauses takes long: to sort
-    100,000 names in one go would take 30 ms.
+    The order is Java's, by UTF-16 code units. The work is split by pauses, because sorting 100,000
+    names in one call takes 30 ms.
     """
     key: Callable[[str], Any] = str
     for names_now in _cut(names):
@@ -83,7 +83,7 @@ async def sorted_parts(names: Sequence[str], pause: Pause) -> list[list[str]]:
     count = len(names) // PART_NAMES
     if count == 0:
         return [sorted(names, key=key)]
-    # Where the parts begin; more names are looked at than needed, so that parts are about as long.
+    # Boundaries of the parts, chosen from a larger sample so that their lengths are similar.
     samples = [key(name) for name in names[:: max(len(names) // (count * SAMPLES_PER_PART), 1)]]
     samples.sort()
     begins = samples[SAMPLES_PER_PART::SAMPLES_PER_PART]
@@ -99,8 +99,8 @@ async def sorted_parts(names: Sequence[str], pause: Pause) -> list[list[str]]:
 
 
 async def hash_of_parts(parts: Iterable[list[str]], pause: Pause) -> str:
-    """Hash of a sorted list: CRC-32C of the names joined by commas, as the eight hexadecimal digits
-    of its bytes, the lowest first (Guava's crc32c as text).
+    """Return the hash of a sorted list: CRC-32C of the names joined by commas, as eight hexadecimal
+    digits of its bytes in little-endian order (Guava's crc32c as text).
     """
     crc = 0
     is_first = True
@@ -114,7 +114,7 @@ async def hash_of_parts(parts: Iterable[list[str]], pause: Pause) -> str:
 
 
 async def topics_hash(names: Sequence[str], pause: Pause) -> str:
-    """The same of a list in any order."""
+    """Return the hash of a list in any order."""
     return await hash_of_parts(await sorted_parts(names, pause), pause)
 
 

@@ -1,8 +1,9 @@
-"""What waits to be sent to a client that asks for more than it reads.
+"""Limits the data that waits for a client that reads slower than it asks.
 
-Beyond OUT_PENDING_PAUSE no further command of it is looked at, but those that are under way, up to
-a thousand, go on answering, and news come unasked. What is beyond that costs the client memory;
-what is long is not even made before most of the rest was taken.
+Beyond OUT_PENDING_PAUSE the broker handles no further commands of the client. Up to a thousand
+commands in progress still answer, and notifications still arrive. The excess is charged to the
+client's memory. The broker builds long answers only after the client has read most of the pending
+data.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pyxbroker.metadata.store import resolve
 if TYPE_CHECKING:
     from pyxbroker.connection import Connection
 
-UNREAD_FREE_BYTES = 8 << 20  # as connection.pxd has it: where reading of its commands is paused
+UNREAD_FREE_BYTES = 8 << 20  # where connection.pxd pauses the reading of commands
 
 
 def note_unread(connection: Connection, budget: ClientMemory) -> None:
-    """More was queued for a client, or it has read some: what is too much closes its connection."""
+    """Update the charge for pending data. Close the connection if it exceeds the limit."""
     if connection.closed:
         return
     session = connection.session
@@ -35,7 +36,7 @@ def note_unread(connection: Connection, budget: ClientMemory) -> None:
         return
     try:
         session.memory.charge(session.unread - before)
-    except (NotAllowed, TooManyRequests):  # which is in the log
+    except (NotAllowed, TooManyRequests):  # logged by charge()
         session.unread = before
         budget.close(connection, TOTAL_SETTING)
         return
@@ -43,8 +44,8 @@ def note_unread(connection: Connection, budget: ClientMemory) -> None:
         connection.when_writable(partial(note_unread, connection, budget))
 
 
-async def until_read(connection: Connection) -> None:
-    """Until a client has read most of what waits for it, or has gone."""
+async def wait_until_read(connection: Connection) -> None:
+    """Wait until a client has read most of the pending data, or is gone."""
     while not connection.closed and connection.pending_bytes > UNREAD_FREE_BYTES:
         is_read = asyncio.get_running_loop().create_future()
         connection.when_writable(partial(resolve, is_read, None))

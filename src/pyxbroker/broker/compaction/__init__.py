@@ -1,1 +1,1 @@
-"""Compaction of topics, and the view of a topic that it leaves."""
+"""Compaction of topics, and the compacted view."""

@@ -1,8 +1,8 @@
-"""The compacted view of a topic: its compacted ledger up to the horizon, and the log behind that.
+"""The compacted view of a topic: its compacted ledger up to the horizon, then the log.
 
-An entry of the compacted ledger has the id that it had in the log (compaction.pyx), so the view
-is an entry source like the log itself. Where an id is in the compacted ledger is found by
-bisection; who reads on knows it already. Mirrors Pulsar's CompactedTopicImpl.
+An entry of the compacted ledger has the id of its original in the log (compaction.pyx), so the view
+is an entry source like the log. The index of an id in the compacted ledger is found by bisection;
+sequential reads know it already. Mirrors Pulsar's CompactedTopicImpl.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-FIRST = Position(0, 0)  # before all entries there may be
-LOST_MAX = 1_000  # entries that a bisection passes over
-NOTED_MAX = 10_000  # entries that were read, the log has not, and are not acknowledged: 1 MB
+FIRST = Position(0, 0)  # before all possible entries
+LOST_MAX = 1_000  # lost entries that a bisection skips
+NOTED_MAX = 10_000  # unacknowledged entries read from the compacted ledger only: 1 MB
 
 
 class CompactedLedger:
-    """A compacted ledger that is there to be read."""
+    """A compacted ledger, open for reading."""
 
     def __init__(self, ledger_id: int, handle: ReadHandle, last_index: int, size: int) -> None:
         self.ledger_id = ledger_id
         self.size = size  # bytes
-        self.last_index = last_index  # of its entries; -1: it has none
-        self.last: Position | None = None  # the id of its last entry
+        self.last_index = last_index  # index of its last entry; -1: empty
+        self.last: Position | None = None  # id of its last entry
         self.handle = handle
         self._last_message: tuple[Position, int] | None = None
 
     async def open(self) -> None:
-        """Learns what its last entry and its last message are. Raises LedgerError; NoSuchEntry:
-        all that it had is lost.
+        """Find its last entry and its last message. Raises LedgerError; NoSuchEntry if all of its
+        entries are lost.
         """
         patience = Patience(f"the compacted ledger {self.ledger_id}")
         index = self.last_index
@@ -55,34 +55,35 @@ class CompactedLedger:
             self.last = await self._position(index, patience)
             index -= 1
         if self.last is None and self.last_index >= 0:
-            # As one that is empty it would hide all that the log has up to the horizon.
+            # Treated as empty, it would hide the entries of the log up to the horizon.
             raise NoSuchEntry(f"none of its {self.last_index + 1} entries can be read")
         await self.last_message()
 
     async def _position(self, index: int, patience: Patience) -> Position | None:
-        """The id of an entry; None: it is lost. Raises LedgerError."""
+        """Return the id of an entry, or None if it is lost. Raises LedgerError."""
         batch = await self.read_one(index, patience)
         return None if batch is None else wrapped_position(batch, 0)
 
     async def find(self, position: tuple[int, int]) -> int:
-        """The index of the first entry at or after a position; beyond the last one: there is none.
+        """Return the index of the first entry at or after a position, beyond the last index if
+        none.
 
         Raises LedgerError.
         """
         return await self._bisect(lambda batch: wrapped_position(batch, 0), position)
 
     async def first_since(self, time_ms: int) -> Position | None:
-        """The first entry that was published at a time, or later. Raises LedgerError."""
+        """Return the first entry published at a time or later, or None. Raises LedgerError."""
         index = await self._bisect(_publish_time, time_ms)
         if index > self.last_index:
             return None
         return await self._position(index, Patience(f"the compacted ledger {self.ledger_id}"))
 
     async def last_message(self) -> tuple[Position, int]:
-        """(position, batch index) of the last message in it, as PersistentTopic.last_message.
+        """Return (position, batch index) of its last message, as PersistentTopic.last_message.
 
-        It is read once: Java's table view looks up schemas in the thread that got the answer, and
-        blocks itself when messages were there before that.
+        The result is cached: Java's table view looks up schemas in the thread that receives the
+        answer. It deadlocks if messages arrive before the answer.
         """
         if self._last_message is None:
             self._last_message = await self._read_last_message()
@@ -105,7 +106,7 @@ class CompactedLedger:
         while low < high:
             middle = (low + high) // 2
             at, found = middle, None
-            # An entry that is lost tells nothing: the one before it is asked. None is asked twice.
+            # A lost entry gives no direction, so the previous one is used. None is read twice.
             while at >= low and found is None:
                 batch = await self.read_one(at, patience)
                 found = None if batch is None else value_of(batch)
@@ -123,14 +124,14 @@ class CompactedLedger:
         return low
 
     async def read_one(self, index: int, patience: Patience) -> EntryBatch | None:
-        """An entry in its record; None: it is lost. Raises LedgerError."""
+        """Return the record of an entry, or None if it is lost. Raises LedgerError."""
         try:
             return await patience.ask(partial(self.handle.read_future, index, index))
         except (EntryDamaged, NoSuchEntry):
             return None
 
     def read_some(self, index: int, count_max: int, bytes_max: int) -> asyncio.Future[EntryBatch]:
-        """Entries in their records, from an index on. The future raises LedgerError."""
+        """Read records from an index on. The future raises LedgerError."""
         future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
 
         def on_read(result: EntryBatch | LedgerError) -> None:
@@ -152,9 +153,9 @@ def _publish_time(batch: EntryBatch) -> int | None:
 
 
 async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | None:
-    """The compacted ledger that the cursor names. Raises LedgerError.
+    """Open the compacted ledger that the cursor names. Raises LedgerError.
 
-    None: none, or it is lost: then all that the log has is read, older values of a key included.
+    Return None if there is none, or it is lost. Readers then get the whole log, with older values.
     """
     ledger_id = compacted_ledger.current(managed_ledger)
     if ledger_id is None:
@@ -168,7 +169,7 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
         await found.open()
     except (EntryDamaged, NoSuchEntry) as error:
         log.error(
-            "the compacted ledger is lost; the next compaction makes one of what is left",
+            "the compacted ledger is lost; the next compaction creates one from the log",
             managed_ledger=managed_ledger.name,
             ledger=ledger_id,
             error=error,
@@ -178,20 +179,20 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
 
 
 class CompactedSource:
-    """What the consumers of one subscription read that want the compacted view."""
+    """The entry source of one subscription's consumers that read the compacted view."""
 
     def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
         self._topic = topic
         self._log = managed_ledger
-        # How far it is where the log has no entries (any more) that a cursor could stand at; None:
-        # it begins with those that the log has.
+        # Position in the part of which the log has no entries (any more), so the cursor cannot
+        # store it. None: the log has all entries from the cursor's mark on.
         self.mark: Position | None = None
-        self._ledger: CompactedLedger | None = None  # that these two are of
-        self._next = FIRST  # the id that is read next, if somebody reads on
-        self._next_index = 0  # where that is
-        self._acks = AckSet(-1, -1)  # of what the log has not: nothing is acknowledged
-        # What was read of it behind the mark without a gap, in this order, and whether it is
-        # acknowledged; then the index behind the last of those.
+        self._ledger: CompactedLedger | None = None  # the ledger of the next two fields
+        self._next = FIRST  # id after the last read
+        self._next_index = 0  # its index
+        self._acks = AckSet(-1, -1)  # for ledgers that the log does not have: empty
+        # Entries read after the mark without a gap, in order, with a flag: acknowledged. Then the
+        # index after the last of them.
         self._noted: dict[Position, bool] = {}
         self._noted_ledger: CompactedLedger | None = None
         self._noted_end = 0
@@ -201,7 +202,9 @@ class CompactedSource:
         return self._topic.compacted
 
     def begin_at(self, position: Position | None) -> None:
-        """A consumer wants this entry first, or the first one behind it; None: one of the log."""
+        """Begin at an entry, or the next one after it; None: at the cursor's position in the
+        log.
+        """
         self.mark = None
         self._noted.clear()
         self._noted_ledger = None
@@ -209,17 +212,17 @@ class CompactedSource:
             self.mark = Position(position.ledger_id, position.entry_id - 1)
 
     async def first_since(self, time_ms: int) -> Position | None:
-        """The first entry of the compacted ledger that was published at a time, or later; None:
-        there is none. Raises LedgerError.
+        """Return the first entry of the compacted ledger published at a time or later, or None.
+        Raises LedgerError.
         """
         return await self._topic.ask_compacted(lambda ledger: ledger.first_since(time_ms))
 
     def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position | None) -> None:
-        """A consumer has acknowledged entries, of which the log may not have all (any more); mark:
-        of the cursor, if that has moved it.
+        """Note acknowledged entries, which may not be in the log (any more). mark: the cursor's
+        mark, if it has moved.
 
-        Of those that the log has not, one that is acknowledged alone counts when all before it are:
-        between two comings of a client only the mark is kept for certain.
+        For entries that the log does not have, only the mark is stored. So a single acknowledgement
+        only counts when all entries before it are acknowledged.
         """
         if self.mark is None:
             return
@@ -240,7 +243,7 @@ class CompactedSource:
         self._forget_acknowledged()
 
     def _forget_acknowledged(self) -> None:
-        """Moves the mark over what is acknowledged without a gap."""
+        """Move the mark over acknowledged entries up to the first gap."""
         assert self.mark is not None
         while self._noted:
             position, is_acknowledged = next(iter(self._noted.items()))
@@ -252,10 +255,10 @@ class CompactedSource:
     def _note(
         self, compacted: CompactedLedger, wanted: Position, index: int, entries: EntryBatch
     ) -> None:
-        """Entries are read, of which the first has this index, by who wanted this position.
+        """Note entries read for the wanted position; the first one has this index.
 
-        Those that the log has are the cursor's. Behind a gap, or too many, none is noted until
-        somebody begins at the mark again: the mark stays before what is not noted.
+        Entries of the log are left to the cursor. After a gap, or at the limit, nothing is noted
+        until a read begins at the mark again. The mark stays before entries that are not noted.
         """
         mark = self.mark
         if mark is None or entries.ledger_id in self._log.ledgers:
@@ -273,13 +276,13 @@ class CompactedSource:
             self._noted_end += 1
 
     def acks_of(self, ledger_id: int, acks: AckSet) -> AckSet:
-        """What is acknowledged of a ledger, as the cursor has it, if it can have it."""
+        """Return the cursor's acknowledgements of a ledger, or none for a ledger not in the log."""
         return acks if ledger_id in self._log.ledgers else self._acks
 
-    # --- what is next ---
+    # --- positions ---
 
     def next_position(self, position: tuple[int, int]) -> Position:
-        """Where the entry after a position is, or will be."""
+        """Return the position of the entry after a position, which may not be written yet."""
         ledger_id, entry_id = position
         compacted = self._compacted
         if compacted is not None and compacted.last is not None:
@@ -292,7 +295,7 @@ class CompactedSource:
         return self._log.next_position(position)
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
-        """The first entry at or after a position that may be read; None when there is none yet."""
+        """Return the first readable entry at or after a position, or None if there is none yet."""
         compacted = self._compacted
         if compacted is None or position > self._topic.horizon:
             return self._log.normalize(position)
@@ -301,10 +304,10 @@ class CompactedSource:
         return self._log.normalize(self._log.next_position(self._topic.horizon))
 
     def last_entry(self, ledger_id: int) -> int | None:
-        """Id of the last entry of a ledger of the log."""
+        """Return the id of the last entry of a ledger of the log."""
         return self._log.last_entry(ledger_id)
 
-    # --- reading ---
+    # --- reads ---
 
     def _is_compacted(self, position: Position) -> bool:
         compacted = self._compacted
@@ -313,7 +316,7 @@ class CompactedSource:
     def read_cached(
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch | None:
-        """Entries from a normalized position on, when they are in memory."""
+        """Return entries from a normalized position on, or None if they are not in memory."""
         compacted = self._compacted
         if compacted is None or not self._is_compacted(position):
             return self._log.read_cached(position, count_max, bytes_max, last)
@@ -332,7 +335,9 @@ class CompactedSource:
         callback: Callable[[EntryBatch | LedgerError], None],
         last: int | None = None,
     ) -> None:
-        """The same from wherever they are; callback gets an EntryBatch or a LedgerError."""
+        """Read the same entries from memory or disk; callback gets an EntryBatch or a
+        LedgerError.
+        """
         if self._is_compacted(position):
             self._log.spawn(self._read(position, count_max, bytes_max, callback))
         else:
@@ -356,7 +361,7 @@ class CompactedSource:
         while True:
             compacted = self._compacted
             if compacted is None or not self._is_compacted(position):
-                # It was replaced meanwhile.
+                # The compacted ledger was replaced meanwhile.
                 following = self.normalize(position)
                 if following is None:
                     raise LedgerError(f"{self._topic.name} has nothing at {position} now")
@@ -372,7 +377,7 @@ class CompactedSource:
                     continue
                 raise
             if compacted is not self._compacted:
-                # Of one that was deleted meanwhile an index may be wrong.
+                # An index of a replaced ledger may be wrong.
                 continue
             found = self._unwrap(compacted, batch, index, position)
             if found is None:
@@ -395,12 +400,12 @@ class CompactedSource:
             self._note(compacted, wanted, index, found)
         return found
 
-    # --- tell me when there is more ---
+    # --- notifications ---
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Calls wake when there is more, until unwatch(wake)."""
+        """Call wake when there are more entries, until unwatch(wake)."""
         self._log.watch(wake)
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody is there to take entries any more."""
+        """Stop calling wake."""
         self._log.unwatch(wake)

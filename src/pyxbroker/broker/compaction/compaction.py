@@ -1,11 +1,12 @@
-"""Compaction of a topic: of each key the latest message is copied to a ledger of its own.
+"""Compaction of a topic: copies the latest message of each key to a new ledger.
 
-Two phases, over the compacted ledger that there is and what the log has behind it, up to the last
-entry at the start. The first one finds out which messages are the latest of their keys
-(compaction.pyx has how that is kept in little memory), the second one copies the entries with
-those. When the new ledger is closed, one write of the cursor `__compaction` says that it is the
-one, and moves the mark, which is the horizon; then the one before is deleted. What is long is done
-in threads that do not hold the loop. Mirrors Pulsar's AbstractTwoPhaseCompactor.
+A compaction has two phases. Both read the current compacted ledger and the log after it, up to the
+entry that is last at the start. The first phase finds the latest message of each key
+(compaction.pyx stores them compactly). The second phase copies their entries.
+
+After the new ledger is closed, one write of the cursor `__compaction` makes it the current one, and
+moves the mark, which is the horizon. Then the previous ledger is deleted. Long computations run in
+threads without the GIL. Mirrors Pulsar's AbstractTwoPhaseCompactor.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ T = TypeVar("T")
 ENTRIES_PER_READ = 2048
 BYTES_PER_READ = 2 << 20
 BYTES_PER_RUN = 512 << 10
-BYTES_PENDING_MAX = 4 << 20  # that are being written
-KEYS_BYTES_MAX = 64 << 20  # of records that are in memory; more are in a file
-AT_ONCE = 2  # compactions of a broker: each takes memory for its keys
-LOST_MAX = 1_000  # entries that are left out, where they may be; with more it is given up
-BATCH_BYTES_MIN = 5 << 20  # a batch up to this size is looked into, whatever the largest message is
+BYTES_PENDING_MAX = 4 << 20  # being written
+KEYS_BYTES_MAX = 64 << 20  # records in memory; more are spilled to a file
+CONCURRENT_MAX = 2  # concurrent compactions per broker: each needs memory for its keys
+LOST_MAX = 1_000  # lost entries that may be left out; with more the compaction fails
+BATCH_BYTES_MIN = 5 << 20  # batches up to this size are unpacked, whatever the maximum message size
 
 Errors = (
     *(PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError),
@@ -69,7 +70,7 @@ Errors = (
 
 
 class Status(enum.Enum):
-    """As REST tells it (LongRunningProcessStatus)."""
+    """Status in REST (LongRunningProcessStatus)."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -78,38 +79,38 @@ class Status(enum.Enum):
 
 
 class CompactionLimits:
-    """What all compactions of a broker share."""
+    """Limits that all compactions of a broker share."""
 
     def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
-        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.turns = asyncio.Semaphore(CONCURRENT_MAX)
         self.retains_keyless = retains_keyless
-        self.directory = directory  # for files of keys; None: the system's
+        self.directory = directory  # for files of keys; None: the default
 
 
 class CompactionFailed(Exception):
-    """It cannot be done, for a reason that only the topic's entries know."""
+    """Raised if the entries of the topic prevent a compaction."""
 
 
 class CompactionOvertaken(CompactionFailed):
-    """What it reads was deleted meanwhile."""
+    """Raised if entries were deleted while they were being compacted."""
 
 
 OVERTAKEN = (CompactionOvertaken, ServiceNotReady, ManagedLedgerNotReady, CursorClosed)
-"""Somebody truncates its topic, or closes it: the next one is for what is there then."""
+"""The topic was truncated or closed meanwhile; a later compaction uses its new state."""
 
 
 class Compaction:
-    """The compactions of one topic, one at a time, as long as it is open."""
+    """The compactions of one loaded topic; they run one at a time."""
 
     def __init__(
         self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
     ) -> None:
         self.status = Status.NOT_RUN
         self.last_error = ""
-        self.removed = 0  # messages, by the last one that went well
-        self.succeeded = 0  # how many
+        self.removed = 0  # messages removed by the last successful one
+        self.succeeded = 0  # number of successful compactions
         self.failed = 0
-        self.succeeded_ms = 0  # when one went well last; 0: none did
+        self.succeeded_ms = 0  # time of the last successful one; 0: none
         self.failed_ms = 0
         self.duration_ms = 0  # of the last one
         self._topic = topic
@@ -119,23 +120,23 @@ class Compaction:
 
     @property
     def is_running(self) -> bool:
-        """Whether one is under way, or waits for those of other topics."""
+        """True if a compaction runs, or waits for those of other topics."""
         return self._task is not None
 
     def begin(self) -> None:
-        """Begins one, unless one is under way."""
+        """Start a compaction, unless one runs."""
         if self._task is None:
             self.status = Status.RUNNING
             self._task = self._topic.loop.create_task(self._compact())
             self._task.add_done_callback(self._on_done)
 
     async def settle(self) -> None:
-        """Waits for the one that is under way."""
+        """Wait for the running compaction."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def stop(self) -> None:
-        """Gives up the one that is under way; the view stays as it is."""
+        """Cancel the running compaction; the view does not change."""
         if self._task is not None:
             self._task.cancel()
             await self.settle()
@@ -152,7 +153,7 @@ class Compaction:
         self._task = None
         now_ms = int(self._topic.wall_clock() * 1000)
         if task.cancelled():
-            self.status, self.last_error = Status.ERROR, "The compaction was given up."
+            self.status, self.last_error = Status.ERROR, "The compaction was cancelled."
             return
         error = task.exception()
         if error is None:
@@ -163,18 +164,18 @@ class Compaction:
         self.failed += 1
         self.status = Status.ERROR
         if isinstance(error, (*Errors, CompactionFailed)):
-            # What the metadata store says may name files, which is for the log only.
+            # Errors of the metadata store may name files, so only the log has them.
             is_metadata = isinstance(error, MetadataError)
             self.last_error = "The metadata store failed." if is_metadata else str(error)
             write = log.info if isinstance(error, OVERTAKEN) else log.error
             write("a topic was not compacted", topic=self._topic.name, error=error)
         else:
             reference = log.failure("a topic was not compacted", error, topic=self._topic.name)
-            self.last_error = f"The broker's log says why (reference {reference})."
+            self.last_error = f"The reason is in the broker's log (reference {reference})."
 
 
 class _Run:
-    """One compaction."""
+    """A compaction run."""
 
     def __init__(
         self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
@@ -186,25 +187,25 @@ class _Run:
         self._directory = limits.directory
         self._file: IO[bytes] | None = None
         self._former: CompactedLedger | None = None
-        self._horizon = Position(-1, -1)  # of the former
-        self._end = Position(-1, -1)  # the last entry that is looked at
-        self._lost: set[Position] = set()  # entries of the log
-        self._lost_records: set[int] = set()  # of the compacted ledger, by their index
+        self._horizon = Position(-1, -1)  # of the previous compaction
+        self._end = Position(-1, -1)  # the last entry to compact
+        self._lost: set[Position] = set()  # lost entries of the log
+        self._lost_records: set[int] = set()  # lost entries of the compacted ledger, by index
         self._patience = Patience(f"compacting {topic.name}")
         self._began_s = self._scanned_s = time.monotonic()
 
     async def run(self) -> int:
-        """How many messages are left out. Raises what it met; then the view is as it was, unless
-        nobody knows whether the cursor was written.
+        """Compact, and return the number of removed messages. After an error the view is unchanged,
+        unless it is unknown if the cursor was written.
         """
         topic = self._topic
         await topic.compaction_subscription()
         cursor = self._log.cursors[COMPACTION]
         self._former, self._horizon = topic.compacted, topic.horizon
         self._end = topic.last_confirmed
-        # The cursor may be further: at the beginning of a ledger without entries.
+        # The cursor may be ahead, at the beginning of a ledger without entries.
         if self._log.normalize(self._log.next_position(self._horizon)) is None:
-            # Nobody may know yet whether the last one was noted.
+            # It may be unknown if the previous cursor write succeeded.
             await self._settle(cursor)
             return 0
         try:
@@ -217,8 +218,8 @@ class _Run:
     # --- reading ------------------------------------------------------------------------------
 
     async def _entries(self, again: bool) -> AsyncIterator[EntryBatch]:
-        """All entries, those of the compacted ledger first. again: what was lost the first time is
-        passed over, and nothing else may be.
+        """Yield all entries, those of the compacted ledger first. again: the second pass, which
+        skips the entries lost in the first pass, and fails on others.
         """
         former = self._former
         if former is not None:
@@ -261,7 +262,7 @@ class _Run:
                 )
                 position = self._log.normalize((last.ledger_id, last.entry_id + 1))
                 if position is not None and position <= self._end:
-                    # It comes while this one is worked on.
+                    # Read ahead while this batch is processed.
                     reading = asyncio.ensure_future(self._read(position, again))
                 if batch is not None:
                     yield batch
@@ -271,7 +272,7 @@ class _Run:
                 await asyncio.wait([reading])
 
     async def _read(self, position: Position, again: bool) -> EntryBatch | None:
-        """Entries of one ledger from a position on; None: the first one is lost."""
+        """Read entries of one ledger from a position on. Return None if the first one is lost."""
         last = self._log.last_entry(position.ledger_id)
         if position.ledger_id == self._end.ledger_id:
             last = self._end.entry_id
@@ -303,14 +304,14 @@ class _Run:
         return found
 
     def _note_lost(self, position: Position | None, index: int, again: bool) -> None:
-        """position: in the log; None: the index of a record."""
+        """Note a lost entry. position: in the log; None: index is that of a record."""
         if position is not None and position.ledger_id not in self._log.ledgers:
             raise CompactionOvertaken("Entries were deleted while the topic was compacted.")
         is_known = index in self._lost_records if position is None else position in self._lost
         if again and not is_known:
             raise CompactionFailed("An entry was lost while the topic was compacted.")
         if not self._topic.policies.skips_lost_data:
-            # What was before it under its keys would stand in the view as the newest.
+            # An older message of its keys would appear as the latest.
             where = (
                 f"Entry {position.ledger_id}:{position.entry_id}"
                 if position is not None
@@ -350,7 +351,7 @@ class _Run:
             at += 1
         if latest.blocks * BLOCK_BYTES > KEYS_BYTES_MAX:
             if self._file is None:
-                # Without a name: it is gone with the process.
+                # Without a name, so it disappears with the process.
                 self._file = tempfile.TemporaryFile(  # noqa: SIM115 (it is closed by run)
                     dir=self._directory, buffering=0
                 )
@@ -374,7 +375,7 @@ class _Run:
             await writer.settle()
             await self._patience.ask(partial(self._log.client.close, writer.handle))
             if cursor.closed:
-                raise CompactionFailed("Its subscription was deleted meanwhile.")
+                raise CompactionFailed("The compaction's subscription was deleted meanwhile.")
         except BaseException:
             if writer.is_begun:
                 await run_to_completion(self._give_up(writer))
@@ -402,11 +403,11 @@ class _Run:
             while at < len(batch):
                 runs, at = await _in_thread(self._select, batch, at)
                 for run in runs:
-                    await writer.room()
+                    await writer.wait_for_room()
                     turn.run(writer.append, run)
 
     def _select(self, batch: EntryBatch, at: int) -> tuple[list[EntryRun], int]:
-        """Runs of what is kept, from an entry on, and where they end."""
+        """Return runs of selected entries, starting at an index, and the index after them."""
         latest, runs, size = self._latest, [], 0
         while at < len(batch) and size < BYTES_PER_RUN:
             run, at, partly = latest.select(batch, at, self._topic.partition, BYTES_PER_RUN - size)
@@ -420,11 +421,11 @@ class _Run:
         return runs, at
 
     def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
-        """A batch of which a part is kept."""
+        """Return a batch with only its selected messages."""
         is_packed = compressed_payload(batch, index)[0] != 0
         unpacked = self._unpacked(batch, index) if is_packed else None
         if is_packed and unpacked is None:
-            raise CompactionFailed("A batch could be unpacked once, and cannot be again.")
+            raise CompactionFailed("A batch was unpacked once, and cannot be again.")
         messages, left = self._latest.rebuild(batch, index, unpacked)
         entry = with_messages(batch.data(index), messages, left)
         position = Position(batch.ledger_id, batch.entry_id(index))
@@ -437,8 +438,8 @@ class _Run:
         await compacted_ledger.delete(self._log, str(self._topic.name), [writer.handle.ledger_id])
 
     async def _finish(self, cursor: Any, ledger_id: int) -> None:
-        """One write says which ledger it is, and up to where; until it is durable, what is behind
-        the former mark is kept.
+        """Make the new ledger current by one write of the cursor. Until that is durable, entries
+        after the previous mark are retained.
         """
         topic = self._topic
         if cursor.kept_after is None:
@@ -448,15 +449,15 @@ class _Run:
         try:
             await cursor.persist()
         finally:
-            # Where nobody knows whether it was written, both ledgers stay, and both are right; the
-            # cursor goes on with the new one, and so does who reads.
+            # If it is unknown whether the write succeeded, both ledgers are retained, and both are
+            # valid. The cursor and readers continue with the new one.
             topic.set_compacted(await open_compacted(self._log), self._end)
         if topic.compacted is None or topic.compacted.ledger_id != ledger_id:
-            raise CompactionFailed(f"The compacted ledger {ledger_id} is not there.")
+            raise CompactionFailed(f"The compacted ledger {ledger_id} cannot be read.")
         await self._settle(cursor)
 
     async def _settle(self, cursor: Any) -> None:
-        """What the cursor says is durable when this returns, and nothing else is left."""
+        """Make the cursor durable, and delete all other compacted ledgers."""
         await cursor.persist()
         cursor.kept_after = None
         await compacted_ledger.delete_orphans(self._log, str(self._topic.name))
@@ -464,7 +465,7 @@ class _Run:
 
 
 class _Writer:
-    """Writes a compacted ledger, with few bytes under way at a time."""
+    """Writes a compacted ledger, with a limit of bytes being written."""
 
     def __init__(self) -> None:
         self.handle: LedgerHandle
@@ -474,17 +475,17 @@ class _Writer:
         self._changed = asyncio.Event()
 
     def begin(self, handle: LedgerHandle) -> None:
-        """There is a ledger, which is written from now on."""
+        """Use a created ledger."""
         self.handle = handle
         self.is_begun = True
 
     def append(self, run: EntryRun) -> None:
-        """Appends a run, within a turn."""
+        """Append a run, within a loop iteration of the Turn."""
         self._pending_bytes += run.bytes
         self.handle.append(run)
 
-    async def room(self) -> None:
-        """Waits until another run may be appended. Raises LedgerError."""
+    async def wait_for_room(self) -> None:
+        """Wait until another run may be appended. Raises LedgerError."""
         while self._failure is None and self._pending_bytes >= BYTES_PENDING_MAX:
             self._changed.clear()
             await self._changed.wait()
@@ -492,36 +493,36 @@ class _Writer:
             raise self._failure
 
     async def settle(self) -> None:
-        """Waits until all is written. Raises LedgerError when something is not."""
+        """Wait until everything is written. Raises LedgerError if that fails."""
         await self.handle.drain()
-        # Of runs that were taken back nothing is under way, nor are they a failure of the ledger.
+        # A run that was taken back is neither pending, nor a failure of the ledger.
         if self._failure is not None:
             raise self._failure
 
     async def give_up(self) -> None:
-        """Waits until nothing of it is under way any more."""
+        """Wait until no write is in progress any more."""
         try:
             await self.handle.drain()
         except LedgerError as error:
             log.info("a compacted ledger was not written", error=error)
 
     def on_run_confirmed(self, run: EntryRun) -> None:
-        """A run is on its ack quorum."""
+        """Note that a run has reached its ack quorum."""
         self._pending_bytes -= run.bytes
         self._changed.set()
 
     def on_run_taken_back(self, run: EntryRun) -> None:
-        """There is no space for it."""
+        """Fail, because there is no space for a run."""
         self.on_ledger_failed(self.handle, LedgerError("there is no space for a compacted ledger"))
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
-        """Nothing more can be written."""
+        """Fail, because nothing more can be written."""
         self._failure = self._failure or error
         self._changed.set()
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """What is long, beside the loop; when this is cancelled it is waited for all the same."""
+    """Run long work in a thread. A cancelled caller still waits for its end."""
     future = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
     try:
         return await asyncio.shield(future)
@@ -531,7 +532,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 
 async def hold(topic: PersistentTopic) -> None:
-    """A policy wants a topic compacted: from now on what is not compacted yet is held."""
+    """Retain entries of a topic from now on, because a policy wants them compacted."""
     try:
         await topic.compaction_subscription()
     except Errors as error:
@@ -541,8 +542,8 @@ async def hold(topic: PersistentTopic) -> None:
 
 
 async def open_topic(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
-    """A topic that was compacted is opened: reads where its view is, and deletes what interrupted
-    compactions have left. Raises LedgerError, MetadataError.
+    """Load the view of a compacted topic, and delete ledgers that interrupted compactions have
+    left. Raises LedgerError, MetadataError.
     """
     cursor = managed_ledger.cursors.get(COMPACTION)
     if cursor is not None:

@@ -1,7 +1,7 @@
-"""Batches that compaction looks into: unpacked, and packed again with what is left of them.
+"""Batches in compaction: unpacking, and packing with the remaining messages.
 
-A batch is bytes that a stranger wrote: memory is taken for what its producer says, up to a limit,
-and what does not become exactly that is not a batch that anybody could read.
+The contents of a batch are not trusted. Unpacking allocates the declared size, up to a limit, and
+rejects a batch whose size differs from it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyxbroker.broker.topics.messages import (
     write_message,
 )
 
-EXTENDED_AT_ONCE = 4_096  # indexes of messages
+INDEXES_PER_CALL = 4_096  # indexes of messages, per call
 
 
 def unpack(compression: int, size: int, payload: bytes, size_max: int) -> bytes | None:
-    """The messages of a compressed batch, of so many bytes; None: it has others, or more than
-    size_max, or nobody knows how it is packed.
+    """Decompress the messages of a batch to the declared size. Return None if the size differs or
+    exceeds size_max, or the compression is unknown.
     """
     if size > size_max:
         return None
@@ -31,7 +31,7 @@ def unpack(compression: int, size: int, payload: bytes, size_max: int) -> bytes 
 
 
 def last_index_of(entry: bytes) -> int:
-    """The index of the last message that is left in a batch; -1: it is none."""
+    """Return the index of the last remaining message in a batch; -1: the entry is no batch."""
     try:
         _, metadata = _read_metadata(entry)
     except ValueError:
@@ -43,20 +43,20 @@ def last_index_of(entry: bytes) -> int:
 
 
 def with_messages(entry: bytes, messages: bytes, left: list[int]) -> bytes:
-    """The entry of a batch with other messages in it: some are there, and empty places for the
-    others. What the broker has put in front stays. ValueError: it is malformed.
+    """Return the entry of a batch with only the messages `left`, and empty places for the others.
+    The broker entry metadata is preserved. Raises ValueError if the entry is malformed.
     """
     head, metadata = _read_metadata(entry)
     metadata.uncompressed_size = len(messages)
     metadata.ClearField("compacted_batch_indexes")
-    for at in range(0, len(left), EXTENDED_AT_ONCE):
-        # A call for all of them would let no other thread run meanwhile.
-        metadata.compacted_batch_indexes.extend(left[at : at + EXTENDED_AT_ONCE])
+    for at in range(0, len(left), INDEXES_PER_CALL):
+        # One call for all would hold the GIL for long.
+        metadata.compacted_batch_indexes.extend(left[at : at + INDEXES_PER_CALL])
     return head + write_message(metadata, compress(metadata.compression, messages))
 
 
 def _read_metadata(entry: bytes) -> tuple[bytes, Any]:
-    """What the broker has put in front of an entry, and its MessageMetadata. Raises ValueError."""
+    """Return the broker entry metadata of an entry, and its MessageMetadata. Raises ValueError."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb

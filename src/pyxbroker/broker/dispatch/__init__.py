@@ -1,1 +1,1 @@
-"""Dispatchers: which consumer gets which entry, and when the next ones are read."""
+"""Dispatchers: they choose the consumer of each entry, and read the next entries."""

@@ -1,7 +1,7 @@
-"""Choosers: which consumers of a subscription get the next entries, and how many each.
+"""Choosers: select the consumers of a subscription that get the next entries, and how many each.
 
-They know nothing of reads, timers or sockets: whether a consumer can take entries now is asked of
-limits.py. Key_Shared's is in key_shared.py.
+A chooser has no part in reads, timers or sockets. It asks limits.py if a consumer can take entries
+now. The chooser of Key_Shared is in key_shared.py.
 """
 
 from __future__ import annotations
@@ -26,38 +26,42 @@ if TYPE_CHECKING:
 
 
 class Chooser:
-    """The consumers of a subscription, and who of them is next."""
+    """The consumers of a subscription, and the order in which they get entries."""
 
-    # There may be a hundred thousand subscriptions, each with one of these.
+    # One exists for each subscription, of which there may be a hundred thousand.
     __slots__ = ("_limits", "_topic", "chunked", "consumers", "key_queue")
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.consumers: list[Consumer] = []
-        self.key_queue: KeyQueue | None = None  # entries that wait for their key's turn
-        self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
+        self.key_queue: KeyQueue | None = None  # entries that wait for earlier ones of their key
+        self.chunked: ChunkedMessages | None = None  # the consumer of each chunked message (Shared)
         self._topic = dispatcher.topic
         self._limits = dispatcher.limits
 
     def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
+        """Add a consumer. Raises ConsumerBusy or ConsumerAssignError if it cannot join."""
         self.consumers.append(consumer)
 
     def forget(self, consumer: Consumer) -> None:
-        """A consumer is not among the others any more, and what it had is taken back."""
+        """Remove a consumer from the rotation, after its deliveries were taken back."""
 
-    def let_go(self, consumer: Consumer) -> None:
-        """All consumers are gone at once, and nothing is chosen any more."""
+    def detach(self, consumer: Consumer) -> None:
+        """Detach one consumer of a dispatcher that was abandoned together with all its
+        consumers.
+        """
 
     def on_policies(self) -> None:
-        """The topic's policies have changed."""
+        """Apply the topic's changed policies."""
 
     @property
     def wants_compacted(self) -> bool:
-        """Whether who is next reads the compacted view."""
+        """True if the next consumer reads the compacted view."""
         return bool(self.consumers) and self.consumers[0].reads_compacted
 
-    def worth_reading(self) -> tuple[int, int] | None:
-        """(entries, bytes) that consumers can take now; None: nobody can take any."""
+    def read_budget(self) -> tuple[int, int] | None:
+        """Return the (entries, bytes) that consumers can take now, or None if they can take
+        none.
+        """
         raise NotImplementedError
 
     def send(
@@ -65,42 +69,44 @@ class Chooser:
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
-        """Sends what consumers can take; how many entries of the batch are done with, from its
-        first on. Adds to left_out what no consumer shall get. again: they lie before others that
-        were sent.
+        """Send what consumers can take. Return how many entries of the batch, from its first on,
+        are done with.
+
+        Adds positions that no consumer shall get to undeliverable. again: the entries lie before
+        entries that were already sent.
         """
         raise NotImplementedError
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
-        """Sends what consumers can take now of entries start..stop-1, which are not kept; returns
-        the messages that nobody could.
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        """Send what consumers can take now of entries start..stop-1, which are not stored. Return
+        the number of messages that no consumer could take.
         """
         raise NotImplementedError
 
 
-class OneAtATime(Chooser):
-    """One consumer gets its share, then the next one."""
+class SequentialChooser(Chooser):
+    """Serves one consumer its share of entries, then the next consumer."""
 
     __slots__ = ()
 
-    handed_out_max = 0  # entries in a row to one consumer, of those that are not kept; 0: any
+    unstored_run_max = 0  # unstored entries in a row to one consumer; 0: no limit
 
     def next_consumer(self) -> Consumer | None:
-        """The consumer that gets the next entries, or None when none can take any."""
+        """Return the consumer that gets the next entries, or None if no consumer can take any."""
         raise NotImplementedError
 
     def served(self) -> None:
-        """Who was next has had its share."""
+        """Note that the next consumer has received its share."""
 
     def share(self) -> int:
-        """How many entries one consumer gets before the next has its turn."""
+        """Return how many entries one consumer gets before the next consumer is served."""
         return self._topic.policies.read_batch_max
 
-    def worth_reading(self) -> tuple[int, int] | None:
+    def read_budget(self) -> tuple[int, int] | None:
         consumer = self.next_consumer()
         if consumer is None:
             return None
@@ -112,7 +118,7 @@ class OneAtATime(Chooser):
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
@@ -124,13 +130,13 @@ class OneAtATime(Chooser):
                 break
             stop = min(count, sent + share)
             sent = consumer.deliver(
-                batch, sent, stop, acks, redelivery_counts, left_out, delayed, self.chunked
+                batch, sent, stop, acks, redelivery_counts, undeliverable, delayed, self.chunked
             )
             self.served()
         return sent
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
-        share = self.handed_out_max or batch.count
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+        share = self.unstored_run_max or batch.count
         at = start
         while at < stop:
             consumer = self.next_consumer()
@@ -141,8 +147,8 @@ class OneAtATime(Chooser):
         return 0
 
 
-class OnlyOne(OneAtATime):
-    """Exclusive: there is one consumer."""
+class SingleConsumer(SequentialChooser):
+    """Exclusive: the subscription has one consumer."""
 
     __slots__ = ()
 
@@ -161,10 +167,8 @@ def _rank(consumer: Consumer) -> tuple[int, str]:
     return consumer.priority_level, consumer.name
 
 
-class SingleActive(OneAtATime):
-    """Failover: one of the consumers gets everything; who it is and since when, failover.py
-    says.
-    """
+class SingleActive(SequentialChooser):
+    """Failover: the active consumer gets all entries. failover.py decides which one is active."""
 
     __slots__ = ("active",)
 
@@ -173,7 +177,7 @@ class SingleActive(OneAtATime):
         self.active: Consumer | None = None
 
     def add(self, consumer: Consumer) -> None:
-        # Pulsar's order, which equal names keep as they came.
+        # Pulsar's order; consumers of equal names keep the order in which they subscribed.
         insort(self.consumers, consumer, key=_rank)
 
     @property
@@ -185,20 +189,20 @@ class SingleActive(OneAtATime):
         return active if active is not None and self._limits.can_take(active) else None
 
 
-class RoundRobin(OneAtATime):
-    """Shared: entries go round between consumers with permits, and chunks to who has the others of
-    their message.
+class RoundRobin(SequentialChooser):
+    """Shared: entries go round-robin to consumers with permits. All chunks of a message go to the
+    same consumer.
     """
 
     __slots__ = ("_rotation", "_waiting_for_room")
 
-    handed_out_max = 1  # one after the other, as they would come one by one
+    unstored_run_max = 1  # as if each entry came alone
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.chunked = ChunkedMessages(dispatcher.acks)
         self._rotation = Rotation()
-        # What connections call that have consumers which wait for room in their sockets.
+        # Callbacks registered with connections whose sockets are full.
         self._waiting_for_room: dict[Connection, Callable[[], None]] = {}
 
     def add(self, consumer: Consumer) -> None:
@@ -211,14 +215,16 @@ class RoundRobin(OneAtATime):
         if not self._rotation.is_waiting_for(connection):
             call = self._waiting_for_room.pop(connection, None)
             if call is not None:
-                # A client that reads nothing may come and go for ever.
+                # Otherwise a client that reads nothing could add callbacks without end.
                 connection.cancel_when_writable(call)
 
-    def let_go(self, consumer: Consumer) -> None:
+    def detach(self, consumer: Consumer) -> None:
         self.forget(consumer)
 
     def next_consumer(self) -> Consumer | None:
-        """The next one in turn among those of the best priority level that can take entries."""
+        """Return the next consumer in rotation, of the best priority level that can take
+        entries.
+        """
         rotation = self._rotation
         consumer: Consumer | None = rotation.next()
         for connection in rotation.take_newly_full():
@@ -233,7 +239,8 @@ class RoundRobin(OneAtATime):
         self._rotation.retry_connection(connection)
 
     def served(self) -> None:
-        # Only who got something has had its turn: choosing one to read for is not enough.
+        # The rotation advances only after a delivery. Choosing a consumer for a read does not
+        # count.
         self._rotation.advance()
 
     def share(self) -> int:

@@ -1,9 +1,9 @@
-"""Messages in chunks on a Shared subscription: all chunks of one go to the same consumer, in order.
+"""Chunked messages on a Shared subscription: all chunks of a message go to one consumer, in order.
 
-A chunk goes to who got the chunk before. When that consumer can take nothing now, its chunks wait
-here, and only they wait. When it goes away, the chunks that it had come again, and
-those that are behind wait for them. A chunk that never comes holds up nothing: what there is of its
-message is sent, and the client decides. Mirrors SharedConsumerAssignor.
+A chunk goes to the consumer that got the previous chunk. While that consumer can take nothing, the
+chunks of its messages wait here; other entries do not. When the consumer leaves, its chunks are
+redelivered, and the following chunks wait for them. A missing chunk blocks nothing: the broker
+sends the chunks that exist, and the client decides. Mirrors SharedConsumerAssignor.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet, PositionSet
     from pyxbroker.broker.subscriptions.consumer import Consumer
 
-MESSAGES_MAX = 1_000  # whose last chunk has not come; of a subscription
+MESSAGES_MAX = 1_000  # messages per subscription whose last chunk is not sent yet
 POSITIONS_MAX = 1_000  # chunks of one message
-PLACES_MAX = 20_000  # chunks of all messages of a subscription, of some 150 bytes each
-PLACES_LEFT = 15_000  # when they are more, the oldest messages are forgotten down to this
-RELEASED_AT_ONCE = 1_000  # places, and the rest of a message
-UUID_BYTES_MAX = 32  # of a longer one its hash is kept
+PLACES_MAX = 20_000  # chunks of all messages of a subscription, about 150 bytes each
+PLACES_LEFT = 15_000  # above PLACES_MAX the oldest messages are dropped down to this
+RELEASED_PER_CALL = 1_000  # positions; the last message is completed beyond it
+UUID_BYTES_MAX = 32  # a longer uuid is replaced by its hash
 
 Place = tuple[int, int]  # ledger id, entry id
 
@@ -29,21 +29,21 @@ class _Message:
     __slots__ = ("_order", "consumer", "new", "sent", "waiting")
 
     def __init__(self, consumer: Consumer) -> None:
-        self.consumer: Consumer | None = consumer  # None: the one that had chunks is gone
+        self.consumer: Consumer | None = consumer  # None: the consumer of earlier chunks has left
         self.sent: set[Place] = set()
-        self.waiting: set[Place] = set()  # to be sent before what is behind them
-        self.new: list[Place] = []  # those of them that release() has not added yet, and others
-        self._order: list[Place] = []  # a heap of those that wait, and of some that do no longer
+        self.waiting: set[Place] = set()  # to be sent before any later chunk
+        self.new: list[Place] = []  # waiting ones that release() has not added yet, and stale ones
+        self._order: list[Place] = []  # a heap of the waiting ones, and of stale ones
 
     def hold(self, place: Place) -> None:
-        """It waits, and is not among what comes again."""
+        """Let a chunk wait; it is not in the replay."""
         self.new.append(place)
         if place not in self.waiting:
             self.waiting.add(place)
             heappush(self._order, place)
 
     def hold_sent(self) -> None:
-        """All that was sent comes again."""
+        """Let all sent chunks wait for redelivery."""
         self.new += self.sent
         self.waiting |= self.sent
         self.sent.clear()
@@ -51,7 +51,7 @@ class _Message:
         heapify(self._order)
 
     def release(self, replay: PositionSet, acks: AckSet) -> int:
-        """Adds to replay what waits and is not there yet; how many were looked at."""
+        """Add waiting chunks to the replay unless they are there. Return how many were checked."""
         new, self.new = self.new, []
         for place in sorted(new):
             if place in self.waiting and not acks.is_acknowledged(*place):
@@ -59,7 +59,7 @@ class _Message:
         return len(new)
 
     def first(self, acks: AckSet) -> Place | None:
-        """The first one that waits, and None when none does any more."""
+        """Return the first waiting chunk, or None."""
         while self._order:
             place = self._order[0]
             if place in self.waiting:
@@ -70,29 +70,29 @@ class _Message:
         return None
 
     def keep(self, waiting: set[Place]) -> None:
-        """No more than those wait."""
+        """Replace the set of waiting chunks."""
         self.waiting = waiting
         self._order = list(waiting)
         heapify(self._order)
 
 
 class ChunkedMessages:
-    """The messages of a subscription of which some chunks are sent, and some are not."""
+    """The chunked messages of a subscription of which only some chunks are sent."""
 
     def __init__(self, acks: AckSet) -> None:
         self._acks = acks
-        self._messages: dict[bytes, _Message] = {}  # by uuid, the oldest one first
-        self._unreleased: dict[bytes, None] = {}  # those with chunks that release() may add
-        self._noted = 0  # places, at least as many as there are
-        self._freed: set[Place] = set()  # waited for a message that is forgotten
+        self._messages: dict[bytes, _Message] = {}  # by uuid, oldest first
+        self._unreleased: dict[bytes, None] = {}  # messages with chunks for release()
+        self._noted = 0  # positions: an upper bound of the number stored
+        self._freed: set[Place] = set()  # chunks that waited for a message that was dropped
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def taker(
+    def consumer_for(
         self, uuid: bytes, place: Place, is_last: bool, candidate: Consumer
     ) -> Consumer | None:
-        """Who gets a chunk now, if not the candidate, whose turn it is; None: it waits here."""
+        """Return the consumer of a chunk, by default the candidate; None: the chunk waits here."""
         if len(uuid) > UUID_BYTES_MAX:
             uuid = _hash_of(uuid)
         self._noted += 1
@@ -127,7 +127,7 @@ class ChunkedMessages:
         return message
 
     def _forget_oldest(self) -> None:
-        """Messages that never come whole must not cost without end."""
+        """Drop the oldest messages, so that incomplete messages cannot fill the memory."""
         self._noted = sum(len(each.sent) + len(each.waiting) for each in self._messages.values())
         while self._noted > PLACES_LEFT:
             oldest = self._messages[next(iter(self._messages))]
@@ -135,9 +135,9 @@ class ChunkedMessages:
             self._end(next(iter(self._messages)))
 
     def _end(self, uuid: bytes) -> None:
-        """Forgets a message; what waited is sent to anybody."""
+        """Drop a message. Its waiting chunks may go to any consumer."""
         message = self._messages.pop(uuid)
-        # The others are among what comes again already, or were sent again by now.
+        # The other waiting chunks are in the replay already, or were sent again.
         self._freed.update(each for each in message.new if each in message.waiting)
         self._unreleased.pop(uuid, None)
 
@@ -152,14 +152,14 @@ class ChunkedMessages:
 
     @property
     def waits(self) -> bool:
-        """Whether there are chunks that release() may add."""
+        """True if release() may have chunks to add."""
         return bool(self._unreleased or self._freed)
 
     def release(self, replay: PositionSet) -> None:
-        """Adds to replay some of what waits no longer: its consumer can take some, or another one
-        shall.
+        """Add a batch of chunks to the replay: those whose consumer can take entries again, or has
+        left.
         """
-        left = RELEASED_AT_ONCE
+        left = RELEASED_PER_CALL
         while self._freed and left > 0:
             replay.add(*self._freed.pop())
             left -= 1
@@ -168,12 +168,12 @@ class ChunkedMessages:
                 break
             message = self._messages[uuid]
             if message.consumer is None or message.consumer.can_deliver:
-                # Each once: until it is sent, or held again, it is among what comes again.
+                # Once per chunk: it stays in the replay until it is sent or held again.
                 del self._unreleased[uuid]
                 left -= message.release(replay, self._acks)
 
     def forget(self, consumer: Consumer) -> None:
-        """A consumer is gone: the chunks that it had come again, and go to another one."""
+        """Redeliver the chunks of a consumer that has left to another consumer."""
         for uuid, message in self._messages.items():
             if message.consumer is consumer:
                 message.consumer = None
@@ -181,7 +181,7 @@ class ChunkedMessages:
                 self._unreleased[uuid] = None
 
     def pass_over(self, place: Place, last: int) -> None:
-        """Entries up to the id last cannot be read, so nothing may wait for them."""
+        """Stop waiting for entries up to the id last, which cannot be read."""
         ledger_id, first = place
         for message in self._messages.values():
             waiting = message.waiting
@@ -190,7 +190,9 @@ class ChunkedMessages:
                 message.keep(waiting - gone)
 
     def clear(self, acks: AckSet) -> None:
-        """Everything is read again, as the acknowledgements have it by now."""
+        """Drop everything, because all entries are read again. acks are the current
+        acknowledgements.
+        """
         self._acks = acks
         self._messages.clear()
         self._unreleased.clear()
@@ -198,7 +200,7 @@ class ChunkedMessages:
 
 
 def _hash_of(uuid: bytes) -> bytes:
-    # Clients of most subscriptions have no chunks, and those that have use short uuids.
+    # Imported here: most subscriptions have no chunks, and most uuids are short.
     from hashlib import blake2b
 
     return blake2b(uuid, digest_size=UUID_BYTES_MAX).digest()

@@ -1,10 +1,10 @@
-"""Delayed delivery: what a dispatcher has set aside until it is due, and who wakes it then.
+"""Delayed delivery: the entries that a dispatcher has set aside until they are due, and its timer.
 
-An entry is set aside when it is read; nothing but its position and its time is kept, in memory
-(delayed_index.pyx). After a restart the entries are read again, and set aside again.
+The dispatcher sets an entry aside when it reads the entry. Only the position and the due time stay
+in memory (delayed_index.pyx). After a restart the dispatcher reads the entries again.
 
-Due times are the wall clock's, timers are the monotonic clock's. When the first is set while a
-timer runs, the timer is wrong: so one watch for all subscriptions compares the two now and then.
+Due times follow the wall clock, timers the monotonic clock. A timer becomes wrong when the wall
+clock is set. One watch per event loop detects this for all subscriptions.
 """
 
 from __future__ import annotations
@@ -25,46 +25,47 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.subscription")
 
 SETTING = "maxDelayedDeliveryStateSizeInMB"
-TIME_MAX = 2**63 - 1  # ms since the epoch; nothing is due later
-DUE_MAX = 10_000  # positions that are taken out of the index at once
-TIMER_S_MAX = 3600.0  # event loops have a limit
-WATCH_S = 0.5  # between two looks at the wall clock
-SET_S_MIN = 0.05  # a smaller difference is not worth waking everybody
-FULL_MS = 1000  # until a full index looks whether there is room again
+TIME_MAX = 2**63 - 1  # ms since the epoch: the latest due time
+DUE_MAX = 10_000  # positions per call of take_due()
+TIMER_S_MAX = 3600.0  # event loops limit the delay of a timer
+WATCH_S = 0.5  # interval of the wall clock check
+SET_S_MIN = 0.05  # smaller steps of the clock do not wake subscriptions
+FULL_MS = 1000  # until a full index checks for room again
 
 
 class ClockWatch:
-    """Looks whether the wall clock was set, while some entry waits for its time.
+    """Detects that the wall clock was set, while some entry waits for its due time.
 
-    It is one timer, however many subscriptions have such entries, and there is none when none has.
+    All subscriptions of an event loop share one timer. It runs only while a subscription has
+    delayed entries.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.clock: Callable[[], float] = time.time
-        self._loop = proxy(loop)  # which keeps this one
+        self._loop = proxy(loop)  # a proxy: the loop owns the watch
         self._waiting: dict[DelayedDelivery, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._offset = 0.0  # of the wall clock from the loop's, when timers were set
+        self._offset = 0.0  # of the wall clock from the loop's clock, when timers were set
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> ClockWatch:
-        """The one of an event loop."""
+        """Return the watch of an event loop."""
         watch = _watches.get(loop)
         if watch is None:
             watch = _watches[loop] = cls(loop)
         return watch
 
     def add(self, delivery: DelayedDelivery) -> None:
-        """Somebody has set a timer: it is told when the clock is set."""
+        """Notify a delivery with a running timer when the clock is set."""
         self._waiting[delivery] = None
         if self._timer is None:
             self._offset = self.clock() - self._loop.time()
-            self._timer = self._loop.call_later(WATCH_S, self._look)
+            self._timer = self._loop.call_later(WATCH_S, self._check)
 
     def remove(self, delivery: DelayedDelivery) -> None:
         self._waiting.pop(delivery, None)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if not self._waiting:
             return
@@ -74,19 +75,19 @@ class ClockWatch:
             for delivery in list(self._waiting):
                 delivery.on_clock_set()
         if self._waiting:
-            self._timer = self._loop.call_later(WATCH_S, self._look)
+            self._timer = self._loop.call_later(WATCH_S, self._check)
 
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, ClockWatch] = WeakKeyDictionary()
 
 
 class DelayedDelivery:
-    """The entries of one subscription that are not due yet, and a timer for the next one."""
+    """The entries of one subscription that are not due yet, and the timer of the next one."""
 
     def __init__(self, topic: Topic, wake: Callable[[], None]) -> None:
         self.index = DelayedIndex()
-        self.is_active = True  # else all that is set aside, or would be, is due
-        self._early_ms = 0  # by which an entry may come early
+        self.is_active = True  # False: every entry counts as due
+        self._early_ms = 0  # how much before its due time an entry may be sent
         self._topic = topic
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
@@ -94,13 +95,13 @@ class DelayedDelivery:
         self._watch = ClockWatch.of(topic.loop)
 
     def on_policies(self) -> None:
-        """The topic's policies have changed."""
+        """Apply the topic's changed policies."""
         policies = self._topic.policies
         self.is_active = policies.delayed_delivery
         self._early_ms = 0 if policies.delay_strict else policies.delay_tick_ms
 
-    def look_at_clock(self) -> None:
-        """What is read from now on is judged by the time of now."""
+    def update_now(self) -> None:
+        """Update the time that decides which entries are due."""
         if self.is_active:
             now = int(self._topic.wall_clock() * 1000) + self._early_ms
             self.index.now = min(now, TIME_MAX)
@@ -109,27 +110,28 @@ class DelayedDelivery:
 
     @property
     def is_due(self) -> bool:
-        """Whether take_due() has something to move."""
+        """True if take_due() has positions to move."""
         return 0 <= self.index.next_time <= self.index.now
 
     def take_due(self, into: PositionSet) -> None:
-        """Moves what is due to the positions that are read and sent next."""
+        """Move due positions to the set that the dispatcher reads and sends next."""
         if self.is_due:
             for position in self.index.take_due(self.index.now, DUE_MAX):
                 into.add(*position)
 
     def set_timer(self) -> None:
-        """The dispatcher has done what it can now: it is woken when the next entry is due."""
+        """Set the timer for the next due entry, after the dispatcher has sent what it can now."""
         when = self.index.next_time
         if when <= self.index.now:
-            # Nothing is set aside, or what is due waits for a consumer, which will wake us.
+            # Nothing is delayed, or the due entries wait for a consumer, which wakes the
+            # dispatcher.
             self.stop()
             return
         if self.index.is_full:
-            # Others may give some of theirs back, and do not tell.
+            # Other subscriptions may free memory, and do not notify this one.
             when = min(when, self.index.now + FULL_MS)
             log.warning(
-                "too much is delayed: a subscription reads no further",
+                "the memory for delayed messages is full: the subscription reads no new entries",
                 topic=self._topic.name,
                 entries=len(self.index),
                 bytes=held_bytes(),
@@ -148,7 +150,7 @@ class DelayedDelivery:
         self._wake()
 
     def on_clock_set(self) -> None:
-        """The timer that runs would come too late, or too early."""
+        """Set the timer anew: the running one would fire at the wrong time."""
         self.stop()
         self._topic.turn.run(self._wake)
 
@@ -160,6 +162,6 @@ class DelayedDelivery:
             self._watch.remove(self)
 
     def clear(self) -> None:
-        """Forgets everything: it will be read again, or nobody wants it any more."""
+        """Drop all entries: the dispatcher reads them again, or no longer needs them."""
         self.stop()
         self.index.clear()

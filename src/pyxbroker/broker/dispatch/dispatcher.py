@@ -1,11 +1,13 @@
-"""The loop of every subscription: reads on from a position, and sends what it has read.
+"""The dispatch loop of every subscription: reads from a position on, and sends the entries.
 
-A dispatcher is woken when there may be something to do (new entries, permits, room in a socket,
-redeliveries) and goes on until an entry, permits or room is missing. What is in memory is read and
-sent within the same turn; a read from disk goes on when it is there. Subscription types differ in
-its parts (kinds.py): a chooser says who gets what (choosers.py, key_shared.py), and a redelivery
-what comes again (redelivery.py, failover.py), where the replay and the queue of Key_Shared keep it.
-Mirrors PersistentDispatcherMultipleConsumers.
+A dispatcher is woken when there may be something to do: new entries, permits, room in a socket,
+redeliveries. It continues until entries, permits or room are missing. It sends entries from memory
+within the same loop iteration, and entries from disk when the read completes.
+
+Subscription types differ in the parts of the dispatcher (kinds.py). A chooser selects consumers
+(choosers.py, key_shared.py). A redelivery decides which entries are sent again (redelivery.py,
+failover.py). These wait in the replay, or in the queue of Key_Shared. Mirrors
+PersistentDispatcherMultipleConsumers.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.entry_source import EntrySource
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
-    from pyxbroker.broker.dispatch.redelivery import FromMark
+    from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
     from pyxbroker.broker.dispatch.replay import Replay
     from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.delivery import FreedDict
 
-STEPS_MAX = 64  # of one dispatcher within one turn
-TOLD_AT_ONCE = 32  # consumers, of policies
-STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
+STEPS_MAX = 64  # of one dispatcher per loop iteration
+UPDATED_PER_STEP = 32  # consumers that apply changed policies per step
+STEPS_ASIDE_MAX = 16  # per loop iteration, while most entries read are not due
 
 
 class Dispatcher:
-    """What goes to the consumers of a subscription, and when."""
+    """Decides which entries the consumers of a subscription get, and when."""
 
     __slots__ = (
         "_abandoned",
@@ -66,7 +68,7 @@ class Dispatcher:
         self,
         subscription: Subscription,
         make_chooser: Callable[[Dispatcher], Chooser],
-        make_redelivery: Callable[[Dispatcher], FromMark],
+        make_redelivery: Callable[[Dispatcher], RedeliverFromMark],
     ) -> None:
         self.subscription = subscription
         self.topic = subscription.topic
@@ -75,26 +77,28 @@ class Dispatcher:
         self.limits = Limits(self)
         self.chooser = make_chooser(self)
         self.consumers: list[Consumer] = self.chooser.consumers
-        self.holders = Holders()  # who has which entry
+        self.holders = Holders()  # the consumer of each delivered entry
         self.redelivery = make_redelivery(self)
-        self.replay = self.redelivery.replay  # None: what comes again is read from the mark on
+        self.replay = self.redelivery.replay  # None: redelivery reads again from the mark on
         self.key_queue = self.chooser.key_queue
         self.on_acknowledged: Callable[[Consumer, AckRun], None] = self.redelivery.on_acknowledged
-        """A consumer has acknowledged entries one by one; the cursor knows it already."""
+        """Called when a consumer has acknowledged single entries, after the cursor was updated."""
         self.read_position = self._after_mark()
         self._reading = False
-        self._round = 0  # grows when a read that is under way has become useless
+        self._round = 0  # incremented to discard the result of a read in progress
         self._abandoned = False
-        self._stuck = False  # nobody can take what there is to be read; who can again wakes us
-        self.trouble: ReadTrouble | None = None  # since a read went wrong
-        self.waits_for_acks = False  # nothing new is read until some are acknowledged
-        self.throttle: Throttle | None = None  # where rates limit what is sent
+        self._stuck = (
+            False  # no consumer can take entries; a consumer that can again wakes the dispatcher
+        )
+        self.trouble: ReadTrouble | None = None  # None until a read fails
+        self.waits_for_acks = False  # True: new entries wait for acknowledgements
+        self.throttle: Throttle | None = None  # None without a dispatch rate
         self._apply_rates()
 
     def _after_mark(self) -> Position:
         compacted = self.subscription.compacted
         if compacted is not None:
-            # Who is next wants the compacted view, or the log; both wake it alike.
+            # The next consumer decides: the compacted view or the log. Both wake the dispatcher.
             wants = self.chooser.wants_compacted
             self.source = compacted if wants else self.topic.source
         return self.source.next_position(self.acks.mark_delete)
@@ -102,7 +106,7 @@ class Dispatcher:
     # --- consumers ----------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
+        """Add a consumer. Raises ConsumerBusy or ConsumerAssignError if it cannot join."""
         self.chooser.add(consumer)
         consumer.sent_total = None if self.throttle is None else self.throttle.sent
         self.source.watch(self.on_more)
@@ -111,31 +115,31 @@ class Dispatcher:
     def remove_consumer(self, consumer: Consumer) -> None:
         del self.consumers[find_consumer(self.consumers, consumer)]
         if consumer.unacked_messages or self.key_queue is not None or not self.consumers:
-            # Others may have waited for what it had, or have its keys.
+            # Other consumers may have waited for its unacknowledged messages or its keys.
             self._stuck = False
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
-            # A client that reads nothing may come and go for ever.
+            # Otherwise a client that reads nothing could add callbacks without end.
             connection.cancel_when_writable(self.wake)
         if not self.consumers:
             self.source.unwatch(self.on_more)
-        self.redelivery.give_back(consumer)
+        self.redelivery.on_removed(consumer)
         self.chooser.forget(consumer)
-        self.limits.let_others_go_on()
+        self.limits.wake_other_subscriptions()
 
     @property
     def stopped_by_damage(self) -> str | None:
-        """Why nothing more is read, where that is so: too much in a row is lost."""
+        """Reason why the subscription has stopped (too many lost entries in a row), or None."""
         return None if self.trouble is None else self.trouble.stopped
 
     @property
     def delayed_entries(self) -> int:
-        """Entries that are known and not due yet."""
+        """Number of entries that were read and are not due yet."""
         return 0 if self.replay is None else self.replay.delayed_entries
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the next consumer goes on with it, after the last one has gone."""
+    def is_reusable(self) -> bool:
+        """True if the next consumer reuses this dispatcher after the last consumer has left."""
         return (
             self.key_queue is None
             and self.delayed_entries > 0
@@ -143,23 +147,23 @@ class Dispatcher:
             and not self.replay.is_full
         )
 
-    def tellings_of_policies(self) -> Iterator[Callable[[], None]]:
-        """Calls by which it takes over the topic's policies, which have changed: what was blocked
-        by one may go on. Consumers that come meanwhile go by what is in force.
+    def policy_update_steps(self) -> Iterator[Callable[[], None]]:
+        """Return calls that apply the topic's changed policies, and resume what a policy blocked.
+        Consumers that subscribe meanwhile use the new policies.
         """
         consumers = self.consumers[:]
-        if len(consumers) <= TOLD_AT_ONCE:
+        if len(consumers) <= UPDATED_PER_STEP:
             yield self.on_policies
             return
         yield self._on_policies
-        for at in range(0, len(consumers), TOLD_AT_ONCE):
-            yield partial(self._tell_consumers, consumers[at : at + TOLD_AT_ONCE])
+        for at in range(0, len(consumers), UPDATED_PER_STEP):
+            yield partial(self._update_consumers, consumers[at : at + UPDATED_PER_STEP])
         yield self.wake
 
     def on_policies(self) -> None:
-        """The same at once."""
+        """Apply the topic's changed policies in one call."""
         self._on_policies()
-        self._tell_consumers(self.consumers)
+        self._update_consumers(self.consumers)
         self.wake()
 
     def _on_policies(self) -> None:
@@ -169,21 +173,21 @@ class Dispatcher:
             self.replay.on_policies()
         self._apply_rates()
 
-    def _tell_consumers(self, consumers: list[Consumer]) -> None:
+    def _update_consumers(self, consumers: list[Consumer]) -> None:
         if self._abandoned:
-            return  # and they are not its own any more
+            return  # the consumers have another dispatcher now
         sent_total = None if self.throttle is None else self.throttle.sent
         for consumer in consumers:
             consumer.sent_total = sent_total
             if self.replay is not None:
-                self.limits.tell(consumer)
+                self.limits.apply_policies(consumer)
 
     def _apply_rates(self) -> None:
         throttle = self.throttle
         if throttle is None:
             if not self.topic.limits_dispatch:
                 return
-            # Most topics have no rates.
+            # Imported here: most topics have no rates.
             from pyxbroker.broker.dispatch.throttle import Throttle
 
             throttle = Throttle(self.wake)
@@ -192,31 +196,31 @@ class Dispatcher:
             throttle.retire()
         self.throttle = throttle if is_limit else None
 
-    def let_go(self, consumer: Consumer) -> list[FreedDict]:
-        """It is abandoned, and leaves one of those that were its consumers. What that one had, for
+    def detach(self, consumer: Consumer) -> list[FreedDict]:
+        """Detach one of the former consumers of an abandoned dispatcher. Return its deliveries, for
         free_items().
         """
         consumer.connection.cancel_when_writable(self.wake)
-        self.chooser.let_go(consumer)
+        self.chooser.detach(consumer)
         taken = consumer.take_back()
         self.holders.remove(consumer)
         return taken.forget()
 
-    def forget_notes(self) -> list[FreedDict]:
-        """It is abandoned, and nobody asks what is out; for free_items()."""
+    def clear_notes(self) -> list[FreedDict]:
+        """Return the notes about deliveries of an abandoned dispatcher, for free_items()."""
         return [self.redelivery.swap_counts(), self.holders.clear()]
 
     # --- the loop -----------------------------------------------------------------------------
 
     def on_more(self) -> None:
-        """There are more entries, or one consumer fewer. That is no news where nobody could take
-        those before: to ask all consumers each time would take as long as they are many.
+        """Wake the dispatcher for new entries, unless no consumer could take the previous ones.
+        Asking all consumers for each entry would cost time in proportion to their number.
         """
         if not self._stuck:
             self.wake()
 
     def wake(self) -> None:
-        """Reads and sends as long as that is possible."""
+        """Read and send as long as possible."""
         self._stuck = False
         if self._abandoned or self.redelivery.is_returning:
             return
@@ -224,7 +228,7 @@ class Dispatcher:
             replay, steps_max = self.replay, STEPS_MAX
             delayed = None if replay is None else replay.delayed
             if replay is not None and delayed is not None:
-                delayed.look_at_clock()
+                delayed.update_now()
                 if replay.sets_aside:
                     steps_max = STEPS_ASIDE_MAX
             if self.key_queue is not None:
@@ -250,14 +254,14 @@ class Dispatcher:
             self._on_defect(error)
 
     def _on_defect(self, error: Exception) -> None:
-        """What is out and what is next cannot be relied on any more."""
+        """Abandon the dispatcher: its notes about deliveries are not reliable any more."""
         if not self._abandoned:
             self._abandoned = True
             self.subscription.on_defect(error)
 
     def abandon(self) -> None:
-        """Another dispatcher takes its place: this one does nothing any more, and no ring of
-        references keeps it until the collector comes.
+        """Stop for good, because another dispatcher replaces this one. Break reference cycles, so
+        that reference counting frees it.
         """
         self._abandoned = True
         self.source.unwatch(self.on_more)
@@ -271,43 +275,44 @@ class Dispatcher:
             self.throttle = None
 
     def _step(self) -> bool:
-        """Reads and sends once: what waits for its key, what comes again, or what is new; False
-        when nothing more can be done now.
+        """Read and send once: entries that wait for their key, then the replay, then new entries.
+        Return False if nothing more can be done now.
         """
         if self.key_queue is not None:
             if self._send_waiting(self.key_queue):
                 return True
             if self._reading:
-                # What waits is on its way from the disk; nothing else is read meanwhile.
+                # The waiting entries are being read from disk; nothing else is read meanwhile.
                 return False
         replay, position = self.replay, None
         if replay is None or not replay.may_have_some:
             replay, position = None, self.source.normalize(self.read_position)
             if position is None:
                 return False
-        worth = self.chooser.worth_reading()
-        self._stuck = worth is None
-        if worth is not None and self.throttle is not None:
-            worth = self.throttle.allowance(self, *worth)
-        if worth is None:
+        budget = self.chooser.read_budget()
+        self._stuck = budget is None
+        if budget is not None and self.throttle is not None:
+            budget = self.throttle.allowance(self, *budget)
+        if budget is None:
             return False
         if replay is not None:
             if replay.fill():
-                return self._read_replay(replay, *worth)
+                return self._read_replay(replay, *budget)
             position = self.source.normalize(self.read_position)
-        return position is not None and self._read_new(position, *worth)
+        return position is not None and self._read_new(position, *budget)
 
-    # --- what is new --------------------------------------------------------------------------
+    # --- new entries --------------------------------------------------------------------------
 
     def _read_new(self, position: Position, count: int, size: int) -> bool:
-        """Reads entries, at most so many bytes of them; True when they were sent and the loop
-        should go on.
+        """Read new entries within these limits. Return True if they were sent, and the loop shall
+        continue.
         """
         if self.replay is not None:
             if self.replay.is_full or self._waits_for_acks():
                 return False
-            if self.replay.look_aside() and self.throttle is None:
-                # What is not due needs no permits: who has few of them must not slow that down.
+            if self.replay.update_sets_aside() and self.throttle is None:
+                # Entries that are not due need no permits, so few permits must not slow their
+                # reads.
                 count = self.topic.policies.read_batch_max
         if self.trouble is not None and self.trouble.blocks(again=False):
             return False
@@ -319,13 +324,13 @@ class Dispatcher:
         return False
 
     def _waits_for_acks(self) -> bool:
-        """Whether more is acknowledged one by one than is stored as a whole, where that stops it:
-        what comes again fills the gaps.
+        """Return True if the acknowledged ranges are too many to store and new entries must wait.
+        Redeliveries continue, and fill the gaps.
         """
         self.waits_for_acks = False
         if self.topic.policies.pause_on_ack_state:
             limit = self.topic.ack_ranges_max
-            # There are not more ranges than holes, which are counted already.
+            # The number of holes is known, and an upper bound of the number of ranges.
             self.waits_for_acks = 0 < limit < self.acks.holes and limit < self.acks.count_ranges()
         return self.waits_for_acks
 
@@ -338,32 +343,32 @@ class Dispatcher:
         self.read_position = Position(position.ledger_id, last + 1)
 
     def _send(self, batch: EntryBatch, again: bool) -> Position:
-        """Sends what it can of a batch; returns where to read on. again: it lies before others
-        which were sent.
+        """Send what consumers can take of a batch. Return the position to read next. again: the
+        entries lie before entries that were already sent.
         """
-        left_out: list[tuple[int, int]] = []
+        undeliverable: list[tuple[int, int]] = []
         redelivery, replay = self.redelivery, self.replay
         delayed = None if replay is None else replay.delayed_index
         acks = self.acks
         if self.subscription.compacted is not None:
             acks = self.subscription.compacted.acks_of(batch.ledger_id, acks)
-        sent = self.chooser.send(batch, acks, redelivery.counts, left_out, delayed, again)
-        if left_out:
-            self.subscription.acknowledge_positions(left_out)
+        sent = self.chooser.send(batch, acks, redelivery.counts, undeliverable, delayed, again)
+        if undeliverable:
+            self.subscription.acknowledge_positions(undeliverable)
         if sent < batch.count:
             return Position(batch.ledger_id, batch.entry_id(sent))
         return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
 
-    # --- what comes again ---------------------------------------------------------------------
+    # --- replay -------------------------------------------------------------------------------
 
     def _read_replay(self, replay: Replay, count: int, size: int) -> bool:
-        """Reads and sends the first ones of what goes before what is new."""
+        """Read and send the first entries of the replay."""
         if self.trouble is not None and self.trouble.blocks(again=True):
             return False
         ledger_id, first, last = replay.positions.first_range(count)
         position = self.source.normalize((ledger_id, first))
         if position != (ledger_id, first):
-            # The ledger was trimmed meanwhile: everything in it is acknowledged.
+            # The ledger was trimmed meanwhile, so all of its entries are acknowledged.
             replay.positions.discard_range(ledger_id, first, last)
             return True
 
@@ -381,11 +386,11 @@ class Dispatcher:
         self._read_from_disk(position, count, size, last, send, replay.pass_over, again=True)
         return False
 
-    # --- what waits for its key ---------------------------------------------------------------
+    # --- entries that wait for their key ------------------------------------------------------
 
     def _send_waiting(self, queue: KeyQueue) -> bool:
-        """Sends what waits to the next consumer that can have some of it; False: nobody can, or it
-        is being read from disk, or cannot be read.
+        """Send waiting entries to the next consumer that can take some. Return False if no consumer
+        can, or if they must be read from disk, or cannot be read.
         """
         consumer = queue.next_consumer()
         if consumer is None or (self.trouble is not None and self.trouble.blocks(again=True)):
@@ -394,10 +399,10 @@ class Dispatcher:
         def send(batch: EntryBatch) -> None:
             if self.trouble is not None:
                 self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
-            left_out: list[tuple[int, int]] = []
-            queue.send(batch, self.acks, self.redelivery.counts, left_out)
-            if left_out:
-                self.subscription.acknowledge_positions(left_out)
+            undeliverable: list[tuple[int, int]] = []
+            queue.send(batch, self.acks, self.redelivery.counts, undeliverable)
+            if undeliverable:
+                self.subscription.acknowledge_positions(undeliverable)
 
         policies = self.topic.policies
         count_max, size = policies.read_batch_max, policies.read_bytes_max
@@ -411,7 +416,7 @@ class Dispatcher:
             at = first
             while at <= last and consumer.can_deliver:
                 if self.source.normalize((ledger_id, at)) != (ledger_id, at):
-                    # The ledger was trimmed meanwhile: everything in it is acknowledged.
+                    # The ledger was trimmed meanwhile, so all of its entries are acknowledged.
                     queue.drop_ledger(ledger_id)
                     break
                 position = Position(ledger_id, at)
@@ -437,8 +442,8 @@ class Dispatcher:
         pass_over: Callable[[Position, int], None],
         again: bool = False,
     ) -> None:
-        """Reads entries up to last, or to the ledger's end; pass_over(position, last entry id): it
-        has none of these. again: they were read before.
+        """Read entries up to last, or to the end of the ledger. pass_over(position, last entry id)
+        is called for lost entries. again: the entries were read before.
         """
         self._reading = True
         started_in = self._round
@@ -465,7 +470,7 @@ class Dispatcher:
                 if trouble is None:
                     trouble = self.trouble = self._make_trouble()
                 if not is_lost(result):
-                    # Nothing else is read until then, however often the dispatcher is woken.
+                    # Nothing else is read until the retry, however often the dispatcher is woken.
                     trouble.try_again(position, result)
                     return
                 self._reading = False
@@ -475,19 +480,19 @@ class Dispatcher:
             self.wake()
 
         def in_share(result: EntryBatch | LedgerError) -> None:
-            # Those of thousands of subscriptions may be read by the time of one look.
+            # Reads of thousands of subscriptions may complete in one loop iteration.
             self.topic.turn.dispatching.run(partial(on_read, result))
 
         self.source.read(position, count, size, in_share, last)
 
     def _make_trouble(self) -> ReadTrouble:
-        # Most brokers never need it, and a start shall not wait for it.
+        # Imported here: most brokers never need it, and it would slow the start.
         from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
 
         return ReadTrouble(self)
 
     def retry_read(self) -> None:
-        """The time has come to try a read again."""
+        """Retry a failed read, after its delay."""
         self._reading = False
         self.wake()
 
@@ -499,9 +504,9 @@ class Dispatcher:
         pass_over: Callable[[Position, int], None],
         again: bool,
     ) -> None:
-        """An entry cannot be read at all."""
+        """Handle an entry that is damaged or missing."""
         if self.source.normalize(position) != position:
-            # It was trimmed meanwhile: whoever reads on finds what is kept.
+            # The ledger was trimmed meanwhile; the next read starts at the first stored entry.
             return
         if self.acks.is_acknowledged(*position):
             trouble.is_acknowledged(position)
@@ -509,22 +514,22 @@ class Dispatcher:
         elif self.topic.policies.skips_lost_data:
             pass_over(position, trouble.skip(position, error, again))
         elif trouble.pass_over(position, error, again):
-            # It costs this entry only. It stays in the backlog: an operator decides what to do.
+            # Only this entry is lost. It stays in the backlog, for the operator to decide.
             pass_over(position, position.entry_id)
 
     def put_back(self, positions: list[Position], again: bool) -> None:
-        """These were passed over, and are read next all the same."""
+        """Read positions again that were passed over."""
         if not again:
             self.read_position = positions[0]
             return
-        assert self.replay is not None, "only what is in a replay is read again"
+        assert self.replay is not None, "only entries of a replay are read again"
         for position in positions:
             self.replay.positions.add(*position)
 
-    # --- going back ---------------------------------------------------------------------------
+    # --- rewinding --------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Reads on after the mark: what was delivered and not acknowledged is sent again."""
+        """Read again from the mark on, and redeliver everything that is not acknowledged."""
         self.drop_read()
         self.redelivery.rewound()
         if self.replay is not None:
@@ -536,11 +541,11 @@ class Dispatcher:
         self.read_position = self._after_mark()
 
     def drop_read(self) -> None:
-        """What is being read is not used."""
+        """Discard the result of the read in progress."""
         self._round += 1
 
     def reset(self) -> None:
-        """The cursor was moved: forgets everything that was delivered."""
+        """Drop all notes about deliveries, after the cursor was moved."""
         self.acks = self.subscription.acks
         self.redelivery.forget(self.consumers)
         if self.trouble is not None:
@@ -548,8 +553,8 @@ class Dispatcher:
         self.rewind()
 
     def skip_to(self, mark: Position) -> None:
-        """The cursor has moved on, and nobody has acknowledged what it passed: none of it is read,
-        nor sent again; what consumers have of it is settled.
+        """Settle all entries up to the mark, to which the cursor has moved without acknowledgements
+        of a consumer. None of them is read or sent again.
         """
         if self.read_position <= mark:
             self._round += 1
@@ -564,9 +569,9 @@ class Dispatcher:
         self.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:
-        """The client wants everything again that it has not acknowledged."""
+        """Redeliver all unacknowledged entries of a consumer."""
         self.redelivery.redeliver_all(consumer)
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
-        """The client wants these positions again."""
+        """Redeliver these positions of a consumer."""
         self.redelivery.redeliver(consumer, positions)

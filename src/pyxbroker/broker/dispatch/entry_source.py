@@ -1,7 +1,7 @@
-"""Where a dispatcher's entries come from, as far as it knows.
+"""The interface through which a dispatcher reads entries.
 
-A managed ledger is one. So is what a topic keeps nothing in, and whatever else can say what comes
-next: a view of a log that leaves entries out, or that ends before the log does.
+A managed ledger implements it. So do topics that store nothing, and views of a log: those that
+leave out entries, or end before the log does.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pyxbroker.ledger.errors import LedgerError
 
 
 class EntrySource(Protocol):
-    """Entries in the order of their positions, and more of them from time to time."""
+    """Entries in the order of their positions; new entries are appended."""
 
-    # --- what is next ---
+    # --- positions ---
 
     def next_position(self, position: tuple[int, int]) -> Position:
-        """Where the entry after a position is, or will be."""
+        """Return the position of the entry after a position, which may not be written yet."""
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
-        """The first entry at or after a position that may be read; None when there is none yet."""
+        """Return the first readable entry at or after a position, or None if there is none yet."""
 
     def last_entry(self, ledger_id: int) -> int | None:
-        """Id of the last entry of a ledger (-1: none yet), None for a ledger that is not here."""
+        """Return the id of a ledger's last entry (-1: none yet), or None for an unknown ledger."""
 
-    # --- read so many ---
+    # --- reads ---
 
     def read_cached(
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch | None:
-        """Entries of one ledger from a normalized position on, at most up to the id `last`, when
-        they are in memory.
+        """Return entries of one ledger from a normalized position on, at most up to the id `last`.
+        Return None if they are not in memory.
         """
 
     def read(
@@ -44,14 +44,14 @@ class EntrySource(Protocol):
         callback: Callable[[EntryBatch | LedgerError], None],
         last: int | None = None,
     ) -> None:
-        """The same from wherever they are; callback gets an EntryBatch or a LedgerError, never
-        within this call.
+        """Read the same entries from memory or disk. callback gets an EntryBatch or a LedgerError,
+        never within this call.
         """
 
-    # --- tell me when there is more ---
+    # --- notifications ---
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Calls wake once in each turn that brought entries, at its end, until unwatch(wake)."""
+        """Call wake at the end of each loop iteration that added entries, until unwatch(wake)."""
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody is there to take entries any more."""
+        """Stop calling wake."""

@@ -1,4 +1,4 @@
-"""Failover: who is the active consumer, and since when.
+"""Failover: chooses the active consumer, and delays the switch to it.
 
 Mirrors PersistentDispatcherSingleActiveConsumer.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
-from pyxbroker.broker.dispatch.redelivery import FromMark
+from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
 from pyxbroker.broker.dispatch.selectors import FailoverRing
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ def _level(consumer: Consumer) -> int:
     return consumer.priority_level
 
 
-class Failover(FromMark):
-    """The active consumer gets everything, in order; when it goes, another becomes active, and gets
-    what it had not acknowledged.
+class Failover(RedeliverFromMark):
+    """The active consumer gets all entries, in order. When it leaves, another consumer becomes
+    active, and gets the unacknowledged entries.
 
-    A change takes effect after activeConsumerFailoverDelayTimeMillis, also the first one: what the
-    former consumer acknowledges meanwhile does not come twice, and of many consumers that come and
-    go together only the last choice counts.
+    Every change takes effect after activeConsumerFailoverDelayTimeMillis, including the first.
+    Entries that the former consumer acknowledges meanwhile are not delivered twice. When many
+    consumers come and go together, only the last choice counts.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -42,9 +42,9 @@ class Failover(FromMark):
         assert isinstance(dispatcher.chooser, SingleActive)
         self._chooser = dispatcher.chooser
         self._topic = dispatcher.topic
-        self._chosen: Consumer | None = None  # active, or it will be when the delay is over
+        self._chosen: Consumer | None = None  # the active consumer, now or when the delay is over
         self._switching: asyncio.TimerHandle | None = None
-        self._telling: Iterator[Line] | None = None  # who is active, to all of them
+        self._notifying: Iterator[Line] | None = None  # notifies all consumers of the active one
         topic = dispatcher.topic
         self._ring: FailoverRing[Consumer] | None = None
         if topic.partition < 0 or topic.policies.failover_by_hash:
@@ -54,15 +54,15 @@ class Failover(FromMark):
         if self._ring is not None:
             self._ring.add(consumer, consumer.priority_level, consumer.name)
         if not self._choose():
-            self._tell(consumer)
+            self._notify(consumer)
 
-    def give_back(self, consumer: Consumer) -> None:
+    def on_removed(self, consumer: Consumer) -> None:
         if self._ring is not None:
             self._ring.remove(consumer)
         self._choose()
 
     def _choose(self) -> bool:
-        """Chooses the active consumer; True when it is another one than before."""
+        """Choose the active consumer. Return True if the choice has changed."""
         consumers = self._chooser.consumers
         chosen = None
         if not consumers:
@@ -70,12 +70,12 @@ class Failover(FromMark):
         elif self._ring is not None:
             chosen = self._ring.first()
         else:
-            # Partitions go round among those of the best level.
+            # Partitions are spread over the consumers of the best priority level.
             best = bisect_right(consumers, consumers[0].priority_level, key=_level)
             chosen = consumers[self._topic.partition % best]
         if chosen is self._chosen:
             return False
-        # The next one gets again what the former one has not acknowledged.
+        # The new consumer gets what the former one has not acknowledged.
         self._chosen = chosen
         self._switch_later()
         return True
@@ -95,7 +95,7 @@ class Failover(FromMark):
 
     def retire(self) -> None:
         super().retire()
-        self._telling = None
+        self._notifying = None
         self._stop()
 
     def _stop(self) -> None:
@@ -107,30 +107,30 @@ class Failover(FromMark):
         self._switching = None
         self._chooser.active = self._chosen
         self._dispatcher.rewind()
-        is_telling = self._telling is not None
-        self._telling = self._tell_each(list(self._chooser.consumers))
-        if not is_telling:
-            run_incrementally(self._tell_all(), self._topic.turn.run)
+        is_notifying = self._notifying is not None
+        self._notifying = self._notify_each(list(self._chooser.consumers))
+        if not is_notifying:
+            run_incrementally(self._notify_all(), self._topic.turn.run)
         self._dispatcher.wake()
 
-    def _tell_all(self) -> Iterator[Line]:
-        """There may be a hundred thousand. A switch meanwhile makes it begin anew."""
-        while self._telling is not None:
-            telling = self._telling
-            line = next(telling, None)
+    def _notify_all(self) -> Iterator[Line]:
+        """Notify all consumers in steps; they may be many. A new switch starts the round again."""
+        while self._notifying is not None:
+            notifying = self._notifying
+            line = next(notifying, None)
             if line is not None:
                 yield line
-            elif telling is self._telling:
-                self._telling = None
+            elif notifying is self._notifying:
+                self._notifying = None
 
-    def _tell_each(self, consumers: list[Consumer]) -> Iterator[Line]:
+    def _notify_each(self, consumers: list[Consumer]) -> Iterator[Line]:
         for consumer in consumers:
             if not consumer.closed:
-                self._tell(consumer)
+                self._notify(consumer)
             yield consumer.connection.session.line
 
-    def _tell(self, consumer: Consumer) -> None:
-        """ACTIVE_CONSUMER_CHANGE: whether this consumer is the active one."""
+    def _notify(self, consumer: Consumer) -> None:
+        """Send ACTIVE_CONSUMER_CHANGE: is this consumer the active one?"""
         if consumer.connection.protocol_version >= ACTIVE_CONSUMER_CHANGE_VERSION:
             consumer.connection.send_frame(
                 replies.active_consumer_change(consumer.consumer_id, consumer is self._chosen)

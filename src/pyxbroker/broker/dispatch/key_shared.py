@@ -1,8 +1,7 @@
 """Key_Shared: every key goes to one consumer at a time, in order.
 
-Mirrors PersistentStickyKeyDispatcherMultipleConsumers. Which entry may go to whom is decided in
-keys.pyx; here is who has which slot, what waits for its turn, and how many may wait before no new
-ones are read.
+Mirrors PersistentStickyKeyDispatcherMultipleConsumers. keys.pyx decides which consumer may get an
+entry. This module assigns slots to consumers, sends waiting entries, and limits their number.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
     from pyxbroker.entry import EntryBatch, Position
     from pyxbroker.policies.values import Policies
 
-GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
+GAP_MAX = 8  # entries that are read in vain, to avoid another read
 ENTRY_ID_MAX = 2**63 - 1
 NO_RANGES = HashRanges()
-RANGES_PER_STEP = 256  # that are told without a look at who else waits
+RANGES_PER_STEP = 256  # processed before the task yields
 
 
 class KeySharedMode(enum.IntEnum):
@@ -55,7 +54,7 @@ class KeySharedMode(enum.IntEnum):
 
 
 class KeySharedPolicy(NamedTuple):
-    """What a Key_Shared consumer asks for (KeySharedMeta)."""
+    """The options of a Key_Shared consumer (KeySharedMeta)."""
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
     ranges: HashRanges = NO_RANGES
@@ -63,14 +62,14 @@ class KeySharedPolicy(NamedTuple):
 
 
 def look_ahead(policies: Policies, consumers: int) -> int:
-    """How many entries may wait before no new ones are read."""
+    """Return how many entries may wait before the dispatcher stops reading new ones."""
     per_consumer = policies.look_ahead_per_consumer_max
     limit = policies.look_ahead_per_subscription_max
     if per_consumer > 0:
         of_all = per_consumer * consumers
         limit = min(limit, of_all) if limit > 0 else of_all
     if limit <= 0:
-        # Without limits of their own, as many as may be unacknowledged.
+        # Without limits of their own, the limits of unacknowledged messages apply.
         candidates = (
             policies.unacked_per_subscription_max,
             policies.unacked_per_consumer_max * consumers,
@@ -80,7 +79,7 @@ def look_ahead(policies: Policies, consumers: int) -> int:
 
 
 class KeySlots(Chooser):
-    """Every key goes to one consumer at a time, in order. Each consumer has a slot."""
+    """Assigns every key to one consumer at a time, in order. Each consumer has a slot."""
 
     def __init__(self, dispatcher: Dispatcher, policy: KeySharedPolicy) -> None:
         super().__init__(dispatcher)
@@ -125,7 +124,7 @@ class KeySlots(Chooser):
         self._owners_changed()
 
     def holder(self, ranges: HashRanges) -> Consumer | None:
-        """Who has asked for a part of these ranges."""
+        """Return the consumer that has requested a part of these ranges, or None."""
         if not isinstance(self.selector, HashRangeExclusive):
             return None
         return self.slots[self.selector.conflict(ranges)]
@@ -137,12 +136,12 @@ class KeySlots(Chooser):
         self.selector.remove(consumer.slot)
         self._owners_changed()
 
-    def let_go(self, consumer: Consumer) -> None:
+    def detach(self, consumer: Consumer) -> None:
         consumer.keys = None
         self.slots[consumer.slot] = None
 
     async def ranges_by_slot(self, slices: Slices) -> dict[int, list[list[int]]]:
-        """The hashes of each slot as [first, last], ascending, as they are when it is asked."""
+        """Return the hash ranges of each slot as [first, last], ascending, as of the call."""
         found: dict[int, list[list[int]]] = {}
         first = RANGE_HASHES - self.selector.hashes  # a ring leaves out 0
         for number, (last, slot) in enumerate(zip(*self.selector.owners(), strict=True), start=1):
@@ -163,10 +162,10 @@ class KeySlots(Chooser):
     def on_policies(self) -> None:
         self._look_ahead = look_ahead(self._topic.policies, len(self.consumers))
 
-    # --- who is next --------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------
 
-    def worth_reading(self) -> tuple[int, int] | None:
-        """What all can take together, as long as not too many entries wait."""
+    def read_budget(self) -> tuple[int, int] | None:
+        """Return what all consumers can take together, or None if too many entries wait."""
         if self.keys.waiting >= self._look_ahead:
             return None
         policies = self._topic.policies
@@ -182,7 +181,7 @@ class KeySlots(Chooser):
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
@@ -192,18 +191,18 @@ class KeySlots(Chooser):
             self.keys,
             acks,
             redelivery_counts,
-            left_out,
+            undeliverable,
             self._look_ahead,
             delayed,
             again,
         )
 
-    def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
+    def send_unstored(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
         return dispatch_without_queue(batch, start, stop, self.slots, self.keys)
 
 
 class KeyQueue:
-    """Entries that wait: for one of the same key that is before them, or for the key's owner."""
+    """Entries that wait for an earlier entry of their key, or for the owner of their key."""
 
     def __init__(self, chooser: KeySlots, limits: Limits) -> None:
         self.keys = chooser.keys
@@ -213,7 +212,7 @@ class KeyQueue:
         self._turn_of = 0
 
     def next_consumer(self) -> Consumer | None:
-        """The next one in turn that can have some of what waits."""
+        """Return the next consumer in rotation that can take some waiting entries, or None."""
         keys = self.keys
         if keys.queued == 0:
             return None
@@ -227,7 +226,7 @@ class KeyQueue:
         return self._consumers[at]
 
     def plan(self, consumer: Consumer, count: int) -> list[tuple[int, int, int]]:
-        """What to read for a consumer: (ledger id, first and last entry id)."""
+        """Return the ranges to read for a consumer: (ledger id, first and last entry id)."""
         return self.keys.plan(consumer.slot, count, GAP_MAX)
 
     def send(
@@ -235,15 +234,15 @@ class KeyQueue:
         batch: EntryBatch,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
     ) -> None:
-        """Sends what consumers can take of entries that waited."""
-        dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, left_out)
+        """Send what consumers can take of entries that waited."""
+        dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, undeliverable)
 
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Takes deliveries back; returns those that the consumer had, in order."""
+        """Take deliveries back. Return those that the consumer had, in order."""
         taken = []
         for position in positions:
             key_hash = consumer.key_hash_of(*position)
@@ -253,11 +252,11 @@ class KeyQueue:
         return taken
 
     def pass_over(self, position: Position, last: int) -> None:
-        """Entries up to the id last cannot be read."""
+        """Drop entries up to the id last, which cannot be read."""
         self.keys.drop(position.ledger_id, position.entry_id, last)
 
     def drop_up_to(self, mark: Position) -> None:
-        """Everything up to a mark is acknowledged."""
+        """Drop everything up to a mark, which is acknowledged."""
         if self.keys.waiting:
             self.keys.drop_up_to(*mark)
 
@@ -265,5 +264,5 @@ class KeyQueue:
         self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
 
     def clear(self) -> None:
-        """Everything is read again."""
+        """Drop all entries, because they are read again."""
         self.keys.clear()

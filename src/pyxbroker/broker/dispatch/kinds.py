@@ -1,14 +1,14 @@
-"""How a dispatcher of each subscription type is put together: who is next, and what comes again."""
+"""Constructs the dispatcher of each subscription type from a chooser and a redelivery."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyxbroker.broker.dispatch.choosers import OnlyOne, RoundRobin, SingleActive
+from pyxbroker.broker.dispatch.choosers import RoundRobin, SingleActive, SingleConsumer
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.failover import Failover
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
-from pyxbroker.broker.dispatch.redelivery import FromMark, OneByOne
+from pyxbroker.broker.dispatch.redelivery import RedeliverEntries, RedeliverFromMark
 
 if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def exclusive(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
     """The only consumer gets everything, in order."""
-    return Dispatcher(subscription, OnlyOne, FromMark)
+    return Dispatcher(subscription, SingleConsumer, RedeliverFromMark)
 
 
 def shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
-    """Entries go round between consumers with permits; redeliveries first."""
-    return Dispatcher(subscription, RoundRobin, OneByOne)
+    """Entries go round-robin to consumers with permits; redeliveries go first."""
+    return Dispatcher(subscription, RoundRobin, RedeliverEntries)
 
 
 def failover(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
@@ -31,4 +31,4 @@ def failover(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
 
 def key_shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
     """Every key goes to one consumer at a time, in order."""
-    return Dispatcher(subscription, lambda it: KeySlots(it, policy), OneByOne)
+    return Dispatcher(subscription, lambda it: KeySlots(it, policy), RedeliverEntries)

@@ -1,6 +1,7 @@
-"""Whether consumers can take entries: permits, what is unacknowledged, and room in their sockets.
+"""Limits of consumers: permits, unacknowledged messages, and room in their sockets.
 
-Who cannot take any wakes the dispatcher when it can again, but for its permits: FLOW does that.
+A blocked consumer wakes the dispatcher when it can take entries again. For permits, the FLOW
+command does that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """Those of one subscription's consumers."""
+    """The limits of one subscription's consumers."""
 
     __slots__ = ("_dispatcher", "_limited", "_stopped", "unacked")
 
@@ -27,8 +28,8 @@ class Limits:
         topic = dispatcher.topic
         policies = topic.policies
         self._dispatcher = dispatcher
-        # What consumers may have unacknowledged together, and whether that kept somebody from
-        # getting more when it was last asked for.
+        # Unacknowledged messages of all consumers. _limited and _stopped note whether the limit
+        # blocked a consumer at the last check.
         self.unacked = UnackedCount(
             policies.unacked_per_subscription_max, topic.unacked_in_broker, policies.unacked_share
         )
@@ -36,24 +37,26 @@ class Limits:
         self._stopped = False
 
     def retire(self) -> None:
-        """Their dispatcher does nothing any more."""
+        """Break the reference cycle with an abandoned dispatcher."""
         del self._dispatcher
 
     def hold_for(self, consumer: Consumer) -> None:
-        """What a consumer has unacknowledged counts from now on."""
-        self.tell(consumer)
+        """Count the unacknowledged messages of a consumer from now on."""
+        self.apply_policies(consumer)
         consumer.unacked_total = self.unacked
 
     def on_policies(self) -> None:
-        """The topic's policies have changed; consumers are told one by one."""
+        """Apply changed policies to the subscription, not to its consumers (apply_policies)."""
         self.unacked.set_limit(self._dispatcher.topic.policies.unacked_per_subscription_max)
 
-    def tell(self, consumer: Consumer) -> None:
-        """What a consumer may have unacknowledged is what policies say now."""
+    def apply_policies(self, consumer: Consumer) -> None:
+        """Apply the policy for unacknowledged messages to a consumer."""
         consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
 
     def can_take(self, consumer: Consumer) -> bool:
-        """Whether a consumer can get entries now; if not for its permits, it wakes us later."""
+        """Return True if a consumer can take entries. Otherwise arrange a wake-up, except for
+        permits.
+        """
         if consumer.can_deliver:
             return True
         if consumer.permits <= 0 or consumer.closed:
@@ -65,7 +68,7 @@ class Limits:
         return False
 
     def wait_for_acks(self) -> None:
-        """Somebody has too much unacknowledged, and wakes us when that changes."""
+        """Wake the dispatcher when the number of unacknowledged messages has shrunk."""
         self._limited = True
         self._stopped = self.unacked.is_stopped
         in_broker = self._dispatcher.topic.unacked_in_broker
@@ -73,37 +76,39 @@ class Limits:
             in_broker.on_unblocked(self._dispatcher.wake)
 
     def wait_for_room(
-        self, connection: Connection, tell: Callable[[Connection], None]
+        self, connection: Connection, notify: Callable[[Connection], None]
     ) -> Callable[[], None]:
-        """When a socket takes more, tells of it and wakes us; what the connection calls then."""
+        """Call notify and wake the dispatcher when a socket has room. Return the registered
+        callback.
+        """
         dispatcher = self._dispatcher
 
         def has_room() -> None:
-            tell(connection)
+            notify(connection)
             dispatcher.wake()
 
         connection.when_writable(has_room)
         return has_room
 
     def on_acknowledged(self, consumer: Consumer) -> None:
-        """A consumer has acknowledged something: who waited for that goes on."""
+        """Resume deliveries that waited for an acknowledgement."""
         in_broker = self._dispatcher.topic.unacked_in_broker
         if in_broker is not None:
-            # Others have waited longer than who acknowledges just now.
-            in_broker.go_on()
+            # Other subscriptions have waited longer than the one that acknowledges now.
+            in_broker.resume()
         if self._limited:
-            self.go_on(consumer)
+            self.resume(consumer)
 
-    def go_on(self, consumer: ConsumerState) -> None:
-        """A consumer has less unacknowledged: sends what waited for that."""
+    def resume(self, consumer: ConsumerState) -> None:
+        """Wake the dispatcher if a consumer's acknowledgement has lifted a limit."""
         if not self._limited:
             return
         if not consumer.is_blocked or (self._stopped and not self.unacked.is_stopped):
             self._limited = False
             self._dispatcher.wake()
 
-    def let_others_go_on(self) -> None:
-        """Less is unacknowledged: other subscriptions may have waited for that."""
+    def wake_other_subscriptions(self) -> None:
+        """Wake other subscriptions that wait for fewer unacknowledged messages in the broker."""
         in_broker = self._dispatcher.topic.unacked_in_broker
         if in_broker is not None:
-            in_broker.go_on()
+            in_broker.resume()

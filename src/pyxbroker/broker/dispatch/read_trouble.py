@@ -1,11 +1,13 @@
-"""When entries cannot be read: a dispatcher tries again, passes over what is lost, or stops.
+"""Failed reads: a dispatcher retries, passes over lost entries, or stops.
 
-A read that fails (the disk's EIO, no memory, no descriptor) says nothing about the entry: it is
-tried again until it goes well, and everything behind it waits. An entry that is damaged or missing
-is lost, and passed over; it stays in the backlog. LOST_IN_A_ROW_MAX of them in a row are one bad
-block. More than that is no bad block but a file that is gone or a disk that fails, and who passed
-over it would let the next cumulative acknowledgement cover it: so the subscription stops there, and
-looks again now and then. With autoSkipNonRecoverableData it acknowledges what is lost and goes on.
+A failed read (EIO, no memory, no file descriptor) says nothing about the entry. The dispatcher
+retries it until it succeeds, and everything behind it waits.
+
+An entry that is damaged or missing is lost. The dispatcher passes over it, and the entry stays in
+the backlog. Up to LOST_IN_A_ROW_MAX lost entries in a row count as one bad block. More of them mean
+a missing file or a failing disk. Passing over them would let the next cumulative acknowledgement
+cover them, so the subscription stops and retries now and then. With autoSkipNonRecoverableData it
+acknowledges lost entries and continues.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.delivery")
 
-LOST_IN_A_ROW_MAX = 64  # entries: a block of 4 KiB has no more of the smallest ones
-LOOK_AGAIN_S = 30.0  # then a subscription that stopped finds out whether it can go on
-REPORT_S = 1.0  # what is passed over within that time is one line of the log
-REPORTED_MAX = 1000  # runs that are not reported again when they are met again
+LOST_IN_A_ROW_MAX = 64  # entries: the most that a block of 4 KiB can hold
+RETRY_STOPPED_S = 30.0  # interval at which a stopped subscription retries
+REPORT_S = 1.0  # entries passed over within this time share one log line
+REPORTED_MAX = 1000  # runs that are remembered, and not logged again
 
 STOPPED_HELP = (
     "seek or reset the subscription to a position behind them, or set"
-    " autoSkipNonRecoverableData=true; it is tried again every 30 s"
+    " autoSkipNonRecoverableData=true; the broker retries every 30 s"
 )
 
 
 class LostRun:
-    """Entries in a row that are lost; `again`: they had been read before."""
+    """Consecutive lost entries; `again`: they were read before."""
 
     __slots__ = ("again", "count", "error", "last", "positions")
 
@@ -43,7 +45,7 @@ class LostRun:
         self.count = 0
         self.positions: list[Position] = []  # the first ones
         self.last = Position(-1, -1)
-        self.error: LedgerError | None = None  # of the last of them
+        self.error: LedgerError | None = None  # of the last entry
 
     def add(self, position: Position, error: LedgerError) -> None:
         self.count += 1
@@ -65,12 +67,10 @@ class LostRun:
 
 
 class ReadTrouble:
-    """What keeps one dispatcher from reading on, and what it has passed over. Made when the first
-    read goes wrong.
-    """
+    """The failed reads and lost entries of one dispatcher. Created when the first read fails."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        self.stopped: str | None = None  # the sentence why
+        self.stopped: str | None = None  # reason, for statistics and logs
         self._dispatcher = dispatcher
         self._loop = dispatcher.topic.loop
         self._turn = dispatcher.topic.turn
@@ -84,25 +84,27 @@ class ReadTrouble:
         self._batch_min = policies.read_batch_min
         self._batch_max = policies.read_batch_max
         self._batch = self._batch_max  # entries of the next read
-        self._tries = 0  # that failed since a read went well
+        self._tries = 0  # failures since the last successful read
         self._since = 0.0
         self._delay_s = self._delay_min_s
         self._new = LostRun(again=False)
         self._again = LostRun(again=True)
         self._stopped_run: LostRun | None = None
-        self._looks_again: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._reported: set[tuple[Position, Position]] = set()
         self._to_report: list[LostRun] = []
 
     # --- reads that fail ----------------------------------------------------------------------
 
     def try_again(self, position: Position, error: LedgerError) -> None:
-        """A read failed: nothing else is read until it was tried again, later each time."""
+        """Retry a failed read after a delay that doubles each time. Nothing else is read
+        meanwhile.
+        """
         if self._tries == 0:
             self._since = self._loop.time()
             self._delay_s = self._delay_min_s
             log.warning(
-                "a read failed; it is tried again until it goes well, and consumers wait",
+                "a read failed; the broker retries until it succeeds, and consumers wait",
                 **self._where,
                 entry=position,
                 error=error,
@@ -113,15 +115,15 @@ class ReadTrouble:
         self._delay_s = min(self._delay_s * 2, self._delay_max_s)
 
     def cut(self, count: int) -> int:
-        """How many of so many entries are read at once: few after a failure, then more and more."""
+        """Return how many entries the next read asks for: few after a failure, then more."""
         return min(count, self._batch) if self._batch < self._batch_max else count
 
     def answered(self) -> None:
-        """The disk has answered."""
+        """Note that a read has completed."""
         self._batch = min(self._batch * 2, self._batch_max)
         if self._tries:
             log.info(
-                "reading goes on",
+                "reads succeed again",
                 **self._where,
                 after_s=round(self._loop.time() - self._since, 3),
                 tries=self._tries,
@@ -131,19 +133,23 @@ class ReadTrouble:
     # --- entries that are lost ----------------------------------------------------------------
 
     def blocks(self, again: bool) -> bool:
-        """Whether the subscription has stopped at new entries, or at some that are sent again."""
+        """Return True if the subscription has stopped at new entries, or (again) at
+        redeliveries.
+        """
         return (
-            self._looks_again is not None
+            self._retry_timer is not None
             and self._stopped_run is not None
             and self._stopped_run.again is again
         )
 
     def pass_over(self, position: Position, error: LedgerError, again: bool) -> bool:
-        """Counts a lost entry; False: there are too many in a row, and the subscription stops."""
+        """Count a lost entry. Return False if the subscription stops: too many in a row are
+        lost.
+        """
         stopped = self._stopped_run
         if stopped is not None and stopped.again is again and position >= stopped.positions[0]:
-            # It looked again, and they are still lost: not one more is passed over.
-            self._wait_to_look_again()
+            # The retry found the same entries lost: no further entry is passed over.
+            self._schedule_retry()
             return False
         run = self._again if again else self._new
         run.add(position, error)
@@ -154,8 +160,8 @@ class ReadTrouble:
         return True
 
     def skip(self, position: Position, error: LedgerError, again: bool) -> int:
-        """Acknowledges what is lost, as autoSkipNonRecoverableData wants it; the last entry id of
-        it. A ledger that is lost as a whole is so for all subscriptions.
+        """Acknowledge lost entries, as autoSkipNonRecoverableData demands. Return the last entry
+        id. A ledger that is lost as a whole is acknowledged for all subscriptions.
         """
         dispatcher = self._dispatcher
         ledger_id, first = position
@@ -173,7 +179,7 @@ class ReadTrouble:
         return first
 
     def has_read(self, ledger_id: int, entry_id: int, again: bool) -> None:
-        """An entry could be read: what was lost before it was no longer run than it was."""
+        """Note a successful read, which ends the run of lost entries before it."""
         run = self._again if again else self._new
         if run.count:
             self._end(again)
@@ -181,38 +187,40 @@ class ReadTrouble:
         if stopped is None or stopped.again is not again:
             return
         first = stopped.positions[0]
-        # What is sent again is not read in the order of positions.
+        # Redeliveries are not read in the order of positions.
         if (ledger_id, entry_id) == first or (not again and (ledger_id, entry_id) > first):
-            log.info("a subscription that had stopped goes on", **self._where)
-            self._go_on()
+            log.info("a stopped subscription resumes", **self._where)
+            self._resume()
 
     def is_acknowledged(self, position: Position) -> None:
-        """A lost entry is missed by nobody any more."""
+        """Note that a lost entry is acknowledged."""
         stopped = self._stopped_run
         if stopped is not None and position == stopped.positions[0]:
             del stopped.positions[0]
             if not stopped.positions:
-                self._go_on()
+                self._resume()
 
     def rewound(self) -> None:
-        """Everything is read again from the mark on, so that it is met anew."""
+        """Forget runs of lost entries, because everything is read again from the mark on."""
         self._end(again=False)
         self._end(again=True)
-        if self._looks_again is not None:
-            self._looks_again.cancel()
-            self._looks_again = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
         if self._stopped_run is not None and self._stopped_run.again:
-            self._go_on()
+            self._resume()
 
     def skipped(self, mark: Position) -> None:
-        """Everything up to a mark is acknowledged: what stopped there is missed by nobody."""
+        """Resume if the subscription has stopped at or before a mark, up to which all is
+        acknowledged.
+        """
         if self._stopped_run is not None and self._stopped_run.positions[0] <= mark:
             self.forget()
 
     def forget(self) -> None:
-        """The cursor was moved: it need not be met again."""
+        """Resume, after the cursor was moved."""
         self.rewound()
-        self._go_on()
+        self._resume()
 
     def _end(self, again: bool) -> None:
         if again:
@@ -235,21 +243,21 @@ class ReadTrouble:
             error=run.error,
             help=STOPPED_HELP,
         )
-        # What was passed over is tried again with the last one, which was not.
+        # The last entry of the run is retried together with those passed over before.
         self._end(run.again)
         self._dispatcher.put_back(run.positions[:-1], run.again)
-        self._wait_to_look_again()
+        self._schedule_retry()
 
-    def _wait_to_look_again(self) -> None:
-        if self._looks_again is not None:
+    def _schedule_retry(self) -> None:
+        if self._retry_timer is not None:
             return
-        self._looks_again = self._loop.call_later(LOOK_AGAIN_S, self._turn.run, self._look_again)
+        self._retry_timer = self._loop.call_later(RETRY_STOPPED_S, self._turn.run, self._retry)
 
-    def _look_again(self) -> None:
-        self._looks_again = None
+    def _retry(self) -> None:
+        self._retry_timer = None
         self._dispatcher.wake()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self.stopped = None
         self._stopped_run = None
 
@@ -262,7 +270,7 @@ class ReadTrouble:
             self._to_report.append(run)
 
     def _report(self) -> None:
-        """One line for what was passed over lately and was not known before."""
+        """Write one log line for new runs of lost entries."""
         met, self._to_report = self._to_report, []
         by_extent = {each.extent: each for each in met if each.extent not in self._reported}
         runs = list(by_extent.values())

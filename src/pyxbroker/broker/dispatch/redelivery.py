@@ -1,4 +1,4 @@
-"""What comes again when consumers go or ask for it: everything from the mark on, or one by one."""
+"""Redelivery when consumers leave or ask for it: everything from the mark on, or single entries."""
 
 from __future__ import annotations
 
@@ -18,72 +18,72 @@ if TYPE_CHECKING:
     from pyxbroker.delivery import FreedDict
     from pyxbroker.entry import AckRun, Position
 
-ENTRIES_AT_ONCE = 1024
-"""How many deliveries are taken back, or freed, in one step: a fraction of a millisecond."""
-COUNTS_AT_ONCE = 128  # that are forgotten in a step of which many are made at once
+ENTRIES_PER_STEP = 1024
+"""Deliveries that one step takes back or frees: a fraction of a millisecond."""
+COUNTS_PER_STEP = 128  # redelivery counts that one step drops
 
 
-class FromMark:
-    """Order is kept: everything that is not acknowledged comes again, as Pulsar does. So nobody
-    notes what is delivered: what comes again is what the cursor has after its mark.
+class RedeliverFromMark:
+    """Redelivers everything that is not acknowledged, in order. Deliveries are not recorded: the
+    cursor knows what comes after its mark.
 
-    That of Exclusive, and what the others change.
+    Used by Exclusive. The subclasses change it for the other types.
     """
 
     __slots__ = ("_dispatcher", "counts", "is_returning", "replay")
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.replay: Replay | None = None
-        self.counts: dict[tuple[int, int], int] = {}  # of redeliveries, by position
-        self.is_returning = False  # deliveries are being taken back: nothing is sent meanwhile
+        self.counts: dict[tuple[int, int], int] = {}  # redelivery counts by position
+        self.is_returning = False  # True: deliveries are being taken back, and nothing is sent
         self._dispatcher = dispatcher
 
     def on_added(self, consumer: Consumer) -> None:
-        """A consumer came."""
+        """Handle a new consumer."""
         self._dispatcher.rewind()
 
-    def give_back(self, consumer: Consumer) -> None:
-        """Takes back what a consumer that is gone has; it goes to others, or waits for one."""
+    def on_removed(self, consumer: Consumer) -> None:
+        """Take back the deliveries of a consumer that has left. Other consumers get them."""
         self._dispatcher.rewind()
 
     def rewound(self) -> None:
-        """Everything is read again after the mark: nothing has to be taken back any more."""
+        """Stop taking deliveries back, because everything after the mark is read again."""
 
     def forget(self, consumers: list[Consumer]) -> None:
-        """All that consumers have is going to be read again, and counts as never delivered."""
+        """Drop the consumers' deliveries, which are read again and count as never delivered."""
 
     def swap_counts(self) -> FreedDict:
-        """Nothing counts as redelivered any more; what did, for free_items()."""
+        """Drop all redelivery counts. Return them, for free_items()."""
         counts, self.counts = self.counts, {}
         return counts
 
     def forget_counts_up_to(self, mark: Position) -> None:
-        """Everything up to a mark is acknowledged."""
+        """Drop the counts of positions up to a mark, which are acknowledged."""
 
     def retire(self) -> None:
-        """Its dispatcher does nothing any more, and nothing comes again by itself."""
+        """Break the reference cycle with an abandoned dispatcher."""
         del self._dispatcher
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        """A consumer has acknowledged entries one by one; the cursor knows it already."""
+        """Handle the acknowledgement of single entries; the cursor is updated already."""
         consumer.count_acked(run)
 
     def redeliver_all(self, consumer: Consumer) -> None:
-        """The client wants everything again that it has not acknowledged."""
+        """Redeliver all unacknowledged entries of a consumer."""
         self._dispatcher.rewind()
         self._dispatcher.wake()
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
-        """The client wants these positions again."""
+        """Redeliver these positions of a consumer."""
         self.redeliver_all(consumer)
 
 
-class OneByOne(FromMark):
-    """Shared and Key_Shared: what was taken back comes again before what is new.
+class RedeliverEntries(RedeliverFromMark):
+    """Redelivers single entries, before new ones (Shared and Key_Shared).
 
-    A consumer may have had a million entries. They are taken from it at once, and wait to be sent
-    again bit by bit, in the line of its client; what is sent meanwhile might overtake them, so
-    nothing is.
+    A consumer may have a million deliveries. They leave the consumer in one call, and enter the
+    replay in steps that wait in the queue of the consumer's client. Nothing is sent meanwhile,
+    because it might overtake them.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -95,7 +95,7 @@ class OneByOne(FromMark):
         self._queue = self.replay if self._keys is None else self._keys
         self._limits = dispatcher.limits
         self._holders = dispatcher.holders
-        # What is being taken back, in order: whether it counts as redelivered, and whose line.
+        # Deliveries being taken back, in order: (deliveries, counted as redelivered, queue).
         self._returning: deque[tuple[TakenBack, bool, Line]] = deque()
 
     def on_added(self, consumer: Consumer) -> None:
@@ -103,14 +103,14 @@ class OneByOne(FromMark):
         self._limits.hold_for(consumer)
         self._holders.add(consumer)
 
-    def give_back(self, consumer: Consumer) -> None:
+    def on_removed(self, consumer: Consumer) -> None:
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
             self._free(consumer, [self.swap_counts()])
             self._returning = deque((taken, False, line) for taken, _, line in self._returning)
-        if self._consumers or self._dispatcher.is_kept:
-            # To read again what is set aside would be long: the next consumer finds it here.
-            # It does not count as a redelivery: nobody said that the consumer failed.
+        if self._consumers or self._dispatcher.is_reusable:
+            # Reading delayed entries again would take long, so the next consumer finds them here.
+            # This does not count as a redelivery: the consumer has not failed.
             self._take_back(consumer, counted=False)
         else:
             self.forget([consumer])
@@ -119,7 +119,7 @@ class OneByOne(FromMark):
 
     def forget_counts_up_to(self, mark: Position) -> None:
         if self.counts:
-            # There are some as long as there are consumers.
+            # Counts exist only while consumers do.
             line = self._consumers[0].connection.session.line
             work = _forget_up_to(mark, list(self.counts), self.counts, line)
             run_incrementally(work, self._dispatcher.topic.turn.run)
@@ -129,24 +129,24 @@ class OneByOne(FromMark):
         self._returning.clear()
         self.replay.retire()
 
-    # --- what is taken back ---------------------------------------------------------------------
+    # --- taking deliveries back -----------------------------------------------------------------
 
     def _take_back(self, consumer: Consumer, counted: bool) -> None:
-        """All that a consumer has waits to be sent again, now or after a few turns."""
+        """Let all deliveries of a consumer wait for redelivery, now or after some steps."""
         taken = consumer.take_back()
         if self._returning or not self._put_back(taken, counted):
             self._returning.append((taken, counted, consumer.connection.session.line))
             if not self.is_returning:
                 self.is_returning = True
-                # What is being read would be sent before what comes again.
+                # A read in progress would be sent before the redeliveries.
                 self._dispatcher.drop_read()
                 self._return_later()
 
     def _put_back(self, taken: TakenBack, counted: bool) -> bool:
-        """True: that was all."""
+        """Put one step of deliveries back. Return True if that was the last one."""
         to = self.replay.positions if self._keys is None else None
         counts = self.counts if counted else None
-        return taken.put_back(self._dispatcher.acks, to, counts, ENTRIES_AT_ONCE)
+        return taken.put_back(self._dispatcher.acks, to, counts, ENTRIES_PER_STEP)
 
     def _return_later(self) -> None:
         line = self._returning[0][2]
@@ -154,7 +154,7 @@ class OneByOne(FromMark):
 
     def _return_some(self) -> None:
         if not self._returning:
-            return  # they are read again instead
+            return  # a rewind reads them again instead
         taken, counted, _ = self._returning[0]
         if self._put_back(taken, counted):
             self._returning.popleft()
@@ -182,13 +182,13 @@ class OneByOne(FromMark):
         self._free_in(consumer.connection.session.line, dicts)
 
     def _free_in(self, line: Line, dicts: list[FreedDict]) -> None:
-        if not free_items(dicts, ENTRIES_AT_ONCE):
+        if not free_items(dicts, ENTRIES_PER_STEP):
             line.wait(partial(self._free_in, line, dicts))
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):
-            # An entry may be acknowledged by another consumer than the one that has it now.
-            self._limits.go_on(other)
+            # The acknowledging consumer may not be the one that has the entry now.
+            self._limits.resume(other)
         self._limits.on_acknowledged(consumer)
         has_news = self._keys is not None and self._keys.keys.has_new_ready
         if has_news or self._dispatcher.waits_for_acks:
@@ -196,17 +196,17 @@ class OneByOne(FromMark):
 
     def redeliver_all(self, consumer: Consumer) -> None:
         self._take_back(consumer, counted=True)
-        self._go_on()
+        self._resume()
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         counts = self.counts
         for position in self._queue.take_back(consumer, sorted(positions), self._dispatcher.acks):
             counts[position] = counts.get(position, 0) + 1
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._dispatcher.wake()
-        self._limits.let_others_go_on()
+        self._limits.wake_other_subscriptions()
 
 
 def _forget_up_to(
@@ -215,9 +215,9 @@ def _forget_up_to(
     counts: dict[tuple[int, int], int],
     line: Line,
 ) -> Iterator[Line]:
-    """Nothing of it is sent again, so nobody asks how often it was while this goes on."""
-    for at in range(0, len(positions), COUNTS_AT_ONCE):
-        for position in positions[at : at + COUNTS_AT_ONCE]:
+    """Drop counts up to a mark in steps. None of these entries is sent again meanwhile."""
+    for at in range(0, len(positions), COUNTS_PER_STEP):
+        for position in positions[at : at + COUNTS_PER_STEP]:
             if position <= mark:
                 counts.pop(position, None)
         yield line

@@ -1,4 +1,4 @@
-"""What is read and sent before what is new: deliveries that were taken back, and what is due."""
+"""Entries that go before new ones: deliveries that were taken back, and due delayed entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_ID_MAX = 2**63 - 1
 
 
 class Replay:
-    """Positions of one subscription, and the entries that are not due yet."""
+    """The positions of one subscription to be sent again, and its delayed entries."""
 
     def __init__(
         self, topic: Topic, wake: Callable[[], None], chunked: ChunkedMessages | None
@@ -28,15 +28,15 @@ class Replay:
         self.positions = PositionSet()
         self.delayed: DelayedDelivery | None = None
         self.delayed_index: DelayedIndex | None = None  # its entries
-        self.sets_aside = False  # the read before brought some more that are not due
-        self._aside_before = 0  # entries that were set aside before the last read
+        self.sets_aside = False  # the previous read brought entries that are not due
+        self._aside_before = 0  # delayed entries before the last read
         self._topic = topic
         self._wake = wake
         self._chunked = chunked
         self.on_policies()
 
     def on_policies(self) -> None:
-        """Delayed delivery may be allowed by now, or not any more."""
+        """Apply the topic's changed policies, which may allow or forbid delayed delivery."""
         if self.delayed is None and self._topic.policies.delayed_delivery:
             self.delayed = DelayedDelivery(self._topic, self._wake)
             self.delayed_index = self.delayed.index
@@ -44,7 +44,9 @@ class Replay:
             self.delayed.on_policies()
 
     def retire(self) -> None:
-        """Nobody is woken any more; what was set aside is read again by who comes next."""
+        """Stop the timer, and break reference cycles. The next dispatcher reads delayed entries
+        again.
+        """
         if self.delayed is not None:
             self.delayed.stop()
         self.delayed = self.delayed_index = None
@@ -52,17 +54,17 @@ class Replay:
 
     @property
     def delayed_entries(self) -> int:
-        """Entries that are known and not due yet."""
+        """Number of entries that were read and are not due yet."""
         return 0 if self.delayed_index is None else len(self.delayed_index)
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be set aside, so nothing new is read until some of it is due."""
+        """True if no more entries can be delayed; new entries wait until some are due."""
         return self.delayed_index is not None and self.delayed_index.is_full
 
     @property
     def may_have_some(self) -> bool:
-        """Whether fill() may find something."""
+        """True if fill() may find positions."""
         return (
             len(self.positions) > 0
             or (self.delayed is not None and self.delayed.is_due)
@@ -70,21 +72,23 @@ class Replay:
         )
 
     def fill(self) -> bool:
-        """Adds what has become due, and chunks that wait no longer; False: there is nothing."""
+        """Add due entries, and chunks that wait no longer. Return False if nothing is to be
+        sent.
+        """
         if self._chunked is not None:
             self._chunked.release(self.positions)
         if len(self.positions) == 0 and self.delayed is not None:
             self.delayed.take_due(self.positions)
         return len(self.positions) > 0
 
-    def look_aside(self) -> bool:
-        """Before a read: whether the one before it brought entries that are not due."""
+    def update_sets_aside(self) -> bool:
+        """Return True if the previous read brought delayed entries. Called before each read."""
         before, self._aside_before = self._aside_before, self.delayed_entries
         self.sets_aside = self._aside_before > before
         return self.sets_aside
 
     def pass_over(self, position: Position, last: int) -> None:
-        """Entries up to the id last cannot be read."""
+        """Drop entries up to the id last, which cannot be read."""
         self.positions.discard_range(*position, last)
         if self._chunked is not None:
             self._chunked.pass_over(position, last)
@@ -92,7 +96,7 @@ class Replay:
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Takes deliveries back; returns those that the consumer had, in order."""
+        """Take deliveries back. Return those that the consumer had, in order."""
         taken = []
         for position in positions:
             if consumer.settle_one(*position) and not acks.is_acknowledged(*position):
@@ -101,12 +105,12 @@ class Replay:
         return taken
 
     def on_consumer_gone(self, consumer: Consumer) -> None:
-        """The rest of the chunked messages that it had goes to another one."""
+        """Let the remaining chunks of a consumer's messages go to another consumer."""
         if self._chunked is not None:
             self._chunked.forget(consumer)
 
     def drop_up_to(self, mark: Position) -> None:
-        """Everything up to a mark is acknowledged."""
+        """Drop everything up to a mark, which is acknowledged."""
         while len(self.positions):
             ledger_id, first, _ = self.positions.first_range(1)
             if (ledger_id, first) > mark:
@@ -117,7 +121,9 @@ class Replay:
             self.delayed_index.drop_up_to(*mark)
 
     def clear(self, acks: AckSet) -> None:
-        """Everything is read again, as the acknowledgements have it by now."""
+        """Drop everything, because all entries are read again. acks are the current
+        acknowledgements.
+        """
         self.positions.clear()
         if self._chunked is not None:
             self._chunked.clear(acks)

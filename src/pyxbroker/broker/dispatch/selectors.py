@@ -1,7 +1,7 @@
-"""Who gets what: the active consumer of Failover, and the owners of key hashes of Key_Shared.
+"""Selection of the active consumer (Failover) and of the owners of key hashes (Key_Shared).
 
-These are values in, values out. The choices are Pulsar's, number by number, so that a consumer sees
-the same after a move from one to the other, and tools show the same ranges.
+Plain functions of their input. They choose exactly as Pulsar does, so that consumers and tools see
+the same ranges after a migration.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
 from pyxbroker.keys import murmur3_of
 
-FAILOVER_POINTS = 100  # of each consumer on the ring
-HASH_MASK = 2**31 - 1  # of what murmur3_of() returns
+FAILOVER_POINTS = 100  # per consumer
+HASH_MASK = 2**31 - 1  # for results of murmur3_of()
 HASH_MAX = 65535
-RING_HASHES = 65535  # a ring leaves out 0
+RING_HASHES = 65535  # a ring has no hash 0
 RANGE_HASHES = 65536
 LARGEST_SPARE = 64
 
 T = TypeVar("T")
 
 Owners: TypeAlias = "tuple[array[int], array[int]]"
-"""The last hashes of ranges, ascending, and who has each: a slot, or 0 for nobody."""
+"""The last hashes of ranges, ascending, and the owner of each: a slot, or 0 for none."""
 
 
 class FailoverRing(Generic[T]):
-    """Who of the candidates of the best priority level is active: that of the first point at or
-    after the topic's on a ring of points of their names. Of those whose points meet, it is the last
-    one by name, and of equal names the one that came last.
+    """Selects the active consumer among candidates of the best priority level.
 
-    The topic stays where it is, so of each candidate only the point counts that is next to it.
+    Each candidate has points on a ring, hashed from its name. The candidate of the first point at
+    or after the topic's point is active. If points of several candidates meet, the last name wins,
+    and among equal names the latest candidate.
+
+    The topic's point is fixed, so only the nearest point of each candidate is stored.
     """
 
     def __init__(self, topic: str) -> None:
         self._from = murmur3_of(topic.encode())
-        self._came = 0
+        self._arrivals = 0
         self._places: dict[T, _Place] = {}
         self._sorted: list[tuple[_Place, T]] = []
 
     def add(self, candidate: T, level: int, name: str) -> None:
-        self._came += 1
-        place = (level, self._distance(name), name, self._came)
+        self._arrivals += 1
+        place = (level, self._distance(name), name, self._arrivals)
         self._places[candidate] = place
-        # No two places are equal, so candidates are not compared.
+        # Places are unique, so the comparison never reaches the candidates.
         insort(self._sorted, (place, candidate))
 
     def remove(self, candidate: T) -> None:
@@ -54,7 +56,7 @@ class FailoverRing(Generic[T]):
         del self._sorted[bisect_left(self._sorted, place, key=_place_of)]
 
     def first(self) -> T:
-        """The active one; there must be some."""
+        """Return the active candidate; there must be at least one."""
         best = self._sorted[0][0][:2]
         at = bisect_right(self._sorted, best, key=_level_and_distance)
         return self._sorted[at - 1][1]
@@ -67,7 +69,7 @@ class FailoverRing(Generic[T]):
 
 
 _Place: TypeAlias = "tuple[int, int, str, int]"
-"""Of a candidate: its priority level, how far its next point is, its name, and when it came."""
+"""Sort key of a candidate: priority level, distance of its next point, name, order of arrival."""
 
 
 def _place_of(candidate: tuple[_Place, object]) -> _Place:
@@ -79,39 +81,39 @@ def _level_and_distance(candidate: tuple[_Place, object]) -> tuple[int, int]:
 
 
 class Selector(Protocol):
-    """Gives each key hash to one consumer. Consumers are slots, counted from 1."""
+    """Assigns each key hash to one consumer. Consumers are slots, counted from 1."""
 
     hashes: int
-    """How many hashes there are: RING_HASHES or RANGE_HASHES."""
+    """Number of hashes: RING_HASHES or RANGE_HASHES."""
 
     def add(self, slot: int, name: str, ranges: HashRanges) -> None:
-        """A consumer came. Raises ConsumerAssignError when it cannot have what it asks for."""
+        """Add a consumer. Raises ConsumerAssignError if it cannot have the ranges it requests."""
 
     def remove(self, slot: int) -> None:
-        """A consumer is gone."""
+        """Remove a consumer."""
 
     def owners(self) -> Owners:
-        """Who has which hashes."""
+        """Return the owner of each range of hashes."""
 
 
 class ConsistentHashing:
     """Points of every consumer on a ring; a hash belongs to the next point at or after it.
 
-    A point is a hash of the consumer's name, of the number of consumers of that name that were
-    there before (the lowest one that is free), and of the point's own number. Where points of
-    several consumers meet, the one that came first has it.
+    A point is a hash of the consumer's name, of a number that distinguishes consumers of the same
+    name (the lowest free one), and of the point's own number. If points of several consumers meet,
+    the first consumer owns the point.
     """
 
     hashes = RING_HASHES
 
     def __init__(self, points: int) -> None:
         self._points = points
-        # The points that there are, ascending, and the slot that has each.
+        # All points, ascending, and the slot that owns each.
         self._ends = array("H")
         self._slots = array("i")
-        self._behind: dict[int, list[int]] = {}  # point -> slots that came later
+        self._sharing: dict[int, list[int]] = {}  # point -> slots that share it and do not own it
         self._names: dict[int, tuple[str, int]] = {}  # slot -> name and its number
-        self._numbers: dict[str, FreeNumbers] = {}  # of a name
+        self._numbers: dict[str, FreeNumbers] = {}  # used numbers by name
 
     def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         numbers = self._numbers.setdefault(name, FreeNumbers(0))
@@ -120,7 +122,7 @@ class ConsistentHashing:
         for point in self._points_of(slot):
             at = bisect_left(ends, point)
             if at < len(ends) and ends[at] == point:
-                self._behind.setdefault(point, []).append(slot)
+                self._sharing.setdefault(point, []).append(slot)
             else:
                 ends.insert(at, point)
                 slots.insert(at, slot)
@@ -134,19 +136,19 @@ class ConsistentHashing:
             del self._numbers[name]
         ends, slots = self._ends, self._slots
         for point in points:
-            behind = self._behind.get(point)
+            sharing = self._sharing.get(point)
             at = bisect_left(ends, point)
             if slots[at] != slot:
-                self._behind[point].remove(slot)
-            elif behind:
-                slots[at] = behind.pop(0)
+                self._sharing[point].remove(slot)
+            elif sharing:
+                slots[at] = sharing.pop(0)
             else:
                 del ends[at], slots[at]
-            if behind is not None and not behind:
-                del self._behind[point]
+            if sharing is not None and not sharing:
+                del self._sharing[point]
 
     def _points_of(self, slot: int) -> set[int]:
-        """Points of one consumer that meet count once."""
+        """Return the distinct points of one consumer."""
         name, number = self._names[slot]
         prefix = f"{name}\0{number}\0"
         return {
@@ -163,12 +165,12 @@ class ConsistentHashing:
 
 
 class FreeNumbers:
-    """Numbers from `first` on, of which the lowest that is free is taken."""
+    """Numbers from `first` on; take() returns the lowest free one."""
 
     def __init__(self, first: int) -> None:
         self.used = 0
-        self._next = first  # was never taken
-        self._back: list[int] = []  # a heap
+        self._next = first  # lowest number never taken
+        self._back: list[int] = []  # a heap of returned numbers
 
     def take(self) -> int:
         self.used += 1
@@ -183,17 +185,17 @@ class FreeNumbers:
 
 
 class HashRangeAutoSplit:
-    """Ranges of hashes: who comes gets the lower half of the largest one."""
+    """Ranges of hashes: a new consumer gets the lower half of the largest range."""
 
     hashes = RANGE_HASHES
 
     def __init__(self) -> None:
-        # The last hashes of the ranges, ascending, and who has each. The last range ends behind all
-        # hashes, at RANGE_HASHES, and has HASH_MAX here.
+        # The last hashes of the ranges, ascending, and the owner of each. The last range ends at
+        # RANGE_HASHES, which does not fit, so HASH_MAX stands for it.
         self._ends = array("H")
         self._slots = array("i")
         self._end_of: dict[int, int] = {}  # slot -> end of its range
-        self._largest: list[tuple[int, int, int]] = []  # a heap: minus the size, start, end
+        self._largest: list[tuple[int, int, int]] = []  # a heap of (-size, start, end)
 
     def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         if not self._ends:
@@ -210,44 +212,44 @@ class HashRangeAutoSplit:
         end = self._end_of.pop(slot)
         at = self._index_of(end)
         if end == RANGE_HASHES and at > 0:
-            # The one before it takes the end of the whole.
+            # The previous range becomes the last one.
             before = self._slots[at - 1]
             self._slots[at] = before
             self._end_of[before] = end
             at -= 1
         del self._ends[at], self._slots[at]
-        self._note(at)
+        self._update_heap(at)
 
     def _insert(self, at: int, end: int, slot: int) -> None:
         self._ends.insert(at, min(end, HASH_MAX))
         self._slots.insert(at, slot)
         self._end_of[slot] = end
-        self._note(at)
-        self._note(at + 1)
+        self._update_heap(at)
+        self._update_heap(at + 1)
 
     def _index_of(self, end: int) -> int:
-        """The range with that end, or the first one behind it."""
+        """Return the index of the range with that end, or of the first one behind it."""
         last = len(self._ends) - 1
         return last if end == RANGE_HASHES else bisect_left(self._ends, end, hi=last)
 
     def _range(self, at: int) -> tuple[int, int, int]:
-        """As it stands in the heap."""
+        """Return a range as an element of the heap."""
         start = self._ends[at - 1] if at else 0
         end = RANGE_HASHES if at == len(self._ends) - 1 else self._ends[at]
         return start - end, start, end
 
-    def _note(self, at: int) -> None:
-        """A range has another start or end than before, if it is there."""
+    def _update_heap(self, at: int) -> None:
+        """Update the heap after the start or end of a range has changed."""
         count = len(self._ends)
         if len(self._largest) > 2 * count + LARGEST_SPARE:
-            # Most of them are ranges that are no more.
+            # Most elements are ranges that no longer exist.
             self._largest = [self._range(each) for each in range(count)]
             heapify(self._largest)
         elif at < count:
             heappush(self._largest, self._range(at))
 
     def _find_largest(self) -> tuple[int, int]:
-        """(size, end) of the largest range, of equal ones the first."""
+        """Return (size, end) of the largest range, of equal ones the first."""
         while self._range(self._index_of(self._largest[0][2])) != self._largest[0]:
             heappop(self._largest)
         minus_size, _, end = self._largest[0]
@@ -258,7 +260,7 @@ class HashRangeAutoSplit:
 
 
 class HashRangeExclusive:
-    """Ranges that consumers ask for themselves (STICKY); nobody has what nobody asked for."""
+    """Ranges that consumers request themselves (STICKY); other hashes have no owner."""
 
     hashes = RANGE_HASHES
 
@@ -270,7 +272,7 @@ class HashRangeExclusive:
         self._held.add(slot, ranges)
 
     def check(self, ranges: HashRanges) -> None:
-        """Raises ConsumerAssignError for ranges that are none, or overlap each other."""
+        """Raise ConsumerAssignError for ranges that are empty, reversed, or overlap each other."""
         if not len(ranges):
             raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
         if ranges.backward is not None:
@@ -284,7 +286,7 @@ class HashRangeExclusive:
             )
 
     def conflict(self, ranges: HashRanges) -> int:
-        """The slot of a consumer that has a part of these ranges; 0: nobody has."""
+        """Return the slot of a consumer that has a part of these ranges, or 0."""
         return self._held.conflict(ranges)
 
     def remove(self, slot: int) -> None:

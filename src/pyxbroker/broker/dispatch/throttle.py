@@ -1,8 +1,8 @@
-"""How much may be sent to consumers in a second: of the broker, of a topic, of a subscription.
+"""Dispatch rates: limit what the broker, a topic or a subscription sends per second.
 
-Before a dispatcher reads it is told how much of that the rates allow, and what it has sent is
-charged afterwards. So a batch may be more than was allowed; then nothing is sent until that is paid
-off. A rate for a longer period is spread over it. Mirrors Pulsar's DispatchRateLimiter.
+Before a read, the dispatcher learns how much the rates allow. It is charged afterwards for what it
+has sent. A batch may exceed the allowance; then nothing is sent until the debt is paid off. A rate
+for a longer period is spread evenly. Mirrors Pulsar's DispatchRateLimiter.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 Counters = Callable[[], tuple[int, int]]
 
-FOLLOW_S = 1.0  # between two looks at how much is published
-CAUGHT_UP_MAX = 1000  # entries that a subscription may be behind, and still has caught up
+FOLLOW_S = 1.0  # interval at which the publish rate is measured
+CAUGHT_UP_MAX = 1000  # backlog, in entries, of a subscription that counts as caught up
 LIMITS = ("BrokerLimit", "TopicLimit", "SubscriptionLimit")
-AVERAGE_WEIGHT = 0.25  # of the newest delivery among all before it
+AVERAGE_WEIGHT = 0.25  # of the newest delivery in the moving average
 
 
 class Published:
-    """How much is published to a topic in a second, for all limiters that follow it.
+    """The publish rate of a topic, for all limiters relative to it.
 
-    Of many producers all are asked: that is done once for however many subscriptions there are.
+    Measuring asks all producers, so subscriptions share one measurement.
     """
 
     __slots__ = ("_per_second", "_received", "_seen", "_seen_at")
 
     def __init__(self, received: Counters) -> None:
         self._received = received
-        self._seen: tuple[int, int] | None = None  # None: nobody has looked yet
+        self._seen: tuple[int, int] | None = None  # None: not measured yet
         self._seen_at = 0.0
         self._per_second = (0.0, 0.0)
 
-    def look(self, now: float) -> tuple[float, float]:
-        """Messages and bytes in a second, between the last two looks at what was received."""
+    def rates(self, now: float) -> tuple[float, float]:
+        """Return messages and bytes per second, between the last two measurements."""
         if self._seen is None:
             self._seen, self._seen_at = self._received(), now
         elif now - self._seen_at >= FOLLOW_S:
@@ -56,9 +56,9 @@ class Published:
 
 
 class DispatchLimiter(RateLimiter):
-    """One such rate. `published` is what a relative one is on top of."""
+    """One dispatch rate. A relative rate is added to the publish rate `published`."""
 
-    __slots__ = ("_looked_at", "_published", "rate")
+    __slots__ = ("_measured_at", "_published", "rate")
 
     def __init__(self, turn: Turn, rate: DispatchRate, published: Published | None = None) -> None:
         super().__init__(turn, 0, 0)
@@ -66,15 +66,15 @@ class DispatchLimiter(RateLimiter):
         self.change(rate)
 
     def change(self, rate: DispatchRate) -> None:
-        """From now on it is another one."""
+        """Replace the rate."""
         self.rate = rate
-        # What was published before counts for nothing.
-        self._look()
+        # Discard the measurement before the change.
+        self._publish_rates()
         self._set(0.0, 0.0)
 
     def has_tokens(self) -> bool:
-        if self.rate.relative and self._loop.time() - self._looked_at >= FOLLOW_S:
-            self._set(*self._look())
+        if self.rate.relative and self._loop.time() - self._measured_at >= FOLLOW_S:
+            self._set(*self._publish_rates())
         return super().has_tokens()
 
     def _set(self, published_messages: float, published_bytes: float) -> None:
@@ -85,24 +85,24 @@ class DispatchLimiter(RateLimiter):
             size + published_bytes if size else 0,
         )
 
-    def _look(self) -> tuple[float, float]:
-        """How much is published in a second."""
-        now = self._looked_at = self._loop.time()
+    def _publish_rates(self) -> tuple[float, float]:
+        """Return the publish rate."""
+        now = self._measured_at = self._loop.time()
         if not self.rate.relative or self._published is None:
             return 0.0, 0.0
-        return self._published.look(now)
+        return self._published.rates(now)
 
 
-def changed(
+def updated_limiter(
     limiter: DispatchLimiter | None,
     rate: DispatchRate,
     turn: Turn,
     published: Published | None,
 ) -> DispatchLimiter | None:
-    """The limiter of a rate that is this one from now on; None where it limits nothing."""
+    """Return the limiter for a new rate, reusing the given one; None: the rate sets no limit."""
     if not (rate.messages or rate.bytes):
         if limiter is not None:
-            # Dispatchers are told of policies, and go on by themselves.
+            # Dispatchers learn of the policies separately, and resume by themselves.
             limiter.stop()
         return None
     if limiter is None:
@@ -113,7 +113,7 @@ def changed(
 
 
 class Throttle:
-    """The rates that hold for one dispatcher."""
+    """The rates that apply to one dispatcher."""
 
     __slots__ = (
         "_had_turn",
@@ -128,14 +128,16 @@ class Throttle:
         self.sent = SentCount()
         self._wake = wake
         self._limiters: list[DispatchLimiter] = []
-        self._limits: list[str] = []  # whose each of them is
-        self._had_turn: set[DispatchLimiter] = set()  # since it has sent something
-        self._messages_per_entry = math.inf  # until one was sent: the first one is read alone
+        self._limits: list[str] = []  # the name of each limiter's limit
+        self._had_turn: set[DispatchLimiter] = (
+            set()
+        )  # limiters whose queue it has passed since the last delivery
+        self._messages_per_entry = math.inf  # unknown at first: the first entry is read alone
 
     def on_policies(self, dispatcher: Dispatcher) -> bool:
-        """The topic's policies have changed; whether any rate limits the dispatcher now."""
+        """Apply the topic's changed policies. Return True if a rate limits the dispatcher now."""
         topic, subscription = dispatcher.topic, dispatcher.subscription
-        limiter = subscription.dispatch_limiter = changed(
+        limiter = subscription.dispatch_limiter = updated_limiter(
             subscription.dispatch_limiter,
             topic.policies.dispatch_rate_of(subscription.name),
             topic.turn,
@@ -148,19 +150,19 @@ class Throttle:
         return bool(self._limiters)
 
     def allowance(self, dispatcher: Dispatcher, count: int, size: int) -> tuple[int, int] | None:
-        """(entries, bytes) that may be read of what consumers can take; None: nothing now, and the
-        dispatcher is woken when it may go on.
+        """Return the (entries, bytes) that may be read, at most these. None: nothing now; the
+        dispatcher is woken when it may continue.
         """
         self.settle(dispatcher)
         if self._is_exempt(dispatcher):
             return count, size
         messages = size_left = math.inf
         for limiter in self._limiters:
-            if limiter.is_turn_of(self._wake):
-                # Its turn at one rate is not lost while it waits for another.
+            if limiter.is_resuming(self._wake):
+                # It keeps its turn at this rate while it waits for another one.
                 self._had_turn.add(limiter)
             has_tokens = limiter.has_tokens()
-            if not has_tokens or (limiter.has_line and limiter not in self._had_turn):
+            if not has_tokens or (limiter.has_waiting and limiter not in self._had_turn):
                 if limiter.wait(self._wake) and not has_tokens:
                     self._count(dispatcher.subscription, limiter)
                 return None
@@ -171,7 +173,7 @@ class Throttle:
         return count, int(min(max(size_left, 1.0), size))
 
     def _count(self, subscription: Subscription, limiter: DispatchLimiter) -> None:
-        """A limit holds the subscription back, for the statistics."""
+        """Count for the statistics that a limit has delayed the subscription."""
         limit = self._limits[self._limiters.index(limiter)]
         what = "Msg" if limiter.tokens.messages <= 0 else "Bytes"
         if subscription.throttled is None:
@@ -179,7 +181,7 @@ class Throttle:
         subscription.throttled[f"dispatchThrottled{what}EventsBy{limit}"] += 1
 
     def settle(self, dispatcher: Dispatcher) -> None:
-        """Charges what was sent since the last time."""
+        """Charge what was sent since the last call."""
         entries, messages, size = self.sent.take()
         if not entries:
             return
@@ -201,7 +203,7 @@ class Throttle:
         return dispatcher.subscription.backlog <= CAUGHT_UP_MAX
 
     def retire(self) -> None:
-        """Its dispatcher does nothing any more, or has no rate."""
+        """Leave all queues: the dispatcher is abandoned, or has no rate any more."""
         for limiter in self._limiters:
             limiter.leave(self._wake)
         del self._wake

@@ -1,4 +1,4 @@
-"""What consumers of all subscriptions of this broker have unacknowledged together."""
+"""The number of unacknowledged messages of all subscriptions of the broker."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pyxbroker.turn import Share
 
 
 class BrokerUnacked(UnackedCount):
-    """Their number, and whoever has to wait until it is small again (maxUnackedMessagesPerBroker).
+    """Limits the broker's unacknowledged messages (maxUnackedMessagesPerBroker).
 
-    At the limit, subscriptions that have more than their share get nothing until less than half of
-    the limit is left, or less than their share.
+    At the limit, subscriptions above their share get nothing, until the broker falls below half of
+    the limit, or the subscription below its share.
     """
 
     def __init__(self, limit: int, more: Share) -> None:
         super().__init__(limit)
         self._more = more
-        self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turn
+        self._waiting: dict[Callable[[], None], None] = {}  # in the order of arrival
 
     def on_unblocked(self, call: Callable[[], None]) -> None:
-        """Calls call() once when the broker is not at its limit any more.
+        """Call call() once when the broker is below its limit again.
 
-        Who asks again, having been served meanwhile, goes behind the others.
+        A caller that asks again goes to the end of the queue.
         """
         self._waiting.pop(call, None)
         self._waiting[call] = None
 
-    def go_on(self) -> None:
-        """Something was acknowledged: wakes those who wait, when that is enough."""
+    def resume(self) -> None:
+        """Wake waiting subscriptions if an acknowledgement has unblocked the broker."""
         if self._waiting and not self.blocked:
             waiting, self._waiting = self._waiting, {}
             for call in waiting:

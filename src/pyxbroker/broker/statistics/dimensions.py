@@ -1,5 +1,5 @@
-"""The statistics of a topic as Pulsar's broker-stats tell them: fewer fields than those of the
-topic itself, some of them under names of their own. Nothing is read for them but memory.
+"""Topic statistics in the form of Pulsar's broker-stats: fewer fields than the statistics of the
+topic itself, some under other names. They need only memory, no reads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.statistics.internal_stats import entries_since, pending_adds
 from pyxbroker.broker.statistics.statistics import (
-    Asked,
+    StatisticsOptions,
     producers_by_name,
     publisher_statistics,
     rates_and_sizes,
@@ -23,7 +23,7 @@ from pyxbroker.broker.topics.topic import Topic
 
 Json = dict[str, Any]
 
-ASKED = Asked(backlog_sizes=False)
+ASKED = StatisticsOptions(backlog_sizes=False)
 PUBLISHER = (
     *("msgRateIn", "msgThroughputIn", "averageMsgSize", "address", "producerId", "producerName"),
     *("connectedSince", "clientVersion", "metadata"),
@@ -41,22 +41,24 @@ FILTERS = tuple(f"filter{each}MsgCount" for each in ("Processed", "Accepted", "R
 
 
 async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
-    """One topic that is open. To be let go of by statistics.forget()."""
+    """Return the statistics of a loaded topic. The caller releases them with
+    statistics.forget().
+    """
     now = time.monotonic()
     publishers = []
     async for producer in producers_by_name(topic, slices):
         publishers.append(_some(publisher_statistics(producer, now), PUBLISHER))
     found: dict[str, Json] = {}
-    told: dict[str, Json] = {}
+    subscriptions: dict[str, Json] = {}
     for each in topic.all_subscriptions():
         found[each.name] = await subscription_statistics(topic, each, ASKED, slices, now)
-        told[each.name] = await _subscription(topic, each, found[each.name], slices)
+        subscriptions[each.name] = await _subscription(topic, each, found[each.name], slices)
         await slices.pause()
     whole = await rates_and_sizes(topic, found, slices, now)
     answer: Json = {
         "publishers": publishers,
         "replication": {},
-        "subscriptions": told,
+        "subscriptions": subscriptions,
         "producerCount": len(topic.producers),
         **_some(whole, ("averageMsgSize", "msgRateIn", "msgRateOut")),
         "msgInCount": whole["msgInCounter"],
@@ -78,7 +80,7 @@ async def _subscription(
 ) -> Json:
     consumers = found.pop("consumers")
     for at, each in enumerate(consumers):
-        # What is not told is let go of one by one.
+        # Frees the unused fields one by one.
         consumers[at] = _some(each, CONSUMER)
         await slices.pause()
     answer: Json = {"consumers": consumers, **_some(found, RATES)}
@@ -93,5 +95,5 @@ async def _subscription(
 
 
 def _some(fields: Json, names: tuple[str, ...]) -> Json:
-    """Those fields that there are, in this order."""
+    """Return those of the named fields that exist, in this order."""
     return {name: fields[name] for name in names if name in fields}

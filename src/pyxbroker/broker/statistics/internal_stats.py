@@ -1,4 +1,4 @@
-"""What is below a topic, as REST tells it: Pulsar's PersistentTopicInternalStats, and its
+"""Internal statistics of a topic for REST: Pulsar's PersistentTopicInternalStats and
 PersistentOfflineTopicStats.
 """
 
@@ -21,10 +21,10 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.schemas.registry import SchemaRegistry
 
-RANGES_MAX = 1_000  # of a cursor that are told
-LEDGERS_AT_ONCE = 16  # of schemas whose metadata is asked for
+RANGES_MAX = 1_000  # listed per cursor
+LEDGERS_CONCURRENT = 16  # of schemas, whose metadata is read concurrently
 
-# Memory of what is told, with the text that is made of it.
+# Memory for the statistics and their text.
 LEDGER_BYTES = 2 << 10
 CURSOR_BYTES = 4 << 10
 RANGE_BYTES = 120
@@ -51,7 +51,7 @@ Json = dict[str, Any]
 
 
 async def weigh(topic: Topic) -> int:
-    """About how many bytes what is below a topic takes while it is told."""
+    """Estimate the memory for the internal statistics of a topic, in bytes."""
     slices = Slices()
     size = 0
     if isinstance(topic, PersistentTopic):
@@ -67,21 +67,21 @@ async def weigh(topic: Topic) -> int:
 async def internal_stats(
     topic: Topic, with_metadata: bool, store: MetadataStore, schemas: SchemaRegistry
 ) -> Json:
-    """with_metadata: what metadata says of each ledger. To be forgotten by forget(). Raises
-    MetadataError.
+    """Return the internal statistics. with_metadata: include the metadata of each ledger. The
+    caller releases them with forget(). Raises MetadataError.
     """
     if not isinstance(topic, PersistentTopic):
         return _of_nothing(topic)
     answer: Json = {"ledgers": [], "cursors": {}}
     try:
-        return await _tell(answer, topic, with_metadata, store, schemas)
+        return await _fill(answer, topic, with_metadata, store, schemas)
     except BaseException:
         await forget(answer)
         raise
 
 
 async def forget(answer: Json) -> None:
-    """Lets go of what was told bit by bit: of thousands of ledgers or cursors it takes long."""
+    """Free statistics in steps: thousands of ledgers or cursors take long."""
     slices = Slices()
     ledgers, cursors = answer.get("ledgers", []), answer["cursors"]
     while ledgers:
@@ -92,25 +92,25 @@ async def forget(answer: Json) -> None:
         await slices.pause()
 
 
-async def _tell(
-    told: Json,
+async def _fill(
+    answer: Json,
     topic: PersistentTopic,
     with_metadata: bool,
     store: MetadataStore,
     schemas: SchemaRegistry,
 ) -> Json:
-    """Fills the ledgers and cursors of what is told, and adds the rest."""
+    """Fill the ledgers and cursors, and add the other fields."""
     managed_ledger = topic.managed_ledger
     current = managed_ledger.current
     slices = Slices()
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
-    ledgers: list[Json] = told["ledgers"]
+    ledgers: list[Json] = answer["ledgers"]
     for ledger_id in list(managed_ledger.ledger_ids):
-        # Others may be trimmed while one of them is told.
+        # Ledgers may be trimmed meanwhile.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
             await slices.pause()
-    cursors: dict[str, Json] = told["cursors"]
+    cursors: dict[str, Json] = answer["cursors"]
     for subscription in topic.all_subscriptions():
         cursors[subscription.name] = _cursor(topic, subscription)
         await slices.pause()
@@ -134,12 +134,12 @@ async def _tell(
 
 
 def parts_of_offline_stats(topic: PersistentTopic) -> int:
-    """How many ledgers and subscriptions they tell of."""
+    """Return the number of ledgers and subscriptions in the offline statistics."""
     return len(topic.subscriptions) + len(topic.managed_ledger.ledgers)
 
 
 async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
-    """How much is in each ledger and what each subscription has left: Pulsar's
+    """Return the size of each ledger and the backlog of each subscription: Pulsar's
     PersistentOfflineTopicStats.
     """
     slices = Slices()
@@ -155,7 +155,7 @@ async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
     ledgers: list[Json] = []
     managed_ledger = topic.managed_ledger
     for ledger_id in list(managed_ledger.ledger_ids):
-        # Others may be trimmed while one of them is told.
+        # Ledgers may be trimmed meanwhile.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(_ledger_size(managed_ledger, ledger_id))
         await slices.pause()
@@ -171,7 +171,7 @@ async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
 
 
 def _compacted(topic: PersistentTopic) -> Json:
-    """The ledger of what compaction has left."""
+    """Return the statistics of the compacted ledger."""
     found = topic.compacted
     if found is None:
         return NO_LEDGER
@@ -180,7 +180,7 @@ def _compacted(topic: PersistentTopic) -> Json:
 
 
 def _of_nothing(topic: Topic) -> Json:
-    """Of a topic that stores nothing."""
+    """Return the statistics of a topic that stores nothing."""
     cursor = {
         "waitingReadOp": False,
         "pendingReadOps": 0,
@@ -209,9 +209,7 @@ def _of_nothing(topic: Topic) -> Json:
 
 
 def _ledger_size(managed_ledger: ManagedLedger, ledger_id: int) -> Json:
-    """How much is in one ledger of the list; the one that is being written counts as empty, as in
-    Pulsar.
-    """
+    """Return the size of a ledger. The ledger being written counts as empty, as in Pulsar."""
     info = managed_ledger.ledgers[ledger_id]
     current = managed_ledger.current
     is_open = current is not None and current.ledger_id == ledger_id
@@ -225,7 +223,7 @@ def _ledger_size(managed_ledger: ManagedLedger, ledger_id: int) -> Json:
 async def _ledger(
     managed_ledger: ManagedLedger, ledger_id: int, in_metadata: LedgerMetadataStore | None
 ) -> Json:
-    """One ledger of the list."""
+    """Return the statistics of a ledger."""
     answer = _ledger_size(managed_ledger, ledger_id) | {"offloaded": False}
     if in_metadata is not None:
         try:
@@ -238,7 +236,7 @@ async def _ledger(
 
 
 def _described(metadata: LedgerMetadata) -> str:
-    """As BookKeeper writes it, without the password."""
+    """Return ledger metadata as BookKeeper prints it, without the password."""
     parts = [
         f"ensembleSize={metadata.ensemble_size}",
         f"writeQuorumSize={metadata.write_quorum_size}",
@@ -259,19 +257,19 @@ def _described(metadata: LedgerMetadata) -> str:
 async def _schema_ledgers(
     topic: Topic, store: MetadataStore, schemas: SchemaRegistry
 ) -> list[Json]:
-    """The ledgers that have the schemas of a topic: each version may have its own."""
+    """Return the ledgers with the schemas of a topic: each version may have its own."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
-    told: list[Json] = []
+    ledgers_of_schemas: list[Json] = []
     slices = Slices()
-    for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
-        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_AT_ONCE])
-        told += [each for each in await asyncio.gather(*some) if each is not None]
+    for at in range(0, len(ledgers), LEDGERS_CONCURRENT):
+        some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_CONCURRENT])
+        ledgers_of_schemas += [each for each in await asyncio.gather(*some) if each is not None]
         await slices.pause()
-    return told
+    return ledgers_of_schemas
 
 
 async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
-    """None: the schema was deleted meanwhile."""
+    """Return the statistics of a schema's ledger, or None if the schema was deleted meanwhile."""
     try:
         found = (await LedgerMetadataStore(store).read(ledger_id)).metadata
     except NotFound:
@@ -289,18 +287,18 @@ async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
 
 
 def pending_adds(topic: PersistentTopic) -> int:
-    """Entries that are being written."""
+    """Return the number of entries being written."""
     current = topic.managed_ledger.current
     return 0 if current is None else current.pending.pending
 
 
 def is_creating_ledger(topic: PersistentTopic) -> bool:
-    """Whether entries wait for a new ledger."""
+    """Return True if entries wait for a new ledger."""
     return topic.managed_ledger.state is State.CREATING_LEDGER
 
 
 def entries_since(topic: PersistentTopic, subscription: Subscription) -> int:
-    """Entries that were read, from the last one on that all before are acknowledged with."""
+    """Return the number of entries between the mark-delete and the read position, plus one."""
     read_position = subscription.dispatcher.read_position
     before = Position(read_position.ledger_id, read_position.entry_id - 1)
     return topic.managed_ledger.entries_between(subscription.acks.mark_delete, before) + 1
@@ -336,7 +334,7 @@ def _cursor(topic: PersistentTopic, subscription: Subscription) -> Json:
 
 
 def _ranges(cursor: Cursor) -> str:
-    """The entries that are acknowledged one by one, the first ranges of many."""
+    """Return the individually acknowledged entries; of many ranges the first ones."""
     found: list[str] = []
     for ledger_id in cursor.acks.ledger_ids() if cursor.acks.holes else ():
         for lower, upper in cursor.acks.ranges(ledger_id, RANGES_MAX - len(found)):

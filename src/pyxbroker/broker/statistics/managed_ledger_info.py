@@ -1,4 +1,4 @@
-"""What metadata says of a topic's managed ledger and its cursors, open or not: Pulsar's
+"""The metadata of a topic's managed ledger and its cursors, loaded or not: Pulsar's
 ManagedLedgerInfo.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyxbroker.base.topic_name import TopicName
     from pyxbroker.metadata.store import GetResult, MetadataStore
 
-RANGES_MAX = 1_000  # of a cursor that are told
-AT_ONCE = 64  # nodes that are asked for
+RANGES_MAX = 1_000  # listed per cursor
+NODES_CONCURRENT = 64  # nodes read concurrently
 
 
 async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
-    """Raises TopicNotFound, MetadataError."""
+    """Read the metadata of a topic's managed ledger. Raises TopicNotFound, MetadataError."""
     ledger = name.managed_ledger_name
     path = paths.managed_ledger(ledger)
     found = await store.get(path)
@@ -41,8 +41,8 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
         answer["terminatedPosition"] = _position(info.terminatedPosition)
     cursors: dict[str, Any] = {}
     nodes = sorted(await store.children(path))
-    for at in range(0, len(nodes), AT_ONCE):
-        some = nodes[at : at + AT_ONCE]
+    for at in range(0, len(nodes), NODES_CONCURRENT):
+        some = nodes[at : at + NODES_CONCURRENT]
         values = await asyncio.gather(*(store.get(f"{path}/{node}") for node in some))
         for node, value in zip(some, values, strict=True):
             if value is not None:
@@ -56,7 +56,7 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
 
 
 async def _properties(pairs: Iterable[tuple[str, Any]], slices: Slices) -> dict[str, Any]:
-    """A record of some MiB can have 100,000 of them."""
+    """Convert properties in steps: a record of some MiB can have 100,000 of them."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         found[name] = value

@@ -1,4 +1,4 @@
-"""The statistics of a partitioned topic: those of its partitions together."""
+"""Statistics of a partitioned topic, merged from those of its partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATEST = frozenset(
         *("avgMessagesPerEntry", "lastAckedTime", "lastConsumedTime", "topicEpoch"),
     }
 )
-"""Of these the highest one counts, of other numbers the sum."""
+"""Fields merged by their maximum; other numbers are added."""
 
 EARLIEST = frozenset(
     {
@@ -28,7 +28,7 @@ EARLIEST = frozenset(
         "topicCreationTimeStamp",
     }
 )
-"""Of these the lowest one that says a time."""
+"""Fields merged by their minimum, ignoring missing times."""
 
 OF_ONE = frozenset(
     {
@@ -37,13 +37,12 @@ OF_ONE = frozenset(
         *("activeConsumerName", "metadata", "keyHashRangeArrays"),
     }
 )
-"""What partitions, their producers and consumers do not share."""
+"""Fields that partitions, their producers and consumers do not share."""
 
 
-class Together:
-    """All partitions as if they were one topic. A partition costs what it says, however many there
-    were before it, and is forgotten but for its producers, of which there are no more than clients
-    pay for.
+class MergedStatistics:
+    """Merges the statistics of partitions. Each partition costs time in proportion to its own size,
+    and is freed except for its publishers, whose number is limited by the memory of clients.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Together:
         self._publishers: list[list[Json]] = []
 
     async def add(self, part: Json) -> None:
-        """Adds a partition, field by field, in the order of the first one."""
+        """Merge a partition, field by field, in the order of the first partition."""
         for name, value in part.items():
             if name == "publishers":
                 self._whole.setdefault(name, [])
@@ -67,9 +66,9 @@ class Together:
         await self._slices.pause()
 
     async def end(self) -> Json:
-        """What they are together; nothing is added any more."""
-        # Clients that make producers for some partitions only name them alike; those of others are
-        # told by position.
+        """Return the merged statistics. Nothing can be added afterwards."""
+        # Clients that create producers lazily use the same name in all partitions. Those of other
+        # clients are merged by position.
         named: dict[str, Json] | None = {} if await self._has_partial_producers() else None
         for each in self._publishers:
             await self._add_publishers(each, named)
@@ -123,7 +122,7 @@ def _average(whole: Json) -> None:
 
 
 def _at(found: list[Json], at: int) -> Json:
-    """The one at a position, which is behind the last one at most."""
+    """Return the element at a position, at most one after the last; it is created if needed."""
     if at == len(found):
         found.append({})
     return found[at]

@@ -1,9 +1,9 @@
-"""The statistics of a topic as REST tells them: the fields of Pulsar's TopicStatsImpl and what is
-in it, in the order in which Pulsar writes them.
+"""Topic statistics for REST: the fields of Pulsar's TopicStatsImpl and its parts, in the order in
+which Pulsar writes them.
 
-Rates are per second, over the last minute or so. What this broker does not have at all
-(transactions, offloading, entry filters, replication) is told as nothing of it. Sizes of backlogs
-count entries of one ledger as equally long.
+Rates are per second, averaged over about the last minute. Features that this broker does not have
+(transactions, offloading, entry filters, replication) appear as zero or empty. Backlog sizes assume
+that all entries of a ledger have the same size.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ DELETED_AND_DELAYED = (
     "delayedMessageIndexSizeInBytes",
 )
 
-SORTED_AT_ONCE = 1024  # names of producers
+SORTED_PER_STEP = 1024  # names of producers, per step
 
-# Memory of what is told, with the text that is made of it.
+# Memory for the statistics and their text.
 SUBSCRIPTION_BYTES = 6 << 10
-COST_FACTOR = 2  # for each byte that a producer or a consumer costs
-RANGE_BYTES = 200  # of hashes
+COST_FACTOR = 2  # per byte charged for a producer or a consumer
+RANGE_BYTES = 200  # per range of hashes
 
 Json = dict[str, Any]
 
 
-class Asked(NamedTuple):
-    """What else is wanted, or not."""
+class StatisticsOptions(NamedTuple):
+    """Options of a request for statistics."""
 
     backlog_sizes: bool = True
     earliest_times: bool = False
@@ -80,8 +80,8 @@ class Asked(NamedTuple):
     consumers: bool = True
 
 
-async def weigh(topic: Topic, asked: Asked) -> int:
-    """About how many bytes the statistics of a topic take while they are made."""
+async def weigh(topic: Topic, asked: StatisticsOptions) -> int:
+    """Estimate the memory for the statistics of a topic, in bytes."""
     slices = Slices()
     size = 0
     if asked.publishers:
@@ -102,22 +102,22 @@ async def weigh(topic: Topic, asked: Asked) -> int:
 
 
 async def topic_statistics(
-    topic: Topic, asked: Asked, owner: str, store: MetadataStore
+    topic: Topic, asked: StatisticsOptions, owner: str, store: MetadataStore
 ) -> dict[str, Any]:
-    """owner: the id of this broker. To be let go of by forget(). Raises LedgerError,
-    MetadataError.
+    """Return the statistics of a topic. owner: the id of this broker. The caller releases them with
+    forget(). Raises LedgerError, MetadataError.
     """
     answer: Json = {"publishers": [], "subscriptions": {}}
     try:
-        return await _tell(answer, topic, asked, owner, store)
+        return await _fill(answer, topic, asked, owner, store)
     except BaseException:
         await forget(answer)
         raise
 
 
 def without_partitions(*, is_persistent: bool) -> Json:
-    """Statistics of a partitioned topic none of whose partitions exists: every field that
-    partitions have together, each of them zero or empty.
+    """Return the statistics of a partitioned topic without existing partitions: every merged field,
+    zero or empty.
     """
     answer: Json = {
         "msgRateIn": 0.0,
@@ -153,9 +153,7 @@ def without_partitions(*, is_persistent: bool) -> Json:
 
 
 async def forget(answer: Json) -> None:
-    """Lets go of what was told bit by bit: of thousands of consumers, or producers, it takes tens
-    of milliseconds.
-    """
+    """Free statistics in steps: thousands of consumers or producers take tens of milliseconds."""
     slices = Slices()
     publishers, subscriptions = answer.get("publishers", []), answer.get("subscriptions", {})
     while publishers:
@@ -170,15 +168,17 @@ async def forget(answer: Json) -> None:
         await slices.pause()
 
 
-async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: MetadataStore) -> Json:
-    """Fills the lists of what is told, and adds the rest."""
+async def _fill(
+    stats: Json, topic: Topic, asked: StatisticsOptions, owner: str, store: MetadataStore
+) -> Json:
+    """Fill the lists, and add the other fields."""
     slices = Slices()
     now = time.monotonic()
-    publishers: list[Json] = told["publishers"]
+    publishers: list[Json] = stats["publishers"]
     if asked.publishers:
         async for producer in producers_by_name(topic, slices):
             publishers.append(publisher_statistics(producer, now))
-    subscriptions: dict[str, Json] = told["subscriptions"]
+    subscriptions: dict[str, Json] = stats["subscriptions"]
     for subscription in topic.all_subscriptions():
         found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
@@ -203,7 +203,7 @@ async def _tell(told: Json, topic: Topic, asked: Asked, owner: str, store: Metad
 
 
 def _compaction(topic: Topic) -> Json:
-    """How compactions went since the topic was opened."""
+    """Return the results of compactions since the topic was loaded."""
     done = topic.compaction if isinstance(topic, PersistentTopic) else None
     if done is None:
         return dict(NO_COMPACTION)
@@ -216,11 +216,11 @@ def _compaction(topic: Topic) -> Json:
 
 
 async def producers_by_name(topic: Topic, slices: Slices) -> AsyncIterator[Producer]:
-    """The producers that there are, and are still there when it is their turn."""
+    """Yield the producers ordered by name, except those that leave meanwhile."""
     names = list(topic.producers)
     parts = []
-    for at in range(0, len(names), SORTED_AT_ONCE):
-        parts.append(sorted(names[at : at + SORTED_AT_ONCE]))
+    for at in range(0, len(names), SORTED_PER_STEP):
+        parts.append(sorted(names[at : at + SORTED_PER_STEP]))
         await slices.pause()
     for name in heapq.merge(*parts):
         producer = topic.producers.get(name)
@@ -252,8 +252,8 @@ async def rates_and_sizes(
     }
 
 
-async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -> Json:
-    """What is told of the slowest subscription."""
+async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: StatisticsOptions) -> Json:
+    """Return the fields about the slowest subscription."""
     found: Json = {
         "backlogSize": 0,
         "backlogQuotaLimitSize": 0,
@@ -332,11 +332,11 @@ def publisher_statistics(producer: Producer, now: float) -> Json:
 
 
 async def subscription_statistics(
-    topic: Topic, subscription: Subscription, asked: Asked, slices: Slices, now: float
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions, slices: Slices, now: float
 ) -> Json:
     messages, size = await in_slices(subscription.count_sent(), slices)
     rate, throughput = per_second(subscription, now, messages, size)
-    last_sent_ms = await in_slices(subscription.look_for_last_sent(), slices)
+    last_sent_ms = await in_slices(subscription.find_last_sent(), slices)
     consumers = []
     redelivered = acked = chunks = 0.0
     unacked_messages = 0
@@ -344,7 +344,7 @@ async def subscription_statistics(
     slots = chooser if isinstance(chooser, KeySlots) else None
     ranges_of = None if slots is None else await slots.ranges_by_slot(slices)
     draining_of = {} if slots is None else await _draining(slots, slices)
-    # Some may come and go meanwhile.
+    # Consumers may join and leave meanwhile.
     for each in subscription.consumers[:]:
         rates = each.rates()
         redelivered += rates.redelivered
@@ -363,7 +363,7 @@ async def subscription_statistics(
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
         "chunkedMessageRate": chunks,
-        **await _left(topic, subscription, asked, unacked_messages),
+        **await _backlog_fields(topic, subscription, asked, unacked_messages),
         **_history(subscription, now, last_sent_ms),
         "consumers": consumers,
         **_kind(subscription, slots),
@@ -374,11 +374,11 @@ async def subscription_statistics(
     return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
 
 
-async def _left(
-    topic: Topic, subscription: Subscription, asked: Asked, unacked_messages: int
+async def _backlog_fields(
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions, unacked_messages: int
 ) -> Json:
-    """What is still to be sent or acknowledged, and to whom."""
-    backlog_size, earliest_ms = await _behind(topic, subscription, asked)
+    """Return the fields about the backlog, the deliveries and the active consumer."""
+    backlog_size, earliest_ms = await _backlog_size_and_time(topic, subscription, asked)
     dispatcher = subscription.dispatcher
     replay = dispatcher.replay
     delayed = dispatcher.delayed_entries
@@ -400,7 +400,7 @@ async def _left(
 
 
 def _history(subscription: Subscription, now: float, last_sent_ms: int) -> Json:
-    """What has expired, and when something happened last."""
+    """Return the fields about expiry, and the times of the last events."""
     return {
         "msgRateExpired": subscription.expired_rate(now),
         "msgExpired": subscription.expired,
@@ -426,10 +426,10 @@ def _kind(subscription: Subscription, slots: KeySlots | None) -> Json:
 
 
 async def _draining(slots: KeySlots, slices: Slices) -> dict[int, list[Json]]:
-    """DrainingHash of what consumers have of hashes that are others' by now, by their slots."""
+    """Return Pulsar's DrainingHash records by slot: entries of hashes that have a new owner."""
     found: dict[int, list[Json]] = {}
     for slot, hash, held, waiting in slots.keys.draining():
-        # What waits was kept from being sent once for each entry.
+        # Each waiting entry counts as one blocked attempt.
         each = {"hash": hash, "unackMsgs": held, "blockedAttempts": waiting}
         found.setdefault(slot, []).append(each)
         await slices.pause()
@@ -447,7 +447,7 @@ def _drained(count: int, draining: list[Json]) -> Json:
 def _acknowledged(
     subscription: Subscription, slots: KeySlots | None, draining_of: dict[int, list[Json]]
 ) -> Json:
-    """What is remembered of single messages, and what nothing here does."""
+    """Return the fields about single acknowledgements, and those of unsupported features."""
     acks = subscription.acks
     ranges = acks.count_ranges() if acks.holes else 0
     drained = 0 if slots is None else slots.keys.drained_total
@@ -468,9 +468,11 @@ def _acknowledged(
     }
 
 
-async def _behind(topic: Topic, subscription: Subscription, asked: Asked) -> tuple[int, int]:
-    """Bytes of the backlog (-1: not asked for), and when the first of it was published (0: not
-    asked for, -1: there is none).
+async def _backlog_size_and_time(
+    topic: Topic, subscription: Subscription, asked: StatisticsOptions
+) -> tuple[int, int]:
+    """Return the size of the backlog in bytes (-1: not requested), and the publish time of its
+    first message (0: not requested, -1: no backlog).
     """
     if not isinstance(topic, PersistentTopic):
         return 0, 0
@@ -485,7 +487,7 @@ async def _behind(topic: Topic, subscription: Subscription, asked: Asked) -> tup
 
 
 def _active(subscription: Subscription) -> Consumer | None:
-    """Who gets everything, where that is one consumer."""
+    """Return the consumer that gets all entries, if there is only one such."""
     chooser = subscription.dispatcher.chooser
     if isinstance(chooser, SingleActive):
         return chooser.active

@@ -1,4 +1,4 @@
-"""The counters and rates of topics and what they have, as /metrics and REST tell them."""
+"""Counters and rates of topics, their subscriptions and clients, for /metrics and REST."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Steps
 from pyxbroker.broker.subscriptions.consumer import Consumer
-from pyxbroker.broker.subscriptions.subscription import COUNTED_AT_ONCE, Subscription
+from pyxbroker.broker.subscriptions.subscription import COUNTED_PER_STEP, Subscription
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.topic import Topic
 
 if TYPE_CHECKING:
     from pyxbroker.broker.compaction.compaction import Compaction
 
-# What is read of one topic before the reader may yield.
+# Read of one topic before the reader may pause.
 SUBSCRIPTIONS_PER_STEP = 32
 CLIENTS_PER_STEP = 32
 DELAYED_ENTRY_BYTES = 20  # at most, of memory
 
 
 class ConsumerStats(NamedTuple):
-    """One consumer; rates are per second, over the last minute that was looked at."""
+    """Statistics of a consumer; rates are per second, over the last measured minute."""
 
     name: str
     consumer_id: int
     unacked_messages: int
-    is_blocked: int  # 1: it has too many unacknowledged messages, and gets no more
+    is_blocked: int  # 1: too many unacknowledged messages; deliveries stop
     permits: int
     msg_out: int
     bytes_out: int
@@ -40,7 +40,7 @@ class ConsumerStats(NamedTuple):
 
 
 class ProducerStats(NamedTuple):
-    """One producer; rates are per second."""
+    """Statistics of a producer; rates are per second."""
 
     name: str
     producer_id: int
@@ -50,21 +50,21 @@ class ProducerStats(NamedTuple):
 
 
 class SubscriptionStats(NamedTuple):
-    """One subscription since its topic was opened; rates are per second."""
+    """Statistics of a subscription since its topic was loaded; rates are per second."""
 
     name: str
     consumers: int
-    backlog: int  # entries that are not acknowledged
-    due_backlog: int  # of them, those that are due
-    delayed: int  # and those that are not
+    backlog: int  # unacknowledged entries
+    due_backlog: int  # those of them that are due
+    delayed: int  # those of them that are not due
     unacked_messages: int  # sent to consumers, not acknowledged
     msg_out: int
     bytes_out: int
     rate_out: float
     throughput_out: float
-    msg_drop: int  # of a non-persistent topic: that no consumer could take
-    stopped_by_damage: str | None  # why nothing more is read, where that is so
-    is_blocked: int  # 1: too many of its messages are unacknowledged
+    msg_drop: int  # messages of a non-persistent topic dropped for lack of permits
+    stopped_by_damage: str | None  # reason, if too many lost entries have stopped it
+    is_blocked: int  # 1: too many unacknowledged messages
     in_replay: int  # entries
     delayed_index_bytes: int
     rate_redelivered: float
@@ -77,14 +77,14 @@ class SubscriptionStats(NamedTuple):
     last_flow_ms: int
     last_sent_ms: int
     last_advanced_ms: int
-    backlog_age_s: int  # -1: no backlog, or not known yet
-    throttled: ThrottledStats | None  # where a rate held it back
-    ack_ranges: int  # of single entries, where asked for
-    consumer_stats: tuple[ConsumerStats, ...]  # where asked for
+    backlog_age_s: int  # -1: no backlog, or unknown
+    throttled: ThrottledStats | None  # None if no rate has delayed it
+    ack_ranges: int  # of single entries, if requested
+    consumer_stats: tuple[ConsumerStats, ...]  # if requested
 
 
 class ThrottledStats(NamedTuple):
-    """How often which limit of a dispatch rate held a subscription back."""
+    """Number of delays of a subscription by each limit of dispatch rates."""
 
     msg_subscription: int
     msg_topic: int
@@ -95,16 +95,16 @@ class ThrottledStats(NamedTuple):
 
 
 class EvictionStats(NamedTuple):
-    """How often a backlog quota evicted messages of one topic."""
+    """Number of evictions of a topic's messages by each backlog quota."""
 
     size: int
     time: int
 
 
 class CompactionStats(NamedTuple):
-    """The compactions of one topic since it was opened."""
+    """The compactions of a topic since it was loaded."""
 
-    removed: int  # messages, by the last one
+    removed: int  # messages removed by the last one
     succeeded: int
     failed: int
     duration_ms: int  # of the last one
@@ -113,11 +113,11 @@ class CompactionStats(NamedTuple):
 
 
 class TopicStats(NamedTuple):
-    """One topic since it was opened; rates are per second."""
+    """Statistics of a topic since it was loaded; rates are per second."""
 
     name: str
     namespace: str
-    is_system: bool  # one of the broker's own
+    is_system: bool  # a system topic
     producers: int
     consumers: int
     subscription_count: int
@@ -130,29 +130,29 @@ class TopicStats(NamedTuple):
     rate_out: float
     throughput_out: float
     storage_size: int  # bytes
-    backlog: int  # entries that are not acknowledged, of all subscriptions
-    delayed: int  # of them, those that are not due yet
-    backlog_size: int  # bytes that the slowest subscription has not acknowledged
-    publish_rate_limited: int  # times that a connection had to wait before it could publish more
+    backlog: int  # unacknowledged entries of all subscriptions
+    delayed: int  # those of them that are not due
+    backlog_size: int  # bytes not acknowledged by the slowest subscription
+    publish_rate_limited: int  # times that a connection waited before it could publish more
     storage_write_rate: float  # entries
     storage_read_rate: float  # entries, from memory or from a disk
-    read_miss_rate: float  # of them, those from a disk
+    read_miss_rate: float  # entries from a disk
     mean_size: float  # bytes of a message received
-    backlog_age_s: int  # of the oldest subscription; -1: no backlog, or not known yet
+    backlog_age_s: int  # of the oldest subscription; -1: no backlog, or unknown
     delayed_index_bytes: int
     in_replay: int  # entries, of all subscriptions
     rate_acked: float  # of all subscriptions
-    backlog_size_limit: int  # bytes of the backlog quota, -1: none
-    backlog_age_limit: int  # seconds of it, -1: none
+    backlog_size_limit: int  # of the backlog quota, in bytes; -1: none
+    backlog_age_limit: int  # of the backlog quota, in seconds; -1: none
     last_adds: tuple[int, ...]  # latencies and sizes, see add_stats.pyi
     subscriptions: tuple[SubscriptionStats, ...]
-    producer_stats: tuple[ProducerStats, ...]  # where asked for
-    compaction: CompactionStats | None  # where there was one
-    evictions: EvictionStats | None  # where there was one
+    producer_stats: tuple[ProducerStats, ...]  # if requested
+    compaction: CompactionStats | None  # None without a compaction
+    evictions: EvictionStats | None  # None without an eviction
 
 
 class Detail(NamedTuple):
-    """What else is read than topics and subscriptions."""
+    """Optional parts of the statistics."""
 
     producers: bool = False
     consumers: bool = False
@@ -167,10 +167,10 @@ def read_stats(
     detail: Detail = NO_DETAIL,
     undated: list[Subscription] | None = None,
 ) -> Iterator[TopicStats | None]:
-    """All topics, one after the other; None is a place to stop within one that takes long.
+    """Yield the statistics of all topics; None marks a point where the caller may pause.
 
-    undated: takes the subscriptions whose first message of the backlog would have to be read from
-    a disk for its publish time; see Topic.find_backlog_time.
+    undated: collects the subscriptions whose first backlog message must be read from a disk for its
+    publish time; see Topic.find_backlog_time.
     """
     for topic in topics:
         oldest_s = -1
@@ -185,7 +185,7 @@ def read_stats(
             if len(subscriptions) % SUBSCRIPTIONS_PER_STEP == 0:
                 yield None
         now = time.monotonic()
-        # Most have no producer, or a few.
+        # Most topics have few producers.
         if len(topic.producers) < CLIENTS_PER_STEP:
             received = topic.received()
         else:
@@ -197,7 +197,7 @@ def read_stats(
 
 
 def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
-    """One topic, at once."""
+    """Return the statistics of one topic, in one call."""
     [stats] = [each for each in read_stats((topic,), detail) if each is not None]
     return stats
 
@@ -211,13 +211,15 @@ def _topic_stats(
     behind: tuple[int, int],
     producers: tuple[ProducerStats, ...],
 ) -> TopicStats:
-    """behind: entries and seconds that the slowest subscription is behind; -1 s: not known."""
+    """Combine statistics. behind: entries and seconds of the slowest subscription; -1 s:
+    unknown.
+    """
     name = topic.name
     msg_in, bytes_in = received
     rate_in, throughput_in, write_rate, read_rate, miss_rate = topic_rates(topic, now, received)
     policies = topic.policies
     size = topic.storage_size
-    # Entries are of about one size in most topics; the exact bytes would need a read of each.
+    # Assumes entries of equal size; the exact number of bytes would need reads.
     slowest, oldest_s = behind
     entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
@@ -284,7 +286,7 @@ def _compaction(topic: Topic, compaction: Compaction) -> CompactionStats:
 
 
 class Outgoing(NamedTuple):
-    """The sums that a topic has of its subscriptions."""
+    """Sums over the subscriptions of a topic."""
 
     consumers: int = 0
     msg_out: int = 0
@@ -301,7 +303,7 @@ NOTHING_GOES_OUT = Outgoing()
 
 
 def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
-    """The sums that a topic has of its subscriptions."""
+    """Return the sums over the subscriptions of a topic."""
     if len(subscriptions) == 1:
         [only] = subscriptions
         return Outgoing(
@@ -327,7 +329,7 @@ def _outgoing(subscriptions: list[SubscriptionStats]) -> Steps[Outgoing]:
         delayed += each.delayed
         in_replay += each.in_replay
         rate_acked += each.rate_acked
-        if number % COUNTED_AT_ONCE == 0:
+        if number % COUNTED_PER_STEP == 0:
             yield
     sent = consumers, msg_out, bytes_out, rate_out, throughput_out
     return Outgoing(*sent, backlog, delayed, in_replay, rate_acked)
@@ -390,7 +392,7 @@ def _subscription_stats(
 
 
 def _backlog_age_s(subscription: Subscription, undated: list[Subscription] | None) -> int:
-    """The age of the first message of the backlog; -1 where it would have to be read."""
+    """Return the age of the first backlog message, or -1 if it would have to be read."""
     topic = subscription.topic
     time_ms = topic.backlog_time_ms(subscription)
     if time_ms is not None:
@@ -443,8 +445,9 @@ def _producer_stats(producer: Producer, now: float) -> ProducerStats:
 
 
 def note_rates(topic: Topic, now: float) -> Steps[None]:
-    """Lets a minute of rates end, so that who asks next is told of the last one: of a topic, or of
-    one or a few of its clients and subscriptions in a step. Who goes meanwhile is of no interest.
+    """Complete a minute of all rates of a topic, so that the next reader gets recent values. Each
+    step handles the topic, or a few of its clients and subscriptions. Clients that leave meanwhile
+    are ignored.
     """
     topic_rates(topic, now, (yield from topic.count_received()))
     for producer in list(topic.producers.values()):
@@ -461,20 +464,20 @@ def note_rates(topic: Topic, now: float) -> Steps[None]:
 
 
 def topic_rates(topic: Topic, now: float, received: tuple[int, int]) -> tuple[float, ...]:
-    """Messages and bytes that came, entries that were written, read, and read from a disk."""
+    """Return rates: received messages and bytes, entries written, read, and read from a disk."""
     written, read, missed = topic.entries_added, topic.entries_read, topic.entries_read_from_disk
     return per_second(topic, now, *received, written, read, missed)
 
 
 def producer_rates(producer: Producer, now: float) -> tuple[float, ...]:
-    """Messages, bytes, and chunks of messages that it brought."""
+    """Return rates of messages, bytes, and chunks received from a producer."""
     return per_second(producer, now, producer.msg_in, producer.bytes_in, producer.chunks_in)
 
 
 def per_second(
     owner: Topic | Subscription | Producer, now: float, *counters: int
 ) -> tuple[float, ...]:
-    """The rates of its counters; they are measured from the first time that one asks."""
+    """Return the rates of counters, which are measured from the first call on."""
     if owner.rates is None:
         owner.rates = Rates(now, *counters)
     return owner.rates.per_second(now, *counters)

@@ -1,4 +1,4 @@
-"""A consumer of one subscription: what its client asked for, and the way of its acks."""
+"""A consumer of one subscription: its options, acknowledgements and statistics."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from pyxbroker.entry import AckRun
 if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
 
-RATE_WINDOW_S = 60.0  # that of Pulsar
+RATE_WINDOW_S = 60.0  # as in Pulsar
 PERMITS_MAX = 2**31 - 1
 AUTO_SPLIT = KeySharedPolicy()
 TOO_MANY_PARTS = (
-    "{} batches that are acknowledged in part are not remembered, since too many are already"
+    "{} partly acknowledged batches are not remembered, because there are too many"
     " (maxBatchAckStateSizeInMB); acknowledge whole batches."
 )
 
 
 class ConsumerRates(NamedTuple):
-    """What a consumer got and did, per second."""
+    """Rates of a consumer, per second."""
 
     msg_out: float = 0.0
     bytes_out: float = 0.0
     redelivered: float = 0.0
     acked: float = 0.0
-    chunks: float = 0.0  # of messages in chunks
+    chunks: float = 0.0  # of chunked messages
 
 
 class Consumer(ConsumerState):
     """One consumer of a subscription."""
 
-    auto_consume = False  # whether it takes whatever schema the topic has; few do
-    subscription_cost = 0  # a part of its own, where it pays for its subscription
-    reads_compacted = False  # whether it wants of what was compacted only what was left
-    # When its client did something, in s since 1970; 0: never.
+    auto_consume = False  # accepts any schema of the topic; rare
+    subscription_cost = 0  # the part of cost charged for the subscription
+    reads_compacted = False  # reads the compacted view
+    # Times of the client's last commands, in s since 1970; 0: never.
     first_flow_s = 0.0
     last_flow_s = 0.0
     last_acked_s = 0.0
@@ -65,7 +65,7 @@ class Consumer(ConsumerState):
         self.priority_level = priority_level
         self.metadata = metadata
         self.key_shared = key_shared
-        self.tracks_pending = False  # a Shared or Key_Shared subscription sets it
+        self.tracks_pending = False  # set by Shared and Key_Shared subscriptions
         self.cost = (  # client_memory.py
             CONSUMER_BYTES
             + len(name)
@@ -78,43 +78,47 @@ class Consumer(ConsumerState):
         self._rates = Rates(now, 0, 0, 0, 0, 0, window_s=RATE_WINDOW_S)
 
     def __str__(self) -> str:
-        """As Pulsar names a consumer in its errors."""
+        """Return the name of the consumer as in Pulsar's errors."""
         return (
             f"Consumer{{subscription={self.subscription.name}, consumerId={self.consumer_id},"
             f" consumerName={self.name}, address=/{self.connection.peer}}}"
         )
 
     def charge(self, subscription_cost: int) -> None:
-        """Its connection pays for it from now on, and for the subscription if it is the first one
-        there. Raises NotAllowed or TooManyRequests; nothing is charged then.
+        """Charge its connection for the consumer, and for the subscription if this is its first
+        consumer. Raises NotAllowed or TooManyRequests; nothing is charged then.
         """
         cost = self.cost + subscription_cost
         self.connection.session.memory.charge(cost)
         self.cost, self.subscription_cost = cost, subscription_cost
 
     def take_over(self, subscription_cost: int) -> None:
-        """Who has paid for the subscription is gone: this one does."""
+        """Charge its connection for the subscription, after the consumer charged before has
+        left.
+        """
         self.cost += subscription_cost
         self.subscription_cost = subscription_cost
         self.connection.session.memory.take_over(subscription_cost)
 
     def release(self) -> None:
-        """It is gone: its connection does not pay for it any more."""
+        """End the charge, because the consumer is gone."""
         cost, self.cost, self.subscription_cost = self.cost, 0, 0
         self.connection.session.memory.release(cost)
 
     def leave(self) -> None:
-        """Its connection is closed; a second call changes nothing."""
+        """Leave the subscription, because the connection is closed. Repeated calls have no
+        effect.
+        """
         self.subscription.remove_consumer(self)
 
     def rates(self) -> ConsumerRates:
-        """What it got and did, per second, lately."""
+        """Return the recent rates."""
         now = self.subscription.topic.loop.time()
         counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked, self.chunks_out)
         return ConsumerRates(*self._rates.per_second(now, *counters))
 
     def on_flow(self, permits: int) -> None:
-        """FLOW: the client has room for that many messages more."""
+        """FLOW: add permits for more messages."""
         if self.closed:
             return
         self.permits = min(self.permits + permits, PERMITS_MAX)
@@ -122,15 +126,13 @@ class Consumer(ConsumerState):
         self.last_flow_s = subscription.last_flow_s = time.time()
         if not self.first_flow_s:
             self.first_flow_s = self.last_flow_s
-        # One write may bring a FLOW for each of thousands of subscriptions with a backlog.
+        # One read may bring a FLOW for each of thousands of subscriptions with a backlog.
         subscription.topic.turn.dispatching.run(subscription.dispatcher.wake)
         if subscription.topic.is_terminated:
-            subscription.tell_end(self)
+            subscription.notify_end(self)
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
-        """ACK: positions this consumer is done with; with a request id the client wants an
-        answer.
-        """
+        """ACK: acknowledge positions. With a request id the client expects an answer."""
         if self.closed:
             if request_id is not None:
                 self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
@@ -141,7 +143,7 @@ class Consumer(ConsumerState):
         forgotten = acks.refused
         refusal = subscription.acknowledge(self, run, cumulative, has_txn)
         if subscription.topic.is_terminated:
-            subscription.tell_end(self)
+            subscription.notify_end(self)
         if request_id is None:
             return
         if refusal is not None:
@@ -155,8 +157,9 @@ class Consumer(ConsumerState):
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
 
     def on_redeliver(self, positions: list[tuple[int, int]], epoch: int | None) -> bool:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES: what the client wants again, or (no positions)
-        everything; of many positions some. Returns whether the rest of them is of interest.
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver these positions, or everything (no
+        positions). Many positions come in several calls. Return False if the remaining ones are not
+        needed.
         """
         return not self.closed and self.subscription.redeliver(self, positions, epoch)
 

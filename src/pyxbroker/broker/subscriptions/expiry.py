@@ -1,6 +1,6 @@
-"""What subscriptions have waited for too long for: it counts as acknowledged.
+"""Message expiry: messages that are too old count as acknowledged.
 
-A position is looked for by bisection, and all subscriptions move there together. Mirrors
+A bisection finds the position, and all subscriptions move there together. Mirrors
 PersistentTopic.checkMessageExpiry, PersistentMessageExpiryMonitor.
 """
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-LOOKED_AT_ONCE = 256  # subscriptions, for where they are
+COMPARED_PER_STEP = 256  # subscriptions whose positions are compared per step
 
 
-def held_back(topic: PersistentTopic) -> list[Subscription]:
-    """The subscriptions whose messages expire and are evicted."""
+def expiring_subscriptions(topic: PersistentTopic) -> list[Subscription]:
+    """Return the subscriptions whose messages expire and are evicted."""
     return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
 
 
 class Slowest(NamedTuple):
-    """Who is last, and up to where all have acknowledged everything when that was looked for."""
+    """The slowest subscription, and its mark when it was found."""
 
     mark: Position
     subscription: Subscription
 
 
 async def slowest_of(subscriptions: Sequence[Subscription]) -> Slowest | None:
-    """The slowest one, but for those that go back meanwhile; None: there is none at all."""
+    """Return the slowest subscription, ignoring concurrent seeks; None without subscriptions."""
     slices = Slices()
     slowest: Slowest | None = None
-    for at in range(0, len(subscriptions), LOOKED_AT_ONCE):
-        last = min(subscriptions[at : at + LOOKED_AT_ONCE], key=_mark_of)
+    for at in range(0, len(subscriptions), COMPARED_PER_STEP):
+        last = min(subscriptions[at : at + COMPARED_PER_STEP], key=_mark_of)
         if slowest is None or _mark_of(last) < slowest.mark:
             slowest = Slowest(_mark_of(last), last)
         await slices.pause()
@@ -69,11 +69,11 @@ async def without_backlog(
 async def expire(
     topic: PersistentTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
 ) -> int:
-    """Acknowledges what is older than so many seconds; how many entries that were, of all.
+    """Acknowledge entries older than the age. Return their number, over all subscriptions.
 
-    Raises LedgerError when entries cannot be read now.
+    Raises LedgerError if entries cannot be read now.
     """
-    some = held_back(topic) if subscriptions is None else subscriptions
+    some = expiring_subscriptions(topic) if subscriptions is None else subscriptions
     slowest = await slowest_of(some)
     if slowest is None or slowest.mark >= topic.last_confirmed:
         return 0
@@ -83,7 +83,7 @@ async def expire(
     if oldest_ms is None or oldest_ms < before_ms:
         mark = await topic.position_before_time(before_ms, mark)
     if mark <= slowest.mark:
-        # What is up to there is not too old, and one of them may have gone back to it.
+        # Entries up to the mark are not too old; a subscription may have gone back to them.
         return 0
     skipped, slices = 0, Slices()
     for each in some:
@@ -93,8 +93,8 @@ async def expire(
 
 
 async def _expire(subscription: Subscription, mark: Position) -> int:
-    """Acknowledges what has waited for too long up to a mark; how many entries that were."""
-    # The rate is measured from the first entries on, also where nobody has asked yet.
+    """Acknowledge expired entries up to a mark. Return their number."""
+    # Starts the rate measurement, even if no client has asked for the rate yet.
     subscription.expired_rate(time.monotonic())
     expired = await subscription.skip_to(mark)
     subscription.expired += expired
@@ -105,11 +105,11 @@ async def _expire(subscription: Subscription, mark: Position) -> int:
 async def expire_to(
     topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
 ) -> bool:
-    """Acknowledges everything up to a position for one subscription, and up to the last entry
-    before it when there is none at it any more, or never was.
+    """Acknowledge everything up to a position for one subscription. If the position has no entry,
+    the previous entry is used.
 
-    False when there is nothing to acknowledge up to there, when it is beyond the last entry, and
-    while the subscription is moved or deleted.
+    Return False if nothing is left to acknowledge there, if the position is beyond the last entry,
+    or while the subscription is being moved or deleted.
     """
     mark = topic.mark_up_to(position)
     if mark is None or mark <= subscription.acks.mark_delete:
@@ -119,7 +119,7 @@ async def expire_to(
 
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
-    """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
+    """Acknowledge everything up to a mark. Return the number of entries, over all subscriptions."""
     skipped, slices = 0, Slices()
     for each in subscriptions:
         skipped += await each.skip_to(mark)
@@ -128,18 +128,18 @@ async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
 
 
 async def persist(subscriptions: Sequence[Subscription]) -> None:
-    """What they have acknowledged is durable when this returns. Those that were deleted meanwhile
-    are passed over. Raises CursorError.
+    """Make the acknowledgements of subscriptions durable. Subscriptions deleted meanwhile are
+    skipped. Raises CursorError.
     """
     slices = Slices()
     for each in subscriptions:
         with contextlib.suppress(CursorDeleted):
             await each.persist()
-        await slices.pause()  # what has nothing to write waits for nobody
+        await slices.pause()  # subscriptions without changes do not suspend the task
 
 
 async def expire_subscriptions(topic: PersistentTopic) -> None:
-    """Deletes the subscriptions that nobody has used for as long as the policy says.
+    """Delete the subscriptions that were not used for as long as the policy demands.
 
     Raises PulsarError, MetadataError.
     """
@@ -157,7 +157,7 @@ async def expire_subscriptions(topic: PersistentTopic) -> None:
         if not (is_used or is_kept) and each.last_active_ms < before_ms:
             await topic.delete_subscription(each.name, force=False)
             log.info(
-                "deleted, since nobody uses it",
+                "deleted, because it was not used for too long",
                 topic=topic.name,
                 subscription=each.name,
                 last_active_ms=each.last_active_ms,

@@ -1,4 +1,4 @@
-"""Looking for entries of a topic: the n-th of a backlog, one by index, and what a backlog has."""
+"""Searches for entries of a topic: the n-th of a backlog, one by index; analysis of a backlog."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.topics.persistent import PersistentTopic
 
-BACKLOG_ENTRIES_MAX = 10_000  # that are looked at; subscriptionBacklogScanMaxEntries of Pulsar
+BACKLOG_ENTRIES_MAX = 10_000  # analysed at most; Pulsar's subscriptionBacklogScanMaxEntries
 
 
 @dataclass
 class BacklogAnalysis:
-    """Pulsar's AnalyzeSubscriptionBacklogResult: there are no filters, so all is accepted."""
+    """Pulsar's AnalyzeSubscriptionBacklogResult. Without filters, all messages are accepted."""
 
     entries: int = 0
     messages: int = 0
@@ -32,7 +32,7 @@ class BacklogAnalysis:
     last: Position | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """With the names that Pulsar's JSON has."""
+        """Return the result with the field names of Pulsar's JSON."""
         counted = asdict(self)
         found: dict[str, Any] = {
             "entries": counted["entries"],
@@ -55,8 +55,8 @@ class BacklogAnalysis:
 async def analyze_backlog(
     topic: PersistentTopic, subscription: Subscription, start: Position | None
 ) -> BacklogAnalysis:
-    """Counts what a subscription has not acknowledged, from a position on or all of it, up to a
-    number of entries. Raises LedgerError when entries cannot be read now.
+    """Count the unacknowledged entries of a subscription, from a position or its mark on, up to a
+    maximum. Raises LedgerError if entries cannot be read now.
     """
     found = BacklogAnalysis()
     managed_ledger = topic.managed_ledger
@@ -85,21 +85,21 @@ async def analyze_backlog(
 
 
 async def position_of_index(topic: PersistentTopic, index: int) -> Position | None:
-    """The entry that has the message with an index, by bisection; None: none has it yet.
+    """Find the entry of the message with an index by bisection. Return None if there is none yet.
 
-    Raises LedgerError when entries cannot be read now.
+    Raises LedgerError if entries cannot be read now.
     """
     managed_ledger = topic.managed_ledger
     end, count = managed_ledger.last_confirmed, managed_ledger.entries
     patience = Patience(f"looking for index {index} of {topic.name}")
 
     def place(at: int) -> Position | None:
-        # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
+        # Counted from the end, because ledgers may be trimmed meanwhile. None: trimmed.
         kept = managed_ledger.ordinal(end) - count + at
         return managed_ledger.position_of(kept) if kept >= 0 else None
 
     async def last_index(at: int) -> int:
-        """Of the messages in an entry; -1: it has none, or is lost."""
+        """Return the index of the last message in an entry; -1 if it has none, or is lost."""
         position = place(at)
         if position is None:
             return -1
@@ -111,7 +111,7 @@ async def position_of_index(topic: PersistentTopic, index: int) -> Position | No
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        # What has no index tells nothing: the one before it is asked.
+        # An entry without an index gives no direction, so the previous one is used.
         at = middle
         while (here := await last_index(at)) < 0 and at > low:
             at -= 1

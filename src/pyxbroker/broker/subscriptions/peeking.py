@@ -1,4 +1,4 @@
-"""Looking into single entries, for what is asked about a topic rather than sent to a consumer."""
+"""Reads single entries to answer questions about a topic, not for delivery."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = get_logger("pyxbroker.topic")
 
 
 class Peeking:
-    """Looks into entries of a log, for something that is asked about it."""
+    """Reads the metadata of single entries of a log, for one question."""
 
     def __init__(self, managed_ledger: ManagedLedger, topic: TopicName, what: str) -> None:
         self.lost: set[Position] = set()
-        self.was_lost = False  # or deleted meanwhile: the entry that was asked for last
+        self.was_lost = False  # the last requested entry was lost, or deleted meanwhile
         self._log = managed_ledger
         self._topic = topic
         self._what = what
@@ -31,9 +31,9 @@ class Peeking:
         self._error: LedgerError | None = None
 
     async def at(self, position: Position | None) -> Peeked | None:
-        """What the metadata of an entry says; None when it is lost, or says nothing.
+        """Return the metadata of an entry, or None if it is lost or has none.
 
-        Raises LedgerError when it cannot be read now.
+        Raises LedgerError if the entry cannot be read now.
         """
         self.was_lost = False
         if position is None:
@@ -51,11 +51,11 @@ class Peeking:
 
     @property
     def has_lost_too_many(self) -> bool:
-        """More than subscriptions pass over."""
+        """True if more entries are lost than subscriptions pass over."""
         return len(self.lost) > LOST_IN_A_ROW_MAX
 
     def report(self) -> None:
-        """One line for what was lost."""
+        """Write one log line for the lost entries."""
         if self.lost:
             log.error(
                 "entries cannot be read",

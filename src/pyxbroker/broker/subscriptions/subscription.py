@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.subscription")
 
-# What marks a cursor whose position other clusters shall know, with the value 1.
+# Property of cursors whose position is replicated to other clusters; its value is 1.
 REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
-VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
-# The Go client, the C++ client and those made of it (Python, Node.js) have a newer protocol, do
-# not know the command all the same, and close the connection; at the end of a topic they would do
-# nothing but reconnect.
+VERSION_END = 9  # first protocol version with REACHED_END_OF_TOPIC
+# The C++ client, the clients based on it (Python, Node.js) and the Go client announce a newer
+# protocol version, but do not know the command. They close the connection, and would reconnect
+# forever at the end of a topic.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
-ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
-COUNTED_AT_ONCE = 256  # clients, of which counters are summed up
-TOLD_AT_ONCE = 32  # consumers, of the end of the topic
-FREED_AT_ONCE = 32  # of what is known of entries, in a step of which many are made at once
+ACKNOWLEDGED_PER_STEP = 4096  # entries per step, acknowledged without a consumer
+COUNTED_PER_STEP = 256  # consumers per step when counters are summed
+NOTIFIED_PER_CALL = 32  # consumers notified of the end of the topic in one call
+FREED_PER_STEP = 32  # notes about entries freed per step
 
 
 class SubscriptionType(enum.IntEnum):
@@ -71,59 +71,59 @@ DISPATCHERS: dict[SubscriptionType, Callable[[Subscription, KeySharedPolicy], Di
     SubscriptionType.FAILOVER: kinds.failover,
     SubscriptionType.KEY_SHARED: kinds.key_shared,
 }
-INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
+INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # acknowledge single messages
 
 
 class SubscriptionCursor(Protocol):
-    """What a subscription asks of its cursor; that of a managed ledger is one."""
+    """The cursor of a subscription; that of a managed ledger implements this."""
 
     durable: bool
     closed: bool
     acks: AckSet
     properties: dict[str, str]
     position_properties: dict[str, int]
-    last_active_ms: int  # when somebody used it last
+    last_active_ms: int  # time of the last use
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
+        """Number of unacknowledged entries."""
 
     def acknowledge(self, run: AckRun) -> int:
-        """Acknowledges single entries, and single messages of batches."""
+        """Acknowledge single entries, and single messages of batches."""
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
-        """The same for (ledger_id, entry_id) pairs."""
+        """Acknowledge entries by (ledger_id, entry_id)."""
 
     def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
-        """Cumulative acknowledgement; how many entries it changed, 0 when it is behind the mark or
-        beyond the last entry.
+        """Acknowledge cumulatively. Return the number of entries that became acknowledged, 0 for a
+        position before the mark or beyond the last entry.
         """
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
-        """Moves the cursor: everything after mark_delete is unacknowledged again.
+        """Move the cursor; everything after mark_delete becomes unacknowledged.
 
         Raises CursorClosed, CursorDeleted.
         """
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
-        """Keeps a number with the position; the future resolves when it is durable."""
+        """Store a number with the position; the future resolves when it is durable."""
 
     def drop_property(self, key: str) -> asyncio.Future[None]:
-        """Keeps a number no longer; the future resolves when that is durable."""
+        """Remove a stored number; the future resolves when that is durable."""
 
     def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
-        """Keeps other texts of the subscription; the future resolves when they are durable."""
+        """Replace the subscription's properties; the future resolves when they are durable."""
 
     def persist(self) -> asyncio.Future[None]:
-        """A future that resolves when everything acknowledged until now is durable; it fails with
-        CursorClosed, CursorDeleted.
+        """Return a future that resolves when all acknowledgements until now are durable. It fails
+        with CursorClosed, CursorDeleted.
         """
 
     async def created(self) -> None:
-        """Waits until a new cursor is durable. Raises what kept it from that."""
+        """Wait until a new cursor is durable. Raises the error that prevents it."""
 
     async def delete(self) -> None:
-        """Removes the cursor for good. MetadataError: it is as it was, and it may be tried again.
+        """Delete the cursor. After a MetadataError it is unchanged, and the caller may retry.
 
         Raises CursorClosed.
         """
@@ -132,39 +132,41 @@ class SubscriptionCursor(Protocol):
 class Subscription:
     """One subscription of a topic."""
 
-    auto_consumer_count = 0  # of its consumers, those that take whatever schema there is
-    compacted: CompactedSource | None = None  # once a consumer wanted the compacted view
-    # When something was done, in s since 1970; 0: never since the topic was opened.
+    auto_consumer_count = 0  # consumers that accept any schema
+    compacted: CompactedSource | None = None  # once a consumer has asked for the compacted view
+    # Times of events, in s since 1970; 0: never since the topic was loaded.
     last_flow_s = 0.0  # by a consumer
     last_acked_s = 0.0  # by a consumer
     last_advanced_s = 0.0  # the mark
     last_expired_s = 0.0
-    expired = 0  # entries
-    expired_rates: Rates | None = None  # of them; once somebody asked for them
-    throttled: Counter[str] | None = None  # how often which limit held it back, once one did
-    drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
-    was_used = False  # a consumer came since the topic was opened
-    _end_told: object | None = None  # another one each time that consumers met the end
-    past_sent_ms = 0  # when consumers that are gone were sent something last
+    expired = 0  # number of expired entries
+    expired_rates: Rates | None = None  # of expired entries, since the first request
+    throttled: Counter[str] | None = None  # by limit: how often it delayed deliveries
+    drop_rates: Rates | None = None  # of dropped messages, since the first request
+    was_used = False  # a consumer has subscribed since the topic was loaded
+    _end_round: object | None = None  # identifies the current round of notifications
+    past_sent_ms = 0  # time of the last delivery to a consumer that has left
     backlog_time: tuple[Position, int] | None = None
-    """The first entry of the backlog that was looked into last, and its publish time in ms."""
+    """Result of the last search for the first backlog entry: its position and publish time in
+    ms.
+    """
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor
         self.kind = SubscriptionType.EXCLUSIVE
-        self.dispatch_limiter: DispatchLimiter | None = None  # where it has a rate of its own
-        """Of one dispatcher after the other: who reconnects is not sent more by that."""
+        self.dispatch_limiter: DispatchLimiter | None = None  # None without a rate of its own
+        """Outlives dispatchers, so that reconnecting does not circumvent the rate."""
         self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
-        self.closing = False  # it is being deleted or moved: no consumer may come
-        self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
-        self.arriving = 0  # consumers that are on their way to it
-        self._going: list[list[Consumer]] = []  # detached, and their clients are being told
-        self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
-        self._past_msg_out = 0  # to consumers that are gone
+        self.closing = False  # being deleted or moved: no consumer may join
+        self.move: asyncio.Future[None] | None = None  # the seek in progress
+        self.arriving = 0  # consumers about to join
+        self._detached: list[list[Consumer]] = []  # detached, clients not notified yet
+        self.msg_drop = 0  # messages dropped (non-persistent topic)
+        self._past_msg_out = 0  # to consumers that have left
         self._past_bytes_out = 0
-        self.rates: Rates | None = None  # of what goes out; once somebody asked for them
+        self.rates: Rates | None = None  # of deliveries, since the first request
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -172,49 +174,52 @@ class Subscription:
 
     @property
     def acks(self) -> AckSet:
-        """What is acknowledged; another one after a seek."""
+        """The acknowledged entries. A seek replaces the object."""
         return self.cursor.acks
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
+        """Number of unacknowledged entries."""
         return self.cursor.backlog
 
     @property
     def is_durable(self) -> bool:
-        """Whether it outlives its consumers; that of a reader does not."""
+        """True if the subscription outlives its consumers; that of a reader does not."""
         return self.cursor.durable
 
     def cost_as(self, kind: SubscriptionType) -> int:
-        """What it takes while it is of a kind, besides its consumers (client_memory.py): the first
-        of them pays for that. A durable one is there anyway.
+        """Return its memory use as a subscription of this type, without consumers
+        (client_memory.py). The first consumer is charged for it. A durable subscription costs
+        nothing, because it exists anyway.
         """
         cost = 0 if self.is_durable else READER_BYTES
         return cost + KEY_SHARED_BYTES if kind is SubscriptionType.KEY_SHARED else cost
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the client that made it has noted about it."""
+        """The properties set by the client that created it."""
         return self.cursor.properties
 
     async def set_properties(self, properties: dict[str, str]) -> None:
-        """Notes something else; durable when this returns. Raises LedgerError, MetadataError."""
+        """Replace the properties; durable on return. Raises LedgerError, MetadataError."""
         await self.cursor.set_properties(properties)
 
     @property
     def replicated(self) -> bool:
-        """Whether its position is to be replicated to other clusters; kept, and not done yet."""
+        """True if the position should be replicated to other clusters. Stored, but without
+        effect.
+        """
         return self.cursor.position_properties.get(REPLICATED_SUBSCRIPTION) == 1
 
     async def set_replicated(self, replicated: bool = True) -> None:
-        """Notes that the position is to be replicated, or not. Raises CursorError."""
+        """Store if the position should be replicated. Raises CursorError."""
         if replicated and not self.replicated:
             await self.cursor.put_property(REPLICATED_SUBSCRIPTION, 1)
         elif not replicated and self.replicated:
             await self.cursor.drop_property(REPLICATED_SUBSCRIPTION)
 
     def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
-        """Who keeps a consumer from joining, and would not if its client were gone."""
+        """Return the consumer that prevents another one from joining, and could be gone."""
         if kind is not self.kind or not self.consumers:
             return None
         if kind is SubscriptionType.EXCLUSIVE:
@@ -225,12 +230,14 @@ class Subscription:
         return None
 
     def check_settled(self) -> None:
-        """Raises ServiceNotReady while it is moved or deleted, and once it was deleted."""
+        """Raise ServiceNotReady while the subscription is moved or deleted, or after its
+        deletion.
+        """
         if self.closing:
             raise ServiceNotReady("Subscription is fenced")
 
     def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
+        """Attach a consumer. Raises Pulsar's error for a consumer that cannot join."""
         self.check_settled()
         self._note_use()
         self.was_used = True
@@ -245,7 +252,7 @@ class Subscription:
             self._count(consumer, 1)
             return
         former = dispatcher = self.dispatcher
-        if kind is not self.kind or not dispatcher.is_kept:
+        if kind is not self.kind or not dispatcher.is_reusable:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
@@ -263,14 +270,14 @@ class Subscription:
 
     @property
     def last_active_ms(self) -> int:
-        """When somebody used it last, in ms since the epoch."""
+        """Time of the last use, in ms since the epoch."""
         return self.cursor.last_active_ms
 
     def _note_use(self) -> None:
         self.cursor.last_active_ms = int(self.topic.wall_clock() * 1000)
 
     def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
+        """Raise SubscriptionBusy, with Pulsar's text, for a consumer of another type."""
         different = "Subscription is of different type. "
         if kind is not self.kind:
             raise SubscriptionBusy(
@@ -298,7 +305,7 @@ class Subscription:
             )
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
+        """Detach a consumer. Its unacknowledged entries go to other consumers, or wait."""
         if not consumer.closed:
             consumer.closed = True
             cost = consumer.subscription_cost
@@ -314,11 +321,11 @@ class Subscription:
         self.topic.drop_unused_reader(self)
 
     def disconnect(self, but: Consumer | None = None) -> None:
-        """Detaches every consumer, and tells the clients of all but one, which knows.
+        """Detach every consumer, and notify all clients but that of one consumer.
 
-        They are gone at once: who comes next gets what they had not acknowledged, and nothing is
-        for those that go right after another. There may be a hundred thousand, so the clients are
-        told bit by bit; until then the consumer is closed, and still has its id.
+        The consumers are detached in one call: new consumers get their unacknowledged entries, and
+        later commands for them have no effect. There may be a hundred thousand, so the clients are
+        notified in steps. Until then a consumer is closed, and still has its id.
         """
         if not self.consumers:
             self.dispatcher.rewind()
@@ -330,56 +337,56 @@ class Subscription:
     def _detach_all(
         self, kind: SubscriptionType, policy: KeySharedPolicy, but: Consumer | None = None
     ) -> None:
-        """Goes on with a new dispatcher, which has no consumers."""
+        """Replace the dispatcher by a new one without consumers."""
         former = self.dispatcher
         former.abandon()
-        going = former.consumers[::-1]
+        detached = former.consumers[::-1]
         former.consumers.clear()
-        self.topic.consumer_count -= len(going)
+        self.topic.consumer_count -= len(detached)
         self.topic.auto_consumer_count -= self.auto_consumer_count
         self.auto_consumer_count = 0
-        for each in going:
+        for each in detached:
             each.closed = True
         self.kind = kind
         self.dispatcher = DISPATCHERS[kind](self, policy)
-        if going:
-            self._going.append(going)
-            run_incrementally(self._let_go(former, going, but), self.topic.turn.run)
+        if detached:
+            self._detached.append(detached)
+            run_incrementally(self._release_detached(former, detached, but), self.topic.turn.run)
         self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
-    def _let_go(
-        self, former: Dispatcher, going: list[Consumer], but: Consumer | None
+    def _release_detached(
+        self, former: Dispatcher, detached: list[Consumer], but: Consumer | None
     ) -> Iterator[Line]:
-        """Tells clients that their consumers are gone, from the end of the list on, and frees what
-        those had.
+        """Notify clients that their consumers are closed, from the end of the list on, and free the
+        consumers' deliveries.
         """
         move = self.move
-        line = going[-1].connection.session.line
-        while going:
-            consumer = going[-1]
+        line = detached[-1].connection.session.line
+        while detached:
+            consumer = detached[-1]
             line = consumer.connection.session.line
-            self._let_one_go(consumer, consumer is not but, move)
-            going.pop()
-            unused = former.let_go(consumer)
+            self._release_one(consumer, consumer is not but, move)
+            detached.pop()
+            unused = former.detach(consumer)
             yield line
-            while not free_items(unused, FREED_AT_ONCE):
+            while not free_items(unused, FREED_PER_STEP):
                 yield line
-        self._going.remove(going)
-        self.dispatcher.limits.let_others_go_on()
-        unused = former.forget_notes()
-        while not free_items(unused, FREED_AT_ONCE):
+        self._detached.remove(detached)
+        self.dispatcher.limits.wake_other_subscriptions()
+        unused = former.clear_notes()
+        while not free_items(unused, FREED_PER_STEP):
             yield line
 
-    def _let_one_go(
+    def _release_one(
         self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
     ) -> None:
         connection, consumer_id = consumer.connection, consumer.consumer_id
         self._count_past(consumer)
         consumer.release()
         if connection.consumers.get(consumer_id) is not consumer:
-            return  # its client has closed it meanwhile, and may have another one of that id
+            return  # its client has closed it, and may have another consumer with that id
         del connection.consumers[consumer_id]
         if is_told:
             connection.send_frame(replies.close_consumer(consumer_id))
@@ -391,8 +398,8 @@ class Subscription:
         self._past_bytes_out += consumer.bytes_out
         self.past_sent_ms = max(self.past_sent_ms, consumer.last_sent_ms)
 
-    def send_away(self, consumer: Consumer) -> None:
-        """Detaches one consumer; its client is told, and may come back."""
+    def disconnect_one(self, consumer: Consumer) -> None:
+        """Detach one consumer and notify its client, which may subscribe again."""
         connection = consumer.connection
         if connection.consumers.get(consumer.consumer_id) is consumer:
             del connection.consumers[consumer.consumer_id]
@@ -400,47 +407,50 @@ class Subscription:
         self.remove_consumer(consumer)
 
     def on_defect(self, error: Exception) -> None:
-        """The dispatcher has met an error that nobody foresaw: its consumers are sent away, and
-        get another one when they come back. Other subscriptions notice nothing.
+        """Replace a dispatcher that has raised an unexpected exception. Its consumers are
+        disconnected, and get a new dispatcher when they subscribe again. Other subscriptions are
+        not affected.
         """
         log.failure(
-            "a subscription cannot go on; its consumers are sent away",
+            "a subscription cannot continue; its consumers are disconnected",
             error,
             topic=self.topic.name,
             subscription=self.name,
         )
-        # What meets it is in the middle of something with these consumers.
-        self.topic.turn.at_end(self._begin_anew)
+        # The failed code may still be working with these consumers.
+        self.topic.turn.at_end(self._replace_dispatcher)
 
-    def _begin_anew(self) -> None:
+    def _replace_dispatcher(self) -> None:
         self._detach_all(SubscriptionType.EXCLUSIVE, KeySharedPolicy())
 
-    def tell_end(self, consumer: Consumer | None = None) -> None:
-        """The topic is terminated: tells consumers, once each, when nothing is left for them.
+    def notify_end(self, consumer: Consumer | None = None) -> None:
+        """Notify consumers once that the topic is terminated and they have no backlog.
 
-        consumer: who did something, and may have come after the others were told.
+        consumer: the one that caused the call; it may have joined after the others were notified.
         """
         if self.cursor.backlog > 0:
-            self._end_told = None
-        elif self._end_told is None:
-            self._end_told = end = object()
-            if len(self.consumers) <= TOLD_AT_ONCE:
+            self._end_round = None
+        elif self._end_round is None:
+            self._end_round = end = object()
+            if len(self.consumers) <= NOTIFIED_PER_CALL:
                 for each in self.consumers:
-                    self._tell_one_end(each)
+                    self._notify_one_of_end(each)
             else:
-                self.topic.call_bit_by_bit(self._tellings_of_end(end))
+                self.topic.call_bit_by_bit(self._end_notifications(end))
         elif consumer is not None:
-            # There may be a hundred thousand, each of which does something.
-            self._tell_one_end(consumer)
+            # Not all consumers: there may be a hundred thousand, and each causes a call.
+            self._notify_one_of_end(consumer)
 
-    def _tellings_of_end(self, end: object) -> Iterator[Callable[[], None]]:
-        """Calls that tell each consumer. Who comes meanwhile is told when it does something."""
+    def _end_notifications(self, end: object) -> Iterator[Callable[[], None]]:
+        """Return calls that notify each consumer. New consumers are notified at their next
+        command.
+        """
         for consumer in list(self.consumers):
-            if self._end_told is not end:
-                return  # there is something left again, or who met the end since then tells it
-            yield partial(self._tell_one_end, consumer)
+            if self._end_round is not end:
+                return  # there is a backlog again, or a newer round of notifications
+            yield partial(self._notify_one_of_end, consumer)
 
-    def _tell_one_end(self, consumer: Consumer) -> None:
+    def _notify_one_of_end(self, consumer: Consumer) -> None:
         connection = consumer.connection
         if not (consumer.end_sent or consumer.closed) and (
             connection.protocol_version >= VERSION_END
@@ -450,54 +460,54 @@ class Subscription:
             connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     def sent(self) -> tuple[int, int]:
-        """Messages and bytes sent to consumers since the topic was opened."""
+        """Return messages and bytes sent to consumers since the topic was loaded."""
         messages, size = self._past_msg_out, self._past_bytes_out
-        for each in chain(self.consumers, *self._going):
+        for each in chain(self.consumers, *self._detached):
             messages += each.msg_out
             size += each.bytes_out
         return messages, size
 
     def count_sent(self) -> Steps[tuple[int, int]]:
-        """The same, of some consumers in a step: those that were there at its begin, whether they
-        go meanwhile or not.
+        """Return the same result as sent(), counting some consumers per step: those attached at the
+        start, even if they leave meanwhile.
         """
         messages, size = self._past_msg_out, self._past_bytes_out
-        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+        for number, each in enumerate([*self.consumers, *chain(*self._detached)], 1):
             messages += each.msg_out
             size += each.bytes_out
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return messages, size
 
     def drop_rate(self, now: float) -> float:
-        """Messages per second that no consumer took, lately."""
+        """Return the recent rate of dropped messages per second."""
         if self.drop_rates is None:
             self.drop_rates = Rates(now, self.msg_drop)
         [rate] = self.drop_rates.per_second(now, self.msg_drop)
         return rate
 
     def expired_rate(self, now: float) -> float:
-        """Entries per second that expired, lately."""
+        """Return the recent rate of expired entries per second."""
         if self.expired_rates is None:
             self.expired_rates = Rates(now, self.expired)
         [rate] = self.expired_rates.per_second(now, self.expired)
         return rate
 
-    def look_for_last_sent(self) -> Steps[int]:
-        """When a consumer was sent something last, in ms since 1970; 0: never. It looks at some
-        consumers in a step.
+    def find_last_sent(self) -> Steps[int]:
+        """Return the time of the last delivery to a consumer, in ms since 1970; 0: never. Checks
+        some consumers per step.
         """
         last_ms = 0
-        for number, each in enumerate([*self.consumers, *chain(*self._going)], 1):
+        for number, each in enumerate([*self.consumers, *chain(*self._detached)], 1):
             last_ms = max(last_ms, each.last_sent_ms)
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return last_ms or self.past_sent_ms
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
     ) -> str | None:
-        """Takes an ACK; returns the sentence with which it is refused, or None."""
+        """Handle an ACK. Return the error text if it is refused, or None."""
         if has_txn:
             return "Acknowledging within a transaction is not supported by this broker."
         mark = None if self.compacted is None else self.acks.mark_delete
@@ -523,7 +533,7 @@ class Subscription:
         return None
 
     def _note_compacted(self, run: AckRun, cumulative: bool, before: Position | None) -> None:
-        """Those of the compacted view are acknowledged, too; before: where the mark was."""
+        """Forward acknowledgements to the compacted view. before: the previous mark."""
         if self.compacted is not None:
             mark = self.acks.mark_delete
             self.compacted.on_acknowledged(run, cumulative, mark if mark != before else None)
@@ -531,31 +541,31 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
     ) -> bool:
-        """Sends again what a consumer names, or (no positions) everything that it has not
-        acknowledged. Returns whether it should name more.
+        """Redeliver the named positions, or everything unacknowledged (no positions). Return False
+        if further positions are not needed.
         """
         if self.kind in INDIVIDUAL and positions:
             self.dispatcher.redeliver(consumer, positions)
             return True
         if self.kind not in INDIVIDUAL and epoch is not None:
-            # What the client discards has an older epoch; it never goes back.
+            # The client discards messages of older epochs; the epoch never decreases.
             consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
-        # Of one consumer in order everything comes again, also when the client names positions.
+        # Deliveries in order can only restart at the mark, even if the client names positions.
         self.dispatcher.redeliver_all(consumer)
         return False
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> None:
-        """Acknowledges whole entries that no consumer shall get."""
+        """Acknowledge whole entries that no consumer shall get."""
         self.cursor.acknowledge_positions(positions)
 
     def acknowledge_ledger(self, ledger_id: int, last: int) -> None:
-        """Acknowledges every entry of a ledger up to the id `last`."""
-        for start in range(0, last + 1, ACKNOWLEDGED_AT_ONCE):
-            stop = min(start + ACKNOWLEDGED_AT_ONCE, last + 1)
+        """Acknowledge every entry of a ledger up to the id `last`."""
+        for start in range(0, last + 1, ACKNOWLEDGED_PER_STEP):
+            stop = min(start + ACKNOWLEDGED_PER_STEP, last + 1)
             self.cursor.acknowledge_positions((ledger_id, n) for n in range(start, stop))
 
     def persist(self) -> asyncio.Future[None]:
-        """A future that resolves when everything acknowledged until now is durable."""
+        """Return a future that resolves when all acknowledgements until now are durable."""
         return self.cursor.persist()
 
     async def seek(
@@ -564,15 +574,15 @@ class Subscription:
         ack_set: Sequence[int] = (),
         compacted_from: Position | None = None,
     ) -> None:
-        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
+        """Move the cursor; consumers get everything after mark_delete. Durable on return.
 
-        ack_set: the messages that are wanted of the batch which comes first. compacted_from: where
-        those begin that want the compacted view, if before the log. An error (LedgerError,
-        MetadataError) says that the move is not durable: it holds until the topic is opened anew.
-        Nothing happens once the cursor is closed or deleted. Raises CursorClosed, CursorDeleted.
+        ack_set: the wanted messages of the first batch. compacted_from: start of the compacted
+        view, if it is before the log. After a LedgerError or MetadataError the move is in effect,
+        but not durable: it lasts until the topic is loaded again. A closed or deleted cursor does
+        not move. Raises CursorClosed, CursorDeleted.
         """
         self.cursor.reset(mark_delete, ack_set)
-        self._end_told = None
+        self._end_round = None
         if self.compacted is not None:
             self.compacted.begin_at(compacted_from)
         self.dispatcher.reset()
@@ -582,10 +592,10 @@ class Subscription:
             self.dispatcher.wake()
 
     async def skip_to(self, mark_delete: Position) -> int:
-        """Acknowledges everything up to a position, whoever has it; how many entries that were.
+        """Acknowledge everything up to a position for all consumers. Return the number of entries.
 
-        Consumers keep what they have of it, and need not acknowledge it. Nothing happens while the
-        subscription is moved or deleted. When it is moved meanwhile, that holds.
+        Consumers keep their messages, and need not acknowledge them. Nothing happens while the
+        subscription is moved or deleted. A concurrent move takes precedence.
         """
         if self.closing or self.cursor.closed or mark_delete.entry_id < 0:
             return 0
@@ -597,38 +607,38 @@ class Subscription:
         slices = Slices()
         for consumer in list(self.consumers):
             await slices.pause()
-            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_AT_ONCE):
+            for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_PER_STEP):
                 run(self.dispatcher.on_acknowledged, consumer, AckRun.of(part))
                 await slices.pause()
                 if self.acks is not acks:
-                    # What is before the mark may be wanted again.
+                    # After a seek, entries before the mark may be needed again.
                     return acked
-        run(self._go_on_after, mark_delete)
+        run(self._resume_after, mark_delete)
         return acked
 
-    def _go_on_after(self, mark_delete: Position) -> None:
+    def _resume_after(self, mark_delete: Position) -> None:
         self.dispatcher.skip_to(mark_delete)
         if self.topic.is_terminated:
-            self.tell_end()
+            self.notify_end()
 
     async def delete(self) -> None:
-        """Removes the subscription; it has no consumers any more.
+        """Delete the subscription, which has no consumers any more.
 
-        Raises MetadataError; ServiceNotReady or CursorClosed when its topic is closed meanwhile.
+        Raises MetadataError; ServiceNotReady or CursorClosed if its topic is closed meanwhile.
         """
         if self.is_durable and self.cursor.closed:
-            # Its node is that of whoever opens the topic next.
+            # The node belongs to the broker that loads the topic next.
             self.topic.check_open()
             raise ServiceNotReady("Subscription is fenced")
         self.closing = True
         try:
             await self.cursor.delete()
         except MetadataError:
-            # Its node is still there, so it is: the client may try again.
+            # The node still exists, and so does the subscription; the client may retry.
             self.closing = False
             raise
 
     def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
-        """Raises MetadataStoreError, as Pulsar does, while others use the subscription."""
+        """Raise MetadataStoreError, as Pulsar does, while other consumers use the subscription."""
         if not force and any(each is not consumer for each in self.consumers):
             raise MetadataStoreError("Unconnected or shared consumer attempting to unsubscribe")

@@ -41,9 +41,9 @@ class NoLedger(Log):
     To dispatchers it is a log that is always empty.
     """
 
-    def __init__(self, hand_out: Callable[[EntryRun], None]) -> None:
+    def __init__(self, send_unstored: Callable[[EntryRun], None]) -> None:
         self.is_closed = False
-        self._hand_out = hand_out
+        self._hand_out = send_unstored
 
     def append(self, run: EntryRun) -> None:
         """Hands a run out; its owner is told when that is done. Raises ManagedLedgerError when
@@ -154,7 +154,7 @@ class NonPersistentTopic(Topic):
         policies: Policies,
         broker_limits: BrokerLimits = NO_BROKER_LIMITS,
     ) -> None:
-        ledger = NoLedger(self.hand_out)
+        ledger = NoLedger(self.send_unstored)
         super().__init__(name, ledger, turn, policies, broker_limits=broker_limits)
         self._ledger = ledger
         # By whose they are: entries whose turn has not come, with no list of who will get them.
@@ -200,7 +200,7 @@ class NonPersistentTopic(Topic):
         self.check_open()
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
 
-    def hand_out(self, run: EntryRun) -> None:
+    def send_unstored(self, run: EntryRun) -> None:
         """Has entries go to every subscription, and their owner told then; where that takes long,
         in several turns.
         """
@@ -304,7 +304,7 @@ def _whose(run: EntryRun) -> Connection | None:
 
 def _give(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
     chooser = subscription.dispatcher.chooser
-    subscription.msg_drop += chooser.hand_out(batch, start, stop, subscription.acks)
+    subscription.msg_drop += chooser.send_unstored(batch, start, stop, subscription.acks)
 
 
 def _hand_out_nothing(run: EntryRun) -> None:

@@ -770,7 +770,7 @@ class PersistentTopic(Topic):
         self.turn.run(self.close_producers)
         slices = Slices()
         for subscription in self.all_subscriptions():
-            self.turn.run(subscription.tell_end)
+            self.turn.run(subscription.notify_end)
             await slices.pause()
         await self.left()
 

@@ -16,7 +16,12 @@ from pyxbroker.base.errors import (
     PulsarError,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.subscriptions.expiry import expire, held_back, skip_to, slowest_of
+from pyxbroker.broker.subscriptions.expiry import (
+    expire,
+    expiring_subscriptions,
+    skip_to,
+    slowest_of,
+)
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     PRODUCER_EXCEPTION,
@@ -75,7 +80,7 @@ async def is_size_exceeded(topic: PersistentTopic) -> bool:
         return False
     size = 0
     if topic.storage_size >= limit:
-        slowest = await slowest_of(held_back(topic))
+        slowest = await slowest_of(expiring_subscriptions(topic))
         if slowest is not None:
             size = topic.bytes_after(slowest.mark)
     return size >= limit
@@ -90,7 +95,7 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     limit_s = topic.policies.backlog_age.limit
     if limit_s <= 0 or topic.name.is_system:
         return False
-    slowest = await slowest_of(held_back(topic))
+    slowest = await slowest_of(expiring_subscriptions(topic))
     if slowest is None:
         return False
     if topic.policies.precise_backlog_age:
@@ -109,7 +114,7 @@ def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
 async def _evict_by_size(topic: PersistentTopic) -> None:
     limit = int(topic.policies.backlog_size.limit * EVICTED_TO)
     mark = topic.mark_before_bytes(limit)
-    _tell_evicted(topic, await skip_to(held_back(topic), mark))
+    _tell_evicted(topic, await skip_to(expiring_subscriptions(topic), mark))
 
 
 async def _evict_by_age(topic: PersistentTopic) -> None:
@@ -117,7 +122,7 @@ async def _evict_by_age(topic: PersistentTopic) -> None:
     if topic.policies.precise_backlog_age:
         _tell_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
         return
-    some = held_back(topic)
+    some = expiring_subscriptions(topic)
     slowest = await slowest_of(some)
     if slowest is not None:
         before_ms = int((topic.wall_clock() - limit_s) * 1000)

@@ -30,7 +30,7 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.subscriptions.subscription import (
-    COUNTED_AT_ONCE,
+    COUNTED_PER_STEP,
     Subscription,
     SubscriptionCursor,
     SubscriptionType,
@@ -185,7 +185,7 @@ class Topic:
             for producer in list(self.producers.values()):
                 yield partial(rate.cut_runs, producer)
         for subscription in self.all_subscriptions():
-            yield from subscription.dispatcher.tellings_of_policies()
+            yield from subscription.dispatcher.policy_update_steps()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Topic:
         for number, each in enumerate(list(self.producers.values()), 1):
             messages += each.msg_in
             size += each.bytes_in
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return messages, size
 
@@ -306,7 +306,7 @@ class Topic:
         for number, each in enumerate(list(self.producers.values()), 1):
             if each.chunks_in:
                 return True
-            if number % COUNTED_AT_ONCE == 0:
+            if number % COUNTED_PER_STEP == 0:
                 yield
         return False
 
@@ -378,9 +378,9 @@ class Topic:
 
     def _apply_dispatch_rate(self, policies: Policies) -> None:
         if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:
-            from pyxbroker.broker.dispatch.throttle import changed
+            from pyxbroker.broker.dispatch.throttle import updated_limiter
 
-            self.dispatch_limiter = changed(
+            self.dispatch_limiter = updated_limiter(
                 self.dispatch_limiter, policies.dispatch_rate, self.turn, self.published
             )
 

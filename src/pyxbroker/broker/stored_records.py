@@ -1,5 +1,5 @@
-"""Records of an operator's that are kept for the whole cluster: JSON objects at nodes of metadata,
-where Pulsar has them. Nothing goes by what most of them say: there is one broker with one bookie.
+"""Records that an operator stores for the whole cluster: JSON objects in metadata, at Pulsar's
+paths. Most of them have no effect, because there is one broker with one bookie.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pyxbroker.metadata.turns import Turns
 from pyxbroker.policies.records import Fields, fields_of, rewrite
 
 
-class KeptRecords:
-    """Those of one metadata store. Changes of one record in this process take turns.
+class StoredRecords:
+    """The stored records of a metadata store. Changes of one record by this process are serialized.
 
-    Methods raise MetadataStoreError for a record that cannot be read, which is not written over,
-    and MetadataError.
+    Methods raise MetadataError, and MetadataStoreError for an unreadable record, which is not
+    overwritten.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -23,13 +23,13 @@ class KeptRecords:
         self._changing = Turns[str](store)
 
     async def read(self, path: str) -> Fields | None:
-        """A record; None when there is none."""
+        """Return a record, or None."""
         found = await self._store.get(path)
         return None if found is None else fields_of(path, found.value)
 
     async def change(self, path: str, changed: Callable[[Fields], Fields]) -> Fields:
-        """Writes what becomes of a record, of {} when there is none, and returns it. Raises what
-        `changed` does, and ConcurrentModification.
+        """Replace a record by the result of `changed`, which gets {} for a missing record. Return
+        the result. Raises the errors of `changed`, and ConcurrentModification.
         """
         async with self._changing.turn(path):
             fields = await rewrite(self._store, path, lambda before: changed(before or {}))

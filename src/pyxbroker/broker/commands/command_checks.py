@@ -1,12 +1,11 @@
-"""What a command has to be before anybody looks at it: of no more bytes and fields than it may
-have, and all of its text UTF-8 and within its limits.
+"""Checks before a command is handled: its number of bytes and fields, and all of its text.
 
-A frame has room for millions of fields of two bytes, and to parse them holds everybody up for as
-long as their number says, which a command may therefore not reach.
+A frame has room for millions of fields of two bytes. Parsing blocks the event loop in proportion to
+their number, so the number is limited.
 
-The messages are proto2, whose parser takes any bytes for a string and hands over those that are no
-UTF-8 as bytes. So a command is looked at once, as it comes in; whoever handles it has text. Apache
-Pulsar puts replacement characters in their place, which makes different names the same.
+Text must be UTF-8 and within its limits. The messages are proto2, whose parser accepts any bytes
+for a string, and returns invalid UTF-8 as bytes. The check here lets handlers rely on text. Apache
+Pulsar replaces invalid bytes instead, so that different names become equal.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from pyxbroker.proto import PulsarApi as pb
 
 _PROPERTIES = "KeyValue"
 _REQUEST_ID = "request_id"
-REQUEST_ID_FIELDS_MAX = 100  # among which the request id is: clients write fields by their numbers
+REQUEST_ID_FIELDS_MAX = 100  # clients write fields in order, so the request id is among the first
 
 
 class _Text(NamedTuple):
-    """What a field of text may be, and what its sender is told else."""
+    """The limits of a text field, and the error for a violation."""
 
     what: str
     bytes_max: int
     error: type[PulsarError] = NotAllowed
 
     def check(self, value: str | bytes) -> None:
-        """Raises the error of a text that cannot be."""
+        """Raise the error for a text that is not allowed."""
         if not isinstance(value, str):
             raise self.error(f"The {self.what} is not UTF-8 text.")
         trouble = limits.too_long(self.what, value, self.bytes_max)
@@ -40,7 +39,7 @@ class _Text(NamedTuple):
             raise self.error(trouble)
 
 
-# By the name of the field, which means the same in every command.
+# By field name; a name means the same in every command.
 _TEXTS = {
     "topic": _Text("topic name", limits.TOPIC_NAME_BYTES_MAX, InvalidTopicName),
     "namespace": _Text("namespace", limits.NAMESPACE_NAME_BYTES_MAX, InvalidTopicName),
@@ -55,17 +54,17 @@ _TEXTS = {
 
 
 class _Plan(NamedTuple):
-    """The fields of one kind of message that text may be in."""
+    """The fields of a message type that can contain text."""
 
     texts: tuple[tuple[str, _Text], ...]
     properties: tuple[str, ...]
-    messages: tuple[str, ...]  # which may have text themselves
+    messages: tuple[str, ...]  # nested messages to check
 
 
-def excess(kind: int, data: bytes) -> str | None:
-    """What a BaseCommand has more of than it may have, which is why it is not parsed."""
+def exceeded_limit(kind: int, data: bytes) -> str | None:
+    """Return which limit a BaseCommand exceeds, or None. The broker does not parse it then."""
     size = len(data)
-    # Nearly all are so short that they have neither.
+    # Nearly all commands are too short to exceed a limit.
     if size <= limits.COMMAND_FIELDS_MAX:
         return None
     if size > limits.COMMAND_BYTES_MAX and not _may_have_schema(kind):
@@ -76,8 +75,8 @@ def excess(kind: int, data: bytes) -> str | None:
 
 
 def request_of(kind: int, data: bytes) -> Any:
-    """The message of a BaseCommand that is not parsed, with its request id alone; None: it has
-    none, or cannot be found.
+    """Return the message of an unparsed BaseCommand, with only its request id. Return None if it
+    has no request id, or none can be found.
     """
     field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(kind)
     request_id = field and field.message_type and field.message_type.fields_by_name.get(_REQUEST_ID)
@@ -92,14 +91,14 @@ def request_of(kind: int, data: bytes) -> Any:
 
 
 def check_text(message: Any) -> None:
-    """Raises the error that the command is answered with: InvalidTopicName, NotAllowed and so on.
+    """Raise the error for the client (InvalidTopicName, NotAllowed, ...) if a text is not allowed.
 
-    Its sentence does not repeat the text.
+    The error message does not repeat the text.
     """
     plan = _plan(message.DESCRIPTOR)
     for name, text in plan.texts:
         value = getattr(message, name)
-        # Nearly all are so short that they cannot be too long, whatever letters they have.
+        # Nearly all texts are so short that they fit in any encoding.
         if type(value) is not str or len(value) > limits.SURELY_SHORT:
             text.check(value)
     for name in plan.properties:
@@ -112,7 +111,7 @@ def check_text(message: Any) -> None:
 def _check_properties(what: str, pairs: Any) -> None:
     found: list[tuple[str, str]] = []
     if len(pairs) > limits.PROPERTIES_MAX:
-        # A frame has room for a million of them, and to look at each would hold everybody up.
+        # A frame has room for a million properties; checking each would block the event loop.
         raise NotAllowed(limits.too_many(what, len(pairs)))
     for each in pairs:
         key, value = each.key, each.value
@@ -149,14 +148,14 @@ def _may_have_schema(kind: int) -> bool:
 
 @cache
 def _shape_of_command() -> list[Any]:
-    """What has_more_fields wants to know of a BaseCommand."""
+    """Return the description of a BaseCommand that has_more_fields needs."""
     known: dict[str, list[Any]] = {}
 
     def shape(descriptor: Any) -> list[Any]:
         found = known.get(descriptor.full_name)
         if found is not None:
             return found
-        # Known before its fields are: one kind of message has itself in it.
+        # Registered before its fields: one message type contains itself.
         found = known[descriptor.full_name] = [None] * (
             max(descriptor.fields_by_number, default=0) + 1
         )

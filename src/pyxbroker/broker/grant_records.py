@@ -1,4 +1,4 @@
-"""The records that say who may do what, as metadata has them now."""
+"""The records that grant rights, cached from metadata."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pyxbroker.policies.records import Fields, read_cached
 
 
 class GrantRecords:
-    """Those of tenants and of namespaces, each read again after it has changed."""
+    """The records of tenants and namespaces; a changed record is read again."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
         self.granted: dict[str, Granted] = {}
-        """What each record granted when it was first asked for, or looked at anew."""
+        """The grants of each record at its first use, or at the last refresh()."""
 
     async def tenant(self, name: str) -> Fields | None:
-        """None when there is none. Raises MetadataStoreError for one that cannot be read."""
+        """Return a tenant's record, or None. Raises MetadataStoreError if it is unreadable."""
         return self._noted(name, await self._read(paths.tenant(name)))
 
     async def namespace(self, name: str) -> Fields | None:
-        """The same of a namespace."""
+        """Return a namespace's record, or None. Raises MetadataStoreError if it is unreadable."""
         return self._noted(name, await self._read(paths.namespace_policies(name)))
 
-    async def look_anew(self, name: str) -> Granted:
-        """What a record grants now."""
+    async def refresh(self, name: str) -> Granted:
+        """Read a record again, and return its grants."""
         record = await self._read(f"{paths.POLICIES}/{name}")
         if record is None:
             self.granted.pop(name, None)

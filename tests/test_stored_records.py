@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pyxbroker.base.errors import ConcurrentModification
-from pyxbroker.broker.kept_records import KeptRecords
+from pyxbroker.broker.stored_records import StoredRecords
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.policies.records import ROUNDS_MAX, Fields
 
@@ -29,7 +29,7 @@ async def opened() -> MemoryStore:
 def test_all_changes_of_many_at_once_are_kept() -> None:
     async def main() -> None:
         store = await opened()
-        records = KeptRecords(store)
+        records = StoredRecords(store)
         await asyncio.gather(*(records.change(PATH, adding(number)) for number in range(100)))
         assert await records.read(PATH) == {f"b{number}": number for number in range(100)}
         await store.close()
@@ -40,7 +40,7 @@ def test_all_changes_of_many_at_once_are_kept() -> None:
 def test_who_is_never_first_among_other_brokers_is_told() -> None:
     async def main() -> None:
         store = await opened()
-        records = KeptRecords(store)
+        records = StoredRecords(store)
         tries = 0
 
         def change(before: Fields) -> Fields:
