@@ -411,7 +411,10 @@ def test_sizes_are_looked_at_before_memory_is_taken(codec: int) -> None:
         entry = section(b"abc", compression=codec, uncompressed_size=size)
         assert refused(entry) == f"its uncompressed size of {size} bytes exceeds the limit"
     entry = section(b"abc", compression=codec, uncompressed_size=UNPACKED_BYTES_MAX)
-    assert refused(entry) == f"it cannot be decompressed (3 bytes claim to be {UNPACKED_BYTES_MAX})"
+    assert (
+        refused(entry)
+        == f"it cannot be decompressed (3 bytes cannot expand to {UNPACKED_BYTES_MAX})"
+    )
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])

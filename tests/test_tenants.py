@@ -86,7 +86,7 @@ def test_a_tenant_is_made_changed_and_deleted(tmp_path: Path) -> None:
         ),
         ("[1]", 400, "a JSON object"),
         ('{"allowedClusters":"standalone"}', 400, "a list of texts"),
-        ('{"allowedClusters":[1]}', 400, "a list of texts"),
+        ('{"allowedClusters":[["a"]]}', 400, "a list of texts"),
         ('{"allowedClusters":["standalone"],"adminRoles":{"a":1}}', 400, "a list of texts"),
         (json.dumps({"allowedClusters": ["a"] * 1001}), 400, "at most 1000"),
         (json.dumps({"allowedClusters": ["a" * 1025]}), 400, "too long"),

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from manual_loop import ManualLoop
-from pyxbroker.mledger.listener import FEW, Watchers
+from pyxbroker.mledger.listener import CALLED_TOGETHER_MAX, Watchers
 from pyxbroker.turn import Turn
 from shares import over_at_once, without_end
 
-MANY = 10 * FEW
+MANY = 10 * CALLED_TOGETHER_MAX
 
 
 class Telling:
@@ -55,7 +55,7 @@ class Telling:
             self.loop.run_soon()
 
 
-@pytest.mark.parametrize("count", [1, FEW])
+@pytest.mark.parametrize("count", [1, CALLED_TOGETHER_MAX])
 def test_a_few_are_told_in_the_turn_that_brought_entries(count: int) -> None:
     desk = Telling(count, told_in_a_part=1)
     desk.publish()
