@@ -7,9 +7,10 @@ table of endpoints. No other place checks rights.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import Principal
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 
 if TYPE_CHECKING:

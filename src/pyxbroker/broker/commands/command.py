@@ -96,6 +96,9 @@ class Command(NamedTuple):
     checked: authorization may take time, and further commands of the client must find it.
     """
 
+    is_for_owner: bool = False
+    """It opens its topic, so that only the broker that serves the topic handles it."""
+
     def refused(self, error: AuthorizationError, resource: Resource) -> PulsarError:
         """Return the error for a client without the right. The text is that of the command in
         Pulsar, unless the other text helps the client more.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.memory_budget import ConnectionMemory, MemoryBudget
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
-    from pyxbroker.base.half_open import Stranger
+    from pyxbroker.base.half_open import PendingConnection
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.login import Login
     from pyxbroker.broker.commands.seek import KeptReader
@@ -37,9 +37,9 @@ class Session:
         "memory",
         "moves",
         "opening",
+        "pending_connection",
         "ping_sent",
         "principal",
-        "stranger",
         "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
@@ -51,16 +51,16 @@ class Session:
     def __init__(
         self,
         address: str = "",
-        budget: ClientMemory | None = None,
+        budget: MemoryBudget | None = None,
         pace: Pace | None = None,
         listener: str = "",
     ) -> None:
         self.address = address  # of the client, without its port
         self.listener = listener  # name of the listener that accepted the connection
         self.client_version = ""
-        self.memory = ConnectionMemory(budget or ClientMemory(), address)
+        self.memory = ConnectionMemory(budget or MemoryBudget(), address)
         self.line = (pace or Pace()).line()  # queue of its commands; replaced after authentication
-        self.stranger: Stranger | None = None  # until it is authenticated
+        self.pending_connection: PendingConnection | None = None  # until it logs in
         self.principal = ANONYMOUS
         # How the principal was authenticated; None while authentication is off.
         self.login: Login | None = None

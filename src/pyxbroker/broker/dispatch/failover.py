@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.pacing import bit_by_bit
+from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
@@ -110,7 +110,7 @@ class Failover(RedeliverFromMark):
         is_notifying = self._notifying is not None
         self._notifying = self._notify_each(list(self._chooser.consumers))
         if not is_notifying:
-            bit_by_bit(self._notify_all(), self._topic.turn.run)
+            run_incrementally(self._notify_all(), self._topic.turn.run)
         self._dispatcher.wake()
 
     def _notify_all(self) -> Iterator[Line]:

@@ -104,13 +104,18 @@ class Topics:
     """Open topics by name, and those that are being opened."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, ledgers: LedgerClient, turn: Turn
+        self,
+        config: Config,
+        store: MetadataStore,
+        cache: MetadataCache,
+        ledgers: LedgerClient,
+        turn: Turn,
     ) -> None:
         self._config = config
         self._store = store
         self._ledgers = ledgers
         self._turn = turn
-        self.cache = MetadataCache(store)
+        self.cache = cache
         self._ledger_limits = limits_of(config)
         broker = of_broker(config)
         self._policies = NamespacePolicies(broker, store, self.cache, turn.run, config.clusterName)
