@@ -99,7 +99,7 @@ def own_series(text: str) -> dict[str, Series]:
 
 def reasons() -> list[str]:
     """The patterns in the table of what is not there."""
-    section = PAGE.read_text().partition("## What is not there")[2]
+    section = PAGE.read_text().partition("## Missing series")[2]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [pattern for row in rows for pattern in re.findall(r"`([^`]+)`", row)]
 

@@ -208,7 +208,7 @@ def _failed(command: Any, answer: Any, request_id: int, code: int, message: str)
 
 
 def lookup_found(request_id: int, found: Addresses | Redirect) -> bytes:
-    """Encode a lookup result: the broker that serves the topic, or the broker to ask instead."""
+    """Encode a lookup result: the broker that serves the topic, or the one to ask instead."""
     command, answer = _lookup_answer(LOOKUP, request_id)
     if isinstance(found, Redirect):
         answer.response = pb.CommandLookupTopicResponse.Redirect

@@ -60,7 +60,7 @@ class Session:
         self.client_version = ""
         self.memory = ConnectionMemory(budget or MemoryBudget(), address)
         self.line = (pace or Pace()).line()  # queue of its commands; replaced after authentication
-        self.pending_connection: PendingConnection | None = None  # until it logs in
+        self.pending_connection: PendingConnection | None = None  # until it is authenticated
         self.principal = ANONYMOUS
         # How the principal was authenticated; None while authentication is off.
         self.login: Login | None = None

@@ -346,7 +346,7 @@ class Topics:
     def _forget(self, topic: Topic) -> None:
         if isinstance(topic, NonPersistentTopic):
             self._unused.pop(topic, None)
-        self._policies.leave(topic.name.namespace, topic)
+        self._policies.unfollow(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
             if topic.name.is_persistent:
@@ -664,7 +664,7 @@ class Topics:
         if (
             self._records is None
             or name.is_partitioned
-            or not (name.is_persistent and self._policies.says(name))
+            or not (name.is_persistent and self._policies.has_records(name))
             or await self.exists(name)
             or (await self.partitioned.read(name)).target
         ):
