@@ -1,20 +1,19 @@
 """What clients make the broker remember, in bytes: one budget for all connections, and for each.
 
-Producers, consumers, watchers, commands under way and answers that wait to be read are charged when
-they come and given back when they go; no message is. Sizes are estimates, rather too large than too
-small. A connection over its own limit is refused. When it is all of them together, who has most
-pays: it is closed, or refused when it is the one that asks, so that nobody with little is kept out
-by somebody with much.
+Producers, consumers, watchers, commands in progress and unread answers are charged when they are
+created, and released when they end. Messages are not charged. Sizes are estimates that err on the
+high side. A connection above its own limit is refused. When the total is reached, the connection
+with the largest charge is closed, or refused if it is the one that asks. So a client with little is
+never refused because of a client with much.
 
-Strangers, whose CONNECTs or requests by HTTP are looked at, have a part of the budget at most; of
-them, too, who has most gives way. Where a client that is known needs room, they come before all
-others.
+Unauthenticated clients, whose CONNECTs or HTTP requests wait for authentication, share a part of
+the budget. The largest of them is closed first, also when an authenticated client needs room.
 
-Answers of REST are counted apart, while they are written, and so are the bodies of its requests,
-from when they come until they are answered. Each of the two has a part of the budget at most, and
-of that what connections leave of the whole; neither makes any of these give way. An answer that is
-too much is refused. Where bodies are too much, the longest that is still to come gives way: its
-request is refused, and the connection that it comes on is closed.
+Answers of REST are counted separately, until they are written. So are request bodies, from their
+arrival until the answer. Each of the two is limited to a part of the budget, and to what
+connections leave of the whole; neither closes a connection of the binary protocol. An answer beyond
+the limit is refused. For a body beyond the limit, the largest incomplete body is rejected: its
+request is refused, and its connection closed.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ K = TypeVar("K", bound=Hashable)
 COMMAND_BYTES = 4 << 10  # a task
 COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
 
-# Answers of REST have one in so many parts of the budget.
+# Answers of REST may use one of so many parts of the budget.
 ANSWERS_PART = 4
-STRANGERS_PART = 4  # the same of CONNECTs, and requests, whose senders are not known yet
-ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
+STRANGERS_PART = 4  # likewise for CONNECTs and requests of unauthenticated clients
+ANSWER_FREE_BYTES = 64 << 10  # smaller answers cost nothing, so errors can always be sent
 
-# The same of bodies of requests of REST.
+# Likewise for bodies of REST requests.
 BODIES_PART = 4
 BODY_FREE_BYTES = 64 << 10
-BODY_STEP_BYTES = 64 << 10  # it is charged by so many
+BODY_STEP_BYTES = 64 << 10  # unit of charges
 
-SWEPT_FROM = 64  # places in a heap that nobody has any more, before it is made anew
+SWEPT_FROM = 64  # stale elements of a heap before it is rebuilt
 
 TOTAL_SETTING = "maxClientStateSizeInMB"
 CONNECTION_SETTING = "maxClientStateSizeInMBPerConnection"
@@ -74,7 +73,7 @@ class Client(Protocol):
 
 
 class MemoryBudget:
-    """The budget of all connections. A limit of 0 is none."""
+    """The budget of all connections. A limit of 0 means unlimited."""
 
     def __init__(
         self,
@@ -85,31 +84,31 @@ class MemoryBudget:
         self.total_max = total_max
         self.connection_max = connection_max
         self.used = 0
-        self.answer_bytes = 0  # of REST, that clients have not taken yet; not in `used`
+        self.answer_bytes = 0  # of REST, not yet sent to clients; not in `used`
         self.answers_refused = 0
-        self.body_bytes = 0  # of requests of REST that are not answered yet; not in `used`
+        self.body_bytes = 0  # of unanswered REST requests; not in `used`
         self.bodies_refused = 0
-        # Those of them that are not there as a whole.
+        # Incomplete bodies.
         self._coming: Costs[WebBody] = Costs()
         self._coming_bytes = 0
-        self.refused = 0  # commands that were
-        self.closed = 0  # connections that were
-        self.stranger_bytes = 0  # of CONNECTs and requests that are looked at; in `used`
-        # Whose they are, and what each costs.
+        self.refused = 0  # refused commands
+        self.closed = 0  # closed connections
+        self.stranger_bytes = 0  # CONNECTs and requests of unauthenticated clients; in `used`
+        # Unauthenticated clients, and the charge of each.
         self._strangers: Costs[Client | WebStranger] = Costs()
         self._live = live
-        # No connection has more; one that asks for as much is refused without a look at all.
+        # An upper bound of all charges; a request beyond it is refused without a search.
         self.most = 0
 
     @property
     def answers_max(self) -> int:
-        """The part of answers of REST; 0 is no limit."""
+        """Limit for answers of REST; 0: unlimited."""
         return self.total_max // ANSWERS_PART
 
     def charge_answer(self, size: int) -> int:
-        """What an answer of REST costs until its client has taken it: to be released then.
+        """Charge an answer of REST. Return the charge, to be released when the client has read it.
 
-        Raises AnswersNotRead where that is too much; nothing is charged then.
+        Raises AnswersNotRead above the limit; nothing is charged then.
         """
         if not self.total_max or size <= ANSWER_FREE_BYTES:
             return 0
@@ -126,21 +125,21 @@ class MemoryBudget:
         return size
 
     def release_answer(self, cost: int) -> None:
-        """The client has taken the answer, or has gone."""
+        """Release the charge of an answer: the client has read it, or is gone."""
         self.answer_bytes -= cost
 
     def charge_body(self, body: WebBody, size: int) -> None:
-        """More comes of the body of a request of REST, or more is made of it. Where that is too
-        much, the one that has most gives way, of those that are still to come: for one that is
-        there as a whole, each does. Raises TooManyBodies; nothing is charged then.
+        """Charge more of a request body, or of the objects made from it. Above the limit, the
+        largest incomplete body is rejected; for a complete body each incomplete one is. Raises
+        TooManyBodies; nothing is charged then.
         """
         its_own = body.cost if body.is_coming else 0
         least = its_own + size if body.is_coming else 0
-        # Where it would not be enough nobody gives way.
+        # If rejecting all incomplete bodies would not suffice, none is rejected.
         is_of_use = not self._is_too_much(self.body_bytes - self._coming_bytes + its_own + size)
         while self._is_too_much(self.body_bytes + size):
             costliest, cost = self._coming.costliest()
-            told = (
+            reason = (
                 f"The broker holds {self.body_bytes} bytes of requests that are not answered yet,"
                 f" and {size} more are over the limit ({TOTAL_SETTING}); try again later."
             )
@@ -148,9 +147,9 @@ class MemoryBudget:
             log.warning("a request is refused: bodies of requests hold too much",
                         bytes=self.body_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip
             if costliest is None or cost <= least or not is_of_use:
-                raise TooManyBodies(told)
+                raise TooManyBodies(reason)
             self.release_body(costliest)
-            costliest.refuse(told)
+            costliest.refuse(reason)
         self.body_bytes += size
         body.cost += size
         if body.is_coming:
@@ -163,18 +162,18 @@ class MemoryBudget:
         return most > 0 and (bodies > most // BODIES_PART or self.used + bodies > most)
 
     def end_body(self, body: WebBody) -> None:
-        """It is there as a whole, and gives way to nobody."""
+        """Note that a body is complete, and so cannot be rejected any more."""
         self._coming_bytes -= self._coming.remove(body)
 
     def release_body(self, body: WebBody) -> None:
-        """Its request is answered, or nobody will read it."""
+        """Release the charge of a body: its request is answered, or will not be read."""
         self._coming_bytes -= self._coming.remove(body)
         self.body_bytes -= body.cost
         body.cost = 0
 
     def charge_stranger(self, stranger: Client | WebStranger, size: int) -> None:
-        """The CONNECT of a client is looked at, or its request, or more has come of that. Raises
-        TooManyRequests or NotAllowed where that is too much; nothing is charged then.
+        """Charge a client that waits for authentication. Raises TooManyRequests or NotAllowed above
+        the limit; nothing is charged then.
         """
         memory = stranger.memory if isinstance(stranger, WebStranger) else stranger.session.memory
         most = self.total_max // STRANGERS_PART
@@ -182,19 +181,21 @@ class MemoryBudget:
             if not self._close_stranger(size):
                 self.note_refused(memory, size, TOTAL_SETTING)
                 raise TooManyRequests(
-                    f"The broker remembers {self.stranger_bytes} bytes of clients that wait to be"
-                    f" let in, which is their limit (a part of {TOTAL_SETTING}); try again later."
+                    f"The broker remembers {self.stranger_bytes} bytes of unauthenticated"
+                    f" clients, which is their limit (a part of {TOTAL_SETTING}); try again later."
                 )
         memory.charge(size)
         self._strangers.add(stranger, self._strangers.remove(stranger) + size)
         self.stranger_bytes += size
 
     def forget_stranger(self, stranger: Client | WebStranger) -> None:
-        """It is known now, was refused, or has gone."""
+        """Stop counting a client as unauthenticated: it is authenticated, refused, or gone."""
         self.stranger_bytes -= self._strangers.remove(stranger)
 
     def _close_stranger(self, least: int) -> bool:
-        """Closes the one that has most, where that is more than `least`; whether it did."""
+        """Close the unauthenticated client with the largest charge above `least`. Return False if
+        none.
+        """
         costliest, size = self._strangers.costliest()
         if costliest is None or size <= least:
             return False
@@ -205,7 +206,7 @@ class MemoryBudget:
         return True
 
     def _close_request(self, stranger: WebStranger) -> None:
-        log.warning("closed: too much is remembered for it", peer=stranger.memory.address,
+        log.warning("closed: it uses too much memory", peer=stranger.memory.address,
                     bytes=stranger.memory.used, setting=TOTAL_SETTING)  # fmt: skip
         self.closed += 1
         self.forget_stranger(stranger)
@@ -213,7 +214,7 @@ class MemoryBudget:
         stranger.close()
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
-        """Closes who has most. Raises TooManyRequests when that is who asks."""
+        """Close the largest connections. Raises TooManyRequests if the asker is the largest."""
         while self.used + size > self.total_max:
             if self._close_stranger(0 if asker.is_known else asker.used + size):
                 continue
@@ -228,8 +229,9 @@ class MemoryBudget:
             self.close(costliest, TOTAL_SETTING)
 
     def _costliest(self, least: int) -> Client | None:
-        """Who has most, where that is more than `least`. Where it is not, nobody is looked at the
-        next time: somebody who is refused may go on asking, beside thousands of others.
+        """Return the connection with the largest charge above `least`, or None. The search result
+        is stored as an upper bound, so that repeated requests of a refused client cause no further
+        search.
         """
         if self.most <= least:
             return None
@@ -238,31 +240,31 @@ class MemoryBudget:
         return costliest if self.most > least else None
 
     def note_refused(self, asker: ConnectionMemory, size: int, setting: str) -> None:
-        """A command is refused."""
+        """Count and log a refused command."""
         self.refused += 1
-        log.warning("refused: too much is remembered for a connection", address=asker.address,
+        log.warning("refused: a connection uses too much memory", address=asker.address,
                     bytes=asker.used, asked=size, setting=setting)  # fmt: skip
 
     def close_unfinished(self, connections: Collection[Client]) -> None:
-        """Too many have sent no more than a part of a large CONNECT, who was first comes first: of
-        the network that has most of them, that one is closed. They are few.
+        """Close one of the connections that have sent only a part of a large CONNECT: the oldest
+        one of the network that has most of them. `connections` is a short list, ordered by age.
         """
         networks = [network_of(each.session.address) for each in connections]
         [(most, _)] = Counter(networks).most_common(1)
         closed = next(each for each, at in zip(connections, networks, strict=True) if at == most)
-        log.warning("closed: others have come since it sent a part of its CONNECT",
+        log.warning("closed: its CONNECT is incomplete, and newer connections wait",
                     peer=closed.peer)  # fmt: skip
         self.closed += 1
         closed.close()
 
     def close(self, connection: Client, setting: str) -> None:
-        """A connection has cost too much: it ends, and what was remembered for it is free."""
+        """Close a connection that uses too much memory, and release its charges."""
         used = connection.session.memory.used
-        log.warning("closed: too much is remembered for it", peer=connection.peer, bytes=used,
+        log.warning("closed: it uses too much memory", peer=connection.peer, bytes=used,
                     setting=setting)  # fmt: skip
         self.closed += 1
-        told = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
-        self.end(connection, told)
+        reason = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
+        self.end(connection, reason)
 
     def end(self, connection: Client, reason: str) -> None:
         """Close a connection, after the sentence where there is a way to send it."""
@@ -270,15 +272,15 @@ class MemoryBudget:
 
 
 class Costs(Generic[K]):
-    """Who costs how much. Who costs most, of equals who came first, is found without a look at all:
-    there may be thousands, and one more each moment.
+    """Charges by owner. Finds the largest charge, of equal ones the oldest, without a search,
+    because there may be thousands.
     """
 
     def __init__(self) -> None:
         self._places: dict[K, tuple[int, int]] = {}
-        self._keys: dict[int, K] = {}  # by how many came before
-        # The places of all of those, and of some that were removed since: they are passed over, or
-        # swept out. Nothing of who has gone is in it but these numbers.
+        self._keys: dict[int, K] = {}  # by order of arrival
+        # The places of all owners, and stale ones of removed owners. These are skipped, or removed
+        # when the heap is rebuilt. The heap refers to no owner.
         self._heap: list[tuple[int, int]] = []
         self._count = 0
 
@@ -286,7 +288,7 @@ class Costs(Generic[K]):
         return len(self._places)
 
     def add(self, key: K, size: int) -> None:
-        """It must not be there."""
+        """Add an owner, which must be new."""
         self._count += 1
         place = (-size, self._count)
         self._places[key] = place
@@ -294,7 +296,7 @@ class Costs(Generic[K]):
         heapq.heappush(self._heap, place)
 
     def remove(self, key: K) -> int:
-        """What it cost; nothing where it is not there."""
+        """Remove an owner. Return its charge, or 0."""
         place = self._places.pop(key, None)
         if place is None:
             return 0
@@ -306,7 +308,7 @@ class Costs(Generic[K]):
         return -size
 
     def costliest(self) -> tuple[K | None, int]:
-        """Who costs most, and how much; None and 0 where nobody is there."""
+        """Return the owner with the largest charge, and the charge; (None, 0) without owners."""
         while self._heap:
             size, count = self._heap[0]
             if count in self._keys:
@@ -316,19 +318,21 @@ class Costs(Generic[K]):
 
 
 class ConnectionMemory:
-    """One connection's part of it."""
+    """The memory charged to one connection."""
 
     __slots__ = ("_budget", "_ended", "address", "is_known", "used")
 
     def __init__(self, budget: MemoryBudget, address: str) -> None:
         self._budget = budget
         self.address = address  # of the client, for the log
-        self.is_known = False  # its client was let in
+        self.is_known = False  # the client is authenticated
         self._ended = False
         self.used = 0
 
     def charge(self, size: int) -> None:
-        """Raises NotAllowed or TooManyRequests where that is too much; nothing is charged then."""
+        """Add a charge. Raises NotAllowed or TooManyRequests above a limit; nothing is charged
+        then.
+        """
         budget = self._budget
         if self._ended:
             return
@@ -343,8 +347,8 @@ class ConnectionMemory:
         self._add(size)
 
     def take_over(self, size: int) -> None:
-        """The same for what is there already and has nobody else to pay: it is not refused, and
-        counts at the next charge.
+        """Add a charge for existing objects, which cannot be refused. It counts for the next
+        charge.
         """
         if not self._ended:
             self._add(size)
@@ -357,31 +361,31 @@ class ConnectionMemory:
             budget.most = self.used
 
     def release(self, size: int) -> None:
-        """What was charged is forgotten."""
+        """Subtract a charge."""
         if not self._ended:
             self.used -= size
             self._budget.used -= size
 
     def end(self) -> None:
-        """The connection is closed, and all that it had is forgotten."""
+        """Release all charges, because the connection is closed."""
         self.release(self.used)
         self._ended = True
 
 
 class WebStranger:
-    """Who sends a request by HTTP, while it is not known who that is."""
+    """The sender of an HTTP request, until it is authenticated."""
 
     __slots__ = ("close", "memory")
 
     def __init__(self, budget: MemoryBudget, address: str, close: Callable[[], object]) -> None:
         self.memory = ConnectionMemory(budget, address)
-        self.close = close  # ends its connection
+        self.close = close  # closes its connection
 
 
 class WebBody:
-    """The account of a request's body, which costs what it has beyond BODY_FREE_BYTES.
+    """The memory of a request body, charged beyond BODY_FREE_BYTES.
 
-    refuse: told why it has to give way, when nothing of it is charged any more.
+    refuse: called with the reason when the body is rejected and its charge is released.
     """
 
     __slots__ = ("_budget", "_is_over", "cost", "is_coming", "refuse")
@@ -394,22 +398,22 @@ class WebBody:
         self.refuse = refuse
 
     def take_in(self, size: int) -> None:
-        """It is to have so many bytes. Raises TooManyBodies."""
+        """Charge for a body of so many bytes. Raises TooManyBodies."""
         more = size - BODY_FREE_BYTES - self.cost
         if more > 0 and not self._is_over:
             self._budget.charge_body(self, -(-more // BODY_STEP_BYTES) * BODY_STEP_BYTES)
 
     def hold(self, size: int) -> None:
-        """So much is made of it besides. Raises TooManyBodies."""
+        """Charge for objects made from the body. Raises TooManyBodies."""
         if size > BODY_FREE_BYTES and not self._is_over:
             self._budget.charge_body(self, size)
 
     def end(self) -> None:
-        """It is there as a whole."""
+        """Note that the body is complete."""
         self.is_coming = False
         self._budget.end_body(self)
 
     def release(self) -> None:
-        """Its request is answered, or nobody will read it: nothing is charged any more."""
+        """Release the charge: the request is answered, or will not be read."""
         self._is_over = True
         self._budget.release_body(self)

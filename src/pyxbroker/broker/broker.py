@@ -397,7 +397,7 @@ class Broker:
         """Return the addresses of this broker as clients of a listener reach it, or the broker to
         ask instead.
 
-        Raises PulsarError for a topic or a listener that cannot be, and where no broker can be
+        Raises PulsarError for an invalid topic or listener, and if no broker can be
         named. `client` is the address of the client that asks.
         """
         from pyxbroker.broker.lookup import Redirect, Refuse

@@ -1,6 +1,6 @@
-"""What clients of the broker make it remember: the budget of all connections, and what is charged.
+"""Memory that clients occupy in the broker: sizes of charged objects, and the budget of them all.
 
-The budget itself, and what a connection over its limit meets, is in base/memory_budget.py.
+The budget itself and its limits are in base/memory_budget.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY_SHARED_BYTES = 5 << 10  # in addition, for as long as the subscription exist
 WATCHER_BYTES = 1 << 10
 WATCHED_NAME_BYTES = 64  # an entry of a set; the namespace owns the name
 HASH_RANGE_BYTES = 40  # including the owner, and the gap to the next range
-LISTED_NAME_BYTES = 600  # per name of a list being built: the name, its source, the answer
+LISTED_NAME_BYTES = 600  # per name of a list being built: name, source, answer
 TEXT_BYTES = 100  # a string object, and its entry
 
 
@@ -28,7 +28,7 @@ def texts_bytes(texts: dict[str, str]) -> int:
 
 
 class ClientMemory(MemoryBudget):
-    """The budget of a broker's connections, and what its subscriptions remember for clients."""
+    """The budget of a broker's connections, and the memory that subscriptions use for clients."""
 
     @property
     def batch_ack_bytes(self) -> int:
@@ -56,7 +56,7 @@ class ClientMemory(MemoryBudget):
         return delayed_index.held_bytes()
 
     def end(self, connection: Client, reason: str) -> None:
-        """Send the client the sentence in an ERROR, and close its connection."""
+        """Send the reason to the client in an ERROR, and close its connection."""
         from pyxbroker.broker.commands import replies
 
         connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, reason))
