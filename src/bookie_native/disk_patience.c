@@ -1,4 +1,4 @@
-/* disk_patience.c - see disk_patience.h. */
+/* disk_patience.c - retries with growing pauses. */
 #include "disk_patience.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 
 enum { PATIENCE_PAUSE_MS = 10, PATIENCE_MS = 2000 };
 
-/* 1 for errors that may be over in a moment. */
+/* Returns 1 for errors that may be temporary. */
 static int disk_error_passes(int64_t error) {
     switch (error) {
     case -ENOENT:

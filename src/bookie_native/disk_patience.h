@@ -1,24 +1,24 @@
 /*
- * disk_patience.h - disk calls at start, tried again for a while before they count as failed.
+ * disk_patience.h - disk calls during open that are retried before they count as failed.
  *
- * A disk that answers an error for a moment must not keep a broker from starting, and what could
- * not be read must not be taken for damaged or missing. The pauses double, and all attempts of one
- * call together take no more than about two seconds. These functions sleep: they are for the thread
- * that opens a storage.
+ * A disk that fails for a moment must not keep a broker from starting, and unread data must not be
+ * taken for damaged or missing. The pauses double. All attempts of one call together take at most
+ * about two seconds. These functions sleep: only the thread that opens a storage may call them.
  */
 #ifndef PYXBROKER_DISK_PATIENCE_H
 #define PYXBROKER_DISK_PATIENCE_H
 
 #include "disk.h"
 
-/* Begins as {0}; one for each call that may be repeated. */
+/* State of the retries of one call. Starts as {0}. */
 typedef struct disk_patience {
     uint64_t until_ns;
     unsigned pause_ms;
 } disk_patience;
 
-/* Told the result of an attempt. 1, after a pause, when the call is to be made again; 0 when it
- * went well, when time does not help (a missing file, no permission), or when there was enough. */
+/* Takes the result of an attempt. Sleeps and returns 1 when the caller should repeat the call.
+ * Returns 0 when the call succeeded, when a retry cannot help (a missing file, no permission), or
+ * when the time is up. */
 int disk_patience_again(disk_patience *patience, const disk_calls *disk, int64_t result);
 
 int disk_open_patiently(const disk_calls *disk, int directory_fd, const char *name, int flags);

@@ -1,4 +1,4 @@
-/* entry_log.c - opening sealed logs, and checking their records. */
+/* entry_log.c - opening sealed logs and checking their records. */
 #include "entry_log.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 enum {
     LOG_CRC_START = 12,
     LOG_HEADER_CRC_END = 40,
-    LOG_TAIL_BYTES = 64 << 10 /* read in one go at open: the table of hundreds of ledgers, footer */
+    LOG_TAIL_BYTES = 64 << 10 /* of one read at open: the footer and a table of some 800 ledgers */
 };
 
 static const char LOG_MAGIC[8] = {'P', 'Y', 'X', 'E', 'L', 'O', 'G', '1'};
@@ -73,7 +73,7 @@ void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
     store_le32(at + 8, crc32c(0, at + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START));
 }
 
-/* 1 when what a row says lies inside the file and makes sense. */
+/* Returns 1 when the values of a row are consistent and inside the file. */
 static int log_row_sound(const log_row *row, uint64_t bytes) {
     return row->ledger_id >= 0 && row->data_offset <= bytes &&
            row->data_bytes <= bytes - row->data_offset && row->index_offset <= bytes &&
@@ -82,10 +82,10 @@ static int log_row_sound(const log_row *row, uint64_t bytes) {
             (row->first_entry >= 0 && row->first_entry <= row->last_entry));
 }
 
-/* What log_look found intact, and what forbids to go on. */
+/* Results of log_look: the intact parts as flags, or LOG_NEWER. */
 enum { LOG_HEADER_INTACT = 1, LOG_TABLE_INTACT = 2, LOG_INTACT = 3, LOG_NEWER = 4 };
 
-/* 0, or the version when the checksum over bytes 12..end is right and the version is newer. */
+/* Returns the version if it is newer and the checksum over bytes 12..end is valid, else 0. */
 static uint32_t log_newer(const uint8_t *at, size_t end) {
     uint32_t version = load_le32(at + 12);
     return version > LOG_VERSION &&
@@ -94,7 +94,7 @@ static uint32_t log_newer(const uint8_t *at, size_t end) {
                : 0;
 }
 
-/* Reads the checkpoint out of a header. Returns LOG_HEADER_INTACT, LOG_NEWER or 0. */
+/* Reads the checkpoint from a header. Returns LOG_HEADER_INTACT, LOG_NEWER or 0. */
 static int log_header_decode(entry_log *log, const log_piece *piece) {
     const uint8_t *block = piece->at;
     if (piece->bytes < BLOCK_BYTES || memcmp(block, LOG_MAGIC, sizeof LOG_MAGIC) != 0)
@@ -110,7 +110,7 @@ static int log_header_decode(entry_log *log, const log_piece *piece) {
     return LOG_HEADER_INTACT;
 }
 
-/* Reads the rows of a table. 1, 0 when it is damaged, or -ENOMEM. */
+/* Reads the rows of a table. Returns 1, 0 when it is damaged, or -ENOMEM. */
 static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows, uint32_t crc) {
     if (crc32c(0, table, rows * LOG_ROW_BYTES) != crc)
         return 0;
@@ -129,7 +129,7 @@ static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows,
     return 1;
 }
 
-/* Reads footer and ledger table; tail holds the end of the file. Returns LOG_TABLE_INTACT,
+/* Reads the footer and the ledger table; tail is the end of the file. Returns LOG_TABLE_INTACT,
  * LOG_NEWER, 0 when either is damaged, or an error. */
 static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsigned how,
                            const log_piece *tail) {
@@ -168,7 +168,7 @@ static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsig
     return intact > 0 ? LOG_TABLE_INTACT : intact;
 }
 
-/* Reads header, footer and table. Returns which of them are intact, or an error. */
+/* Reads header, footer and table. Returns flags of the intact parts, or an error. */
 static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
     int64_t bytes = disk_file_bytes_patiently(disk, fd);
     if (bytes < 0)
@@ -203,10 +203,10 @@ static int log_look(entry_log *log, const disk_calls *disk, int directory_fd, un
     return found;
 }
 
-/* Reads what is intact and rebuilds the rest. Returns 0 or an error. */
+/* Reads the log, and rebuilds the table if it is damaged. Returns 0 or an error. */
 static int log_load(entry_log *log, const disk_calls *disk, events *events, int directory_fd) {
     int found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY);
-    if (found >= 0 && found < LOG_INTACT) /* what the page cache has may be wrong */
+    if (found >= 0 && found < LOG_INTACT) /* the damage may be in the page cache only */
         found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT);
     if (found < 0)
         return found;
@@ -214,7 +214,7 @@ static int log_load(entry_log *log, const disk_calls *disk, events *events, int 
         return -EPROTONOSUPPORT;
     if (found == LOG_TABLE_INTACT)
         events_add(events, EVENT_WARNING,
-                   "entry log %016" PRIx64 ".log has a damaged header; its footer serves instead",
+                   "entry log %016" PRIx64 ".log has a damaged header; using its footer instead",
                    log->id);
     if (found & LOG_TABLE_INTACT)
         return 0;
@@ -224,7 +224,8 @@ static int log_load(entry_log *log, const disk_calls *disk, events *events, int 
     log->doubtful |= log->row_count == 0;
     if (error == 0)
         events_add(events, EVENT_ERROR,
-                   "entry log %016" PRIx64 ".log has a damaged index; it is read from its records",
+                   "entry log %016" PRIx64 ".log has a damaged index; it was rebuilt from the "
+                   "records",
                    log->id);
     return error;
 }

@@ -1,4 +1,4 @@
-/* entry_log_scan.c - see entry_log_scan.h. */
+/* entry_log_scan.c - reading ranges of a log and scanning them for records. */
 #define _GNU_SOURCE
 #include "entry_log_scan.h"
 
@@ -58,8 +58,8 @@ void log_piece_free(log_piece *piece) {
     *piece = (log_piece){0};
 }
 
-/* Where the next bytes of the walk lie; NULL when the disk failed (scan->error), or when the file
- * turned out to be shorter, which moves the end. */
+/* Returns the next bytes of the scan. Returns NULL after a disk error (scan->error), or when the
+ * file is shorter than expected, which moves the end. */
 static const uint8_t *log_scan_need(log_scan *scan, uint64_t bytes) {
     uint64_t from = scan->at;
     if (scan->piece.memory != NULL && from >= scan->piece_at &&
@@ -79,7 +79,7 @@ static const uint8_t *log_scan_need(log_scan *scan, uint64_t bytes) {
     return scan->piece.bytes >= bytes ? scan->piece.at : NULL;
 }
 
-/* The bytes from start up to here are no record. */
+/* Reports the bytes from start up to the current position as lost. */
 static enum record_found log_scan_lost(log_scan *scan, uint64_t start, int zero) {
     scan->lost_bytes = scan->at - start;
     scan->lost_zero = zero;
@@ -104,7 +104,7 @@ enum record_found log_scan_next(log_scan *scan, record *out) {
         if (scan->error < 0)
             return RECORD_NONE;
         if (at == NULL)
-            continue; /* the end has moved */
+            continue; /* the end moved */
         zero &= load_le64(at) == 0;
         scan->at += RECORD_ALIGNMENT;
     }

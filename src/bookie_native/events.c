@@ -1,4 +1,4 @@
-/* events.c - the ring of operator events. */
+/* events.c - the rate-limited ring of operator events. */
 #include "events.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ void events_close(events *log) {
 
 void event_ring(int event_fd) {
     uint64_t one = 1;
-    /* Only EAGAIN is possible, when the counter is at its end: then it is readable already. */
+    /* Only EAGAIN is possible, when the counter is at its maximum; then the fd is readable. */
     ssize_t written = write(event_fd, &one, sizeof one);
     (void)written;
 }
@@ -42,7 +42,7 @@ static void events_keep(events *log, const storage_event *event) {
         log->dropped++;
 }
 
-/* Tells the last event of a cause that was only counted, with the count. Under the lock. */
+/* Reports the last counted event of a cause, with the count. Under the lock. */
 static void cause_tell(events *log, event_cause *cause, uint64_t now) {
     if (cause->counted == 0)
         return;
@@ -59,7 +59,7 @@ static void cause_tell(events *log, event_cause *cause, uint64_t now) {
     cause->counted = 0;
 }
 
-/* Ends the windows that are over, telling what was counted in them. Under the lock. */
+/* Ends the expired windows and reports the events counted in them. Under the lock. */
 static void events_end_windows(events *log, uint64_t now) {
     for (unsigned i = 0; i < log->cause_count;) {
         event_cause *cause = &log->causes[i];
@@ -72,7 +72,7 @@ static void events_end_windows(events *log, uint64_t now) {
     }
 }
 
-/* The place of a cause; when all are taken, that of the one whose window is the oldest. */
+/* Returns the cause of the format string; replaces the one with the oldest window if needed. */
 static event_cause *events_cause(events *log, const char *format, uint64_t now) {
     event_cause *oldest = log->causes;
     for (unsigned i = 0; i < log->cause_count; i++) {
@@ -128,7 +128,8 @@ int events_take(events *log, storage_event *out) {
     } else if (log->dropped > 0) {
         out->severity = EVENT_WARNING;
         snprintf(out->text, sizeof out->text,
-                 "%u more events came faster than they were taken and were dropped", log->dropped);
+                 "%u more events were dropped, because they arrived faster than they were read",
+                 log->dropped);
         log->dropped = 0;
     } else {
         taken = 0;

@@ -1,9 +1,9 @@
-/* storage_flush.c - the owner hands a closed generation to the flush thread, now or later. */
+/* storage_flush.c - handing closed generations to the flush thread. */
 #include <errno.h>
 
 #include "storage_parts.h"
 
-#define MEMORY_CALM_NS 1000000000u /* after the last refusal, when nobody has tried since */
+#define MEMORY_CALM_NS 1000000000u /* since the last refusal, without further attempts */
 
 int storage_is_flushing(storage *s) {
     if (s->flushing != NULL &&
@@ -22,7 +22,7 @@ int storage_rotate(storage *s) {
         generation_free(fresh);
         return error;
     }
-    /* What was not durable when the journal failed is no longer in it. */
+    /* The generation no longer contains what was not durable when the journal failed. */
     if (s->failure_seen)
         g->last_group = journal_durable_group(&s->journal);
     g->next = fresh;
@@ -34,7 +34,7 @@ int storage_rotate(storage *s) {
 }
 
 void storage_flush(storage *s) {
-    /* One at a time: while another is being flushed, or without memory, the wish is kept. */
+    /* Only one generation is flushed at a time; until it is done, the request is remembered. */
     storage_notice_failure(s);
     s->flush_wanted = storage_is_flushing(s);
     if (s->flush_wanted || !generation_has_content(s->active))
