@@ -1,8 +1,8 @@
-"""Trying again: what a disk or the metadata store does not answer at this moment.
+"""Retries of calls that fail temporarily in a disk or the metadata store.
 
-An error of that kind says nothing about what is stored. Who took it for "there is nothing" would
-go on with something older, so whoever reads state waits and asks again, and gives up with the error
-itself when that takes too long.
+A temporary error says nothing about what is stored. Taking it for "does not exist" would continue
+with an older state. So code that reads state waits and retries, and raises the error itself when
+that takes too long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 log = get_logger("pyxbroker.ledger")
 
 PATIENCE_S = 10.0
-"""Clients give an operation up after 30 s, and then ask again."""
+"""Clients give up an operation after 30 s, and then retry it."""
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
@@ -37,17 +37,17 @@ LASTING = (LedgerFenced, JournalFailed, NotEnoughBookies, WrongPassword)
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether an error says only that something cannot be done at this moment."""
+    """Return True for an error that may be temporary."""
     if isinstance(error, LedgerError):
         return not is_lost(error) and not isinstance(error, LASTING)
     return isinstance(error, Unavailable)
 
 
 class Patience:
-    """What one undertaking waits for in all, however many things it asks for.
+    """The time that one operation spends on retries, in all the calls that it makes.
 
-    The first failure is one line of the log, and so is the end of the trouble. `lasts` names the
-    errors that are waited for beyond that time, as long as it says so.
+    The first failure is logged, and the first success after it. `lasts` returns True for errors
+    that are retried beyond that time.
     """
 
     def __init__(self, what: str, lasts: Callable[[Exception], bool] = lambda _: False) -> None:
@@ -57,7 +57,7 @@ class Patience:
         self._is_told = False
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer; question is called again while it fails for a reason that may pass."""
+        """Return the result of question(), which is retried after temporary errors."""
         delay = RETRY_MIN_S
         tries = 0
         began = time.monotonic()
@@ -70,14 +70,14 @@ class Patience:
                     raise
                 if not self._is_told:
                     self._is_told = True
-                    log.warning("it is tried again", what=self._what, error=error)
+                    log.warning("a call failed; retrying", what=self._what, error=error)
                 tries += 1
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_MAX_S)
                 continue
             if tries:
                 log.info(
-                    "it went well after all",
+                    "a call succeeded after retries",
                     what=self._what,
                     after_s=round(time.monotonic() - began, 3),
                     tries=tries,
