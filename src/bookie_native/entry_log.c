@@ -9,7 +9,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "entry_log_scan.h"
 
 enum {
@@ -74,7 +74,7 @@ void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
 }
 
 /* Returns 1 when the values of a row are consistent and inside the file. */
-static int log_row_sound(const log_row *row, uint64_t bytes) {
+static int log_row_is_valid(const log_row *row, uint64_t bytes) {
     return row->ledger_id >= 0 && row->data_offset <= bytes &&
            row->data_bytes <= bytes - row->data_offset && row->index_offset <= bytes &&
            row->entry_count <= (bytes - row->index_offset) / LOG_ENTRY_BYTES &&
@@ -82,11 +82,11 @@ static int log_row_sound(const log_row *row, uint64_t bytes) {
             (row->first_entry >= 0 && row->first_entry <= row->last_entry));
 }
 
-/* Results of log_look: the intact parts as flags, or LOG_NEWER. */
+/* Results of log_inspect: the intact parts as flags, or LOG_NEWER. */
 enum { LOG_HEADER_INTACT = 1, LOG_TABLE_INTACT = 2, LOG_INTACT = 3, LOG_NEWER = 4 };
 
 /* Returns the version if it is newer and the checksum over bytes 12..end is valid, else 0. */
-static uint32_t log_newer(const uint8_t *at, size_t end) {
+static uint32_t log_newer_version(const uint8_t *at, size_t end) {
     uint32_t version = load_le32(at + 12);
     return version > LOG_VERSION &&
                    crc32c(0, at + LOG_CRC_START, end - LOG_CRC_START) == load_le32(at + 8)
@@ -99,7 +99,7 @@ static int log_header_decode(entry_log *log, const log_piece *piece) {
     const uint8_t *block = piece->at;
     if (piece->bytes < BLOCK_BYTES || memcmp(block, LOG_MAGIC, sizeof LOG_MAGIC) != 0)
         return 0;
-    if ((log->newer = log_newer(block, LOG_HEADER_CRC_END)) != 0)
+    if ((log->newer = log_newer_version(block, LOG_HEADER_CRC_END)) != 0)
         return LOG_NEWER;
     if (crc32c(0, block + LOG_CRC_START, LOG_HEADER_CRC_END - LOG_CRC_START) !=
             load_le32(block + 8) ||
@@ -119,7 +119,7 @@ static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows,
         return -ENOMEM;
     for (uint64_t i = 0; i < rows; i++) {
         log_row_decode(table + i * LOG_ROW_BYTES, &log->rows[i]);
-        if (!log_row_sound(&log->rows[i], log->bytes)) {
+        if (!log_row_is_valid(&log->rows[i], log->bytes)) {
             free(log->rows);
             log->rows = NULL;
             return 0;
@@ -138,7 +138,7 @@ static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsig
     const uint8_t *footer = tail->at + tail->bytes - LOG_FOOTER_BYTES;
     if (memcmp(footer, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
         return 0;
-    if ((log->newer = log_newer(footer, LOG_FOOTER_BYTES)) != 0)
+    if ((log->newer = log_newer_version(footer, LOG_FOOTER_BYTES)) != 0)
         return LOG_NEWER;
     uint64_t offset = load_le64(footer + 40), rows = load_le32(footer + 48);
     if (crc32c(0, footer + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START) !=
@@ -169,8 +169,8 @@ static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsig
 }
 
 /* Reads header, footer and table. Returns flags of the intact parts, or an error. */
-static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+static int log_inspect_open(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     if (bytes < 0)
         return entry_log_error((int)bytes);
     log->bytes = (uint64_t)bytes;
@@ -191,23 +191,23 @@ static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned 
     return table < 0 ? table : header | table;
 }
 
-static int log_look(entry_log *log, const disk_calls *disk, int directory_fd, unsigned how) {
+static int log_inspect(entry_log *log, const disk_calls *disk, int directory_fd, unsigned how) {
     int fd = log_open_to_read(disk, directory_fd, log->id, how);
     if (fd < 0)
         return fd;
     free(log->rows);
     log->rows = NULL;
     log->row_count = 0;
-    int found = log_look_at(log, disk, fd, how);
+    int found = log_inspect_open(log, disk, fd, how);
     disk->close(disk->ctx, fd);
     return found;
 }
 
 /* Reads the log, and rebuilds the table if it is damaged. Returns 0 or an error. */
 static int log_load(entry_log *log, const disk_calls *disk, events *events, int directory_fd) {
-    int found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY);
+    int found = log_inspect(log, disk, directory_fd, LOG_READ_RETRYING);
     if (found >= 0 && found < LOG_INTACT) /* the damage may be in the page cache only */
-        found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT);
+        found = log_inspect(log, disk, directory_fd, LOG_READ_RETRYING | LOG_READ_DIRECT);
     if (found < 0)
         return found;
     if (found & LOG_NEWER)

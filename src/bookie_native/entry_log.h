@@ -134,7 +134,7 @@ int entry_log_parse(const char *name, uint64_t *id);
 int entry_log_open(const disk_calls *disk, events *events, int directory_fd, uint64_t id,
                    entry_log **out, char *error, size_t error_bytes);
 
-/* The read thread must have released the log's indexes (log_indexes_forget) or have ended. */
+/* The read thread must have released the log's indexes (log_indexes_release) or have ended. */
 void entry_log_free(entry_log *log);
 
 /* Checks the record of an entry at `at`, where `available` bytes are in memory; length is the one

@@ -78,7 +78,7 @@ static int log_index_load(log_indexes *indexes, log_row *row) {
     return 0;
 }
 
-int log_indexes_need(log_indexes *indexes, log_row *row) {
+int log_indexes_ensure(log_indexes *indexes, log_row *row) {
     if (row->entry_count == 0 || row->index_stays)
         return 0;
     if (row->index == NULL)
@@ -90,7 +90,7 @@ int log_indexes_need(log_indexes *indexes, log_row *row) {
     return 0;
 }
 
-void log_indexes_forget(log_indexes *indexes, entry_log *log) {
+void log_indexes_release(log_indexes *indexes, entry_log *log) {
     for (size_t i = 0; i < log->row_count; i++)
         if (log->rows[i].index != NULL && !log->rows[i].index_stays)
             log_indexes_drop(indexes, &log->rows[i]);

@@ -25,10 +25,10 @@ void log_indexes_open(log_indexes *indexes, const disk_calls *disk, events *even
 /* Loads the row's index if needed; it stays in memory until the next call for another row. An index
  * that is damaged when read a second time is rebuilt from the records. Returns 0 or an error
  * (entry_log_error), after which the caller may retry. */
-int log_indexes_need(log_indexes *indexes, log_row *row);
+int log_indexes_ensure(log_indexes *indexes, log_row *row);
 
 /* Frees the indexes of a log, before the log is freed. */
-void log_indexes_forget(log_indexes *indexes, entry_log *log);
+void log_indexes_release(log_indexes *indexes, entry_log *log);
 
 /* Returns the position in the row's loaded index of the entry, or of the first one after it. */
 uint32_t log_row_position(const log_row *row, int64_t entry_id);

@@ -184,7 +184,7 @@ static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
 }
 
 int entry_log_rebuild(entry_log *log, const disk_calls *disk, int directory_fd, events *events) {
-    unsigned how = LOG_READ_DIRECT | LOG_READ_PATIENTLY;
+    unsigned how = LOG_READ_DIRECT | LOG_READ_RETRYING;
     int fd = log_open_to_read(disk, directory_fd, log->id, how);
     if (fd < 0)
         return fd;

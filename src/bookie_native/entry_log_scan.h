@@ -14,7 +14,7 @@
 typedef enum log_reading {
     LOG_READ_ONCE = 0,
     LOG_READ_DIRECT = 1,   /* bypass the page cache, where the file system supports it */
-    LOG_READ_PATIENTLY = 2 /* at start: retry for a while (disk_patience.h) */
+    LOG_READ_RETRYING = 2 /* at start: retry for a while (disk_retry.h) */
 } log_reading;
 
 /* A range of bytes of a file. */

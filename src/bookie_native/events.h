@@ -13,9 +13,9 @@
 #include "storage.h"
 
 enum {
-    EVENTS_KEPT_MAX = 64,
+    EVENTS_RING_MAX = 64,
     EVENT_CAUSES_MAX = 32, /* tracked at the same time */
-    EVENTS_OF_A_CAUSE = 4  /* reported one by one in a window */
+    EVENTS_PER_CAUSE_MAX = 4  /* reported one by one in a window */
 };
 
 #define EVENTS_WINDOW_NS 10000000000u
@@ -25,14 +25,14 @@ enum event_severity { EVENT_INFO = 0, EVENT_WARNING = 1, EVENT_ERROR = 2 };
 typedef struct event_cause {
     const char *format;   /* a literal, compared by address */
     uint64_t since_ns;    /* start of the window */
-    unsigned told;        /* events reported in this window */
+    unsigned reported;       /* events reported in this window */
     uint64_t counted;     /* events of this window that were only counted */
     storage_event latest; /* the last counted event */
 } event_cause;
 
 typedef struct events {
     pthread_mutex_t lock;
-    storage_event kept[EVENTS_KEPT_MAX];
+    storage_event ring[EVENTS_RING_MAX];
     unsigned first, count;
     unsigned dropped; /* because the ring was full, since the last event taken */
     event_cause causes[EVENT_CAUSES_MAX];

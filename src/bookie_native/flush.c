@@ -99,7 +99,7 @@ static int flusher_attempt(flusher *f, generation *g) {
 }
 
 /* Returns the pause after the next failure. */
-static unsigned flusher_longer(unsigned milliseconds) {
+static unsigned flusher_next_pause(unsigned milliseconds) {
     return milliseconds * 2 < FLUSH_RETRY_MS_MAX ? milliseconds * 2 : FLUSH_RETRY_MS_MAX;
 }
 
@@ -121,8 +121,8 @@ static void *flusher_run(void *arg) {
         }
         if (sweep) {
             unswept = log_list_sweep(f->logs);
-            sweep_ms = !unswept ? FLUSH_RETRY_MS_MIN : flusher_longer(sweep_ms);
-            reader_forget_removed(f->reader);
+            sweep_ms = !unswept ? FLUSH_RETRY_MS_MIN : flusher_next_pause(sweep_ms);
+            reader_release_removed(f->reader);
         }
         pthread_mutex_lock(&f->lock);
         if (error == 0)
@@ -133,7 +133,7 @@ static void *flusher_run(void *arg) {
             break;
         if (f->waiting != NULL && error < 0) {
             flusher_wait(f, retry_ms);
-            retry_ms = flusher_longer(retry_ms);
+            retry_ms = flusher_next_pause(retry_ms);
         } else if (f->waiting == NULL && !f->sweep_wanted) {
             flusher_wait(f, unswept ? sweep_ms : 0);
         }

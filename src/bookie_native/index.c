@@ -76,7 +76,7 @@ void log_list_close(log_list *list) {
     log_list_free(list->newest);
     log_list_free(list->removed);
     log_list_free(list->pending);
-    free(list->unread);
+    free(list->skipped);
     pthread_mutex_destroy(&list->lock);
 }
 
@@ -92,7 +92,7 @@ static const struct {
                     "the space of deleted ledgers is freed again"}};
 
 /* Reports why a step could not free space, once for each errno, and its next success (error 0). */
-static void log_list_tell(log_list *list, enum log_list_step step, uint64_t id, int error) {
+static void log_list_report(log_list *list, enum log_list_step step, uint64_t id, int error) {
     int before = list->troubles[step];
     list->troubles[step] = error;
     if (error < 0 && error != before)
@@ -111,15 +111,15 @@ static int by_row_id(const void *a, const void *b) {
 /* Writes the manifest of entry logs, including a log that is not in the list yet, or NULL. Returns
  * 0 or an error. */
 static int log_list_write_manifest(log_list *list, const entry_log *more) {
-    size_t count = list->unread_count + (more != NULL);
+    size_t count = list->skipped_count + (more != NULL);
     for (const entry_log *log = list->newest; log != NULL; log = log->next)
         count += !log->unlisted;
     manifest_row *rows = malloc((count + 1) * sizeof *rows);
     if (rows == NULL)
         return -ENOMEM;
     size_t at = 0;
-    for (; at < list->unread_count; at++)
-        rows[at] = list->unread[at];
+    for (; at < list->skipped_count; at++)
+        rows[at] = list->skipped[at];
     pthread_mutex_lock(&list->lock);
     for (const entry_log *log = more != NULL ? more : list->newest; log != NULL;
          log = log == more ? list->newest : log->next)
@@ -249,7 +249,7 @@ static int log_remove(log_list *list, entry_log **at) {
 }
 
 /* Returns 1 when the log can be removed. The newest one stays, because it has the checkpoint. */
-static int log_is_done(log_list *list, const entry_log *log) {
+static int log_is_removable(log_list *list, const entry_log *log) {
     pthread_mutex_lock(&list->lock);
     int done = log->live_rows == 0 && log != list->newest && !log->doubtful;
     pthread_mutex_unlock(&list->lock);
@@ -260,10 +260,10 @@ static int log_is_done(log_list *list, const entry_log *log) {
  * Returns 0 or an error. */
 static int log_list_sweep_manifest(log_list *list) {
     for (entry_log *log = list->newest; log != NULL; log = log->next)
-        if (!log->unlisted && log_is_done(list, log))
+        if (!log->unlisted && log_is_removable(list, log))
             list->manifest_stale = log->unlisted = 1;
     int error = list->manifest_stale ? log_list_write_manifest(list, NULL) : 0;
-    log_list_tell(list, STEP_MANIFEST, list->newest == NULL ? 0 : list->newest->id, error);
+    log_list_report(list, STEP_MANIFEST, list->newest == NULL ? 0 : list->newest->id, error);
     return error;
 }
 
@@ -292,8 +292,8 @@ int log_list_sweep(log_list *list) {
         }
         at = &log->next;
     }
-    log_list_tell(list, STEP_UNLINK, unlink_id, unlinks);
-    log_list_tell(list, STEP_PUNCH, punch_id, punches);
+    log_list_report(list, STEP_UNLINK, unlink_id, unlinks);
+    log_list_report(list, STEP_PUNCH, punch_id, punches);
     return kept < 0 || unlinks < 0 || punches < 0;
 }
 

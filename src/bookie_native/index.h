@@ -41,8 +41,8 @@ typedef struct log_list {
     uint64_t checkpoint; /* highest of all logs */
     int unsure; /* a log is damaged or missing, so the checkpoint may be too low */
     int accept_loss; /* set before the open: missing logs are reported and do not fail the open */
-    manifest_row *unread; /* ascending; unreadable logs that the manifest must still name */
-    size_t unread_count;
+    manifest_row *skipped; /* ascending; unreadable logs that the manifest must still name */
+    size_t skipped_count;
     int manifest_stale; /* the manifest must be written; flush thread */
     int troubles[STEP_COUNT]; /* the last error of each step; flush thread */
 } log_list;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 typedef struct found_ids {
     uint64_t *ids;
@@ -42,8 +42,8 @@ static int by_id(const void *a, const void *b) {
 
 /* With accept_loss, continues without an unreadable log. Its file and its row in the manifest of
  * entry logs stay; the next start without accept_loss tries again. Returns 0 or an error. */
-static int log_list_do_without(log_list *list, uint64_t id, const manifest_row *known, int error,
-                               char *sentence) {
+static int log_list_skip_unreadable(log_list *list, uint64_t id, const manifest_row *known,
+                                    int error, char *sentence) {
     if (error != -EIO || !list->accept_loss)
         return error;
     events_add(list->events, EVENT_ERROR, "%s; continuing without it (--accept-loss)", sentence);
@@ -53,12 +53,12 @@ static int log_list_do_without(log_list *list, uint64_t id, const manifest_row *
         list->next_id = id + 1;
     if (known == NULL)
         return 0;
-    manifest_row *unread =
-        realloc(list->unread, (list->unread_count + 1) * sizeof *list->unread);
-    if (unread == NULL)
+    manifest_row *skipped =
+        realloc(list->skipped, (list->skipped_count + 1) * sizeof *list->skipped);
+    if (skipped == NULL)
         return -ENOMEM;
-    list->unread = unread;
-    unread[list->unread_count++] = *known;
+    list->skipped = skipped;
+    skipped[list->skipped_count++] = *known;
     return 0;
 }
 
@@ -70,7 +70,7 @@ static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t
                                sentence_bytes);
     const manifest_row *known = log_manifest_find(manifest, id);
     if (error < 0)
-        return log_list_do_without(list, id, known, error, sentence);
+        return log_list_skip_unreadable(list, id, known, error, sentence);
     list->manifest_stale |= known == NULL;
     if (known != NULL && log->entries < known->entries)
         events_add(list->events, EVENT_ERROR,
@@ -91,12 +91,12 @@ static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t
 static int found_list(found_ids *found, const disk_calls *disk, int directory_fd) {
     int result;
     for (;;) {
-        disk_patience patience = {0};
+        disk_retry retry = {0};
         do {
             found->count = 0;
             found->unfinished[0] = '\0';
             result = disk->list(disk->ctx, directory_fd, found_name, found);
-        } while (disk_patience_again(&patience, disk, result));
+        } while (disk_retry_again(&retry, disk, result));
         if (result < 0 || found->unfinished[0] == '\0')
             break;
         /* A crash leaves at most one. Removing it during the listing could disturb the listing. */
@@ -111,8 +111,8 @@ static int found_list(found_ids *found, const disk_calls *disk, int directory_fd
 
 /* Looks for the logs of the manifest in the directory. Returns 0, or -ENOENT and a message when a
  * log is missing without accept_loss. */
-static int log_list_miss(log_list *list, const found_ids *found, const log_manifest *manifest,
-                         char *error, size_t error_bytes) {
+static int log_list_check_missing(log_list *list, const found_ids *found,
+                                  const log_manifest *manifest, char *error, size_t error_bytes) {
     manifest_row first = {0}, lost = {0};
     uint64_t missing = 0;
     for (size_t i = 0; i < manifest->count; i++) {
@@ -150,11 +150,11 @@ static int log_list_miss(log_list *list, const found_ids *found, const log_manif
 }
 
 /* Reads the manifest and compares it with the directory. Returns 0, or an error and a message. */
-static int log_list_compare(log_list *list, const found_ids *found, log_manifest *manifest,
-                            char *error, size_t error_bytes) {
+static int log_list_check_manifest(log_list *list, const found_ids *found, log_manifest *manifest,
+                                   char *error, size_t error_bytes) {
     int status = log_manifest_read(list->disk, list->directory_fd, manifest);
     switch (status) {
-    case MANIFEST_GOOD: return log_list_miss(list, found, manifest, error, error_bytes);
+    case MANIFEST_GOOD: return log_list_check_missing(list, found, manifest, error, error_bytes);
     case MANIFEST_NONE: return 0; /* a new directory, or one of a version without manifests */
     case MANIFEST_DAMAGED:
         events_add(list->events, EVENT_ERROR,
@@ -187,7 +187,7 @@ int log_list_open(log_list *list, const disk_calls *disk, events *events, int di
     if (result < 0)
         snprintf(error, error_bytes, "the ledger directory cannot be read: %s", strerror(-result));
     else
-        result = log_list_compare(list, &found, &manifest, error, error_bytes);
+        result = log_list_check_manifest(list, &found, &manifest, error, error_bytes);
     for (size_t i = 0; i < found.count && result == 0; i++)
         result = log_list_adopt(list, &manifest, found.ids[i], found_row, arg, error, error_bytes);
     if (result < 0 && error[0] == '\0')

@@ -123,7 +123,7 @@ static int journal_idle(const journal *j) {
     return j->open.records == 0 && j->sealed_count == 0 && !j->writing;
 }
 
-uint64_t journal_note(journal *j) {
+uint64_t journal_next_sequence(journal *j) {
     pthread_mutex_lock(&j->lock);
     uint64_t sequence = ++j->last_add;
     if (journal_idle(j) && atomic_load(&j->failure) == 0) {
@@ -239,7 +239,7 @@ static void journal_encode(journal *j, journal_batch *batch, int first, int coun
 }
 
 /* Reports that a write is being retried because of this error, or (0) that it succeeded. */
-static void journal_note_trouble(journal *j, int error) {
+static void journal_report_trouble(journal *j, int error) {
     if (atomic_exchange_explicit(&j->trouble, error, memory_order_release) == error)
         return;
     if (error < 0)
@@ -253,10 +253,10 @@ static void journal_note_trouble(journal *j, int error) {
 
 /* Returns 1, after a pause, when a failed write should be retried: the disk is full and the journal
  * is not being stopped. */
-static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
+static int journal_should_retry_write(journal *j, int error, unsigned *pause_ms) {
     if (!disk_is_full(error))
         return 0;
-    journal_note_trouble(j, error);
+    journal_report_trouble(j, error);
     *pause_ms = *pause_ms == 0 ? SPACE_RETRY_MS_MIN : *pause_ms * 2;
     if (*pause_ms > SPACE_RETRY_MS_MAX)
         *pause_ms = SPACE_RETRY_MS_MAX;
@@ -283,11 +283,11 @@ static int journal_write(journal *j, journal_batch *batch, int first, int count)
         journal_encode(j, batch, first, count);
         error = disk_write_parts(j->disk, j->file->fd, batch->parts + first, count,
                                  (int64_t)j->offset);
-    } while (journal_write_again(j, error, &pause_ms));
+    } while (journal_should_retry_write(j, error, &pause_ms));
     if (error == 0) {
         j->offset += bytes;
         if (atomic_load_explicit(&j->trouble, memory_order_relaxed) != 0)
-            journal_note_trouble(j, 0);
+            journal_report_trouble(j, 0);
     }
     j->file->last_group = batch->groups[first + count - 1].sequence;
     return error;

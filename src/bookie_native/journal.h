@@ -143,7 +143,7 @@ static inline uint64_t journal_last_add(const journal *j) {
 }
 
 /* Returns a sequence for an add that needs no record; durable with the adds before it. Owner. */
-uint64_t journal_note(journal *j);
+uint64_t journal_next_sequence(journal *j);
 
 /* Seals the open group and continues in s (NULL: in none yet). Returns 0 or -ENOMEM. Owner. */
 int journal_use_segment(journal *j, segment *s, uint64_t *last_group);

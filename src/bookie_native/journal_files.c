@@ -122,7 +122,7 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
                         uint64_t last_group) {
     if (id >= files->next_id)
         files->next_id = id + 1;
-    if (use == JOURNAL_USELESS)
+    if (use == JOURNAL_UNUSABLE)
         return journal_files_new(&files->retired, id, bytes, -1, 0);
     int listed = journal_manifest_has(&files->manifest, id);
     if (journal_manifest_add(&files->manifest, id) < 0)
@@ -237,7 +237,7 @@ static void journal_file_remove(journal_files *files, int fd, uint64_t id) {
 }
 
 /* Takes a retired file that the checkpoint covers from the list; NULL when there is none. */
-static journal_file *journal_files_passed(journal_files *files) {
+static journal_file *journal_files_take_covered(journal_files *files) {
     for (journal_file **at = &files->retired; *at != NULL; at = &(*at)->next) {
         journal_file *file = *at;
         if (file->last_group <= files->checkpoint) {
@@ -251,7 +251,7 @@ static journal_file *journal_files_passed(journal_files *files) {
 
 /* Takes the last spare from the list when space is short and the journal does not need it next;
  * NULL otherwise. */
-static journal_file *journal_files_surplus(journal_files *files) {
+static journal_file *journal_files_take_surplus(journal_files *files) {
     if (!files->saving || journal_files_count(files->spares) <= SPARES_WANTED)
         return NULL;
     journal_file **at = &files->spares;
@@ -263,7 +263,7 @@ static journal_file *journal_files_surplus(journal_files *files) {
 }
 
 /* Stores the result of the thread's last attempt, and reports a change. Under the lock. */
-static void journal_files_note(journal_files *files, int error) {
+static void journal_files_report(journal_files *files, int error) {
     if (error == -ECANCELED)
         error = 0; /* the storage closes; nothing is wrong with the disk */
     if (error < 0 && error != files->error)
@@ -284,7 +284,7 @@ static void journal_files_note(journal_files *files, int error) {
 
 /* Stores the journal's manifest; the files that it lists then become spares. Called with the lock,
  * which is released meanwhile. Returns 0 or an error. */
-static int journal_files_list(journal_files *files) {
+static int journal_files_store_manifest(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     int error = journal_manifest_store(&files->manifest);
     pthread_mutex_lock(&files->lock);
@@ -330,7 +330,7 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
 
 /* Adds a new file to the manifest and to `fresh`. Under the lock, or before the thread runs.
  * Returns 0, or an error after which the file is removed. */
-static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
+static int journal_files_register(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
     int error = journal_manifest_add(&files->manifest, id);
     if (error == 0)
         error = journal_files_new(&files->fresh, id, bytes, fd, 0);
@@ -351,7 +351,7 @@ static int journal_files_prepare(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     int fd = journal_file_create(files, id, bytes);
     pthread_mutex_lock(&files->lock);
-    int error = fd < 0 ? fd : journal_files_made(files, id, bytes, fd);
+    int error = fd < 0 ? fd : journal_files_register(files, id, bytes, fd);
     if (error == 0)
         files->first_wanted = 0;
     return error;
@@ -360,12 +360,14 @@ static int journal_files_prepare(journal_files *files) {
 /* Does one unit of work. Called with the lock, which is released meanwhile. Returns 1 when there
  * may be more work, 0 when not, or an error after which the thread should pause. */
 static int journal_files_step(journal_files *files) {
-    int error = files->manifest.changed || files->fresh != NULL ? journal_files_list(files) : 0;
+    int error = 0;
+    if (files->manifest.changed || files->fresh != NULL)
+        error = journal_files_store_manifest(files);
     if (error < 0)
         return error;
-    journal_file *passed = journal_files_passed(files);
+    journal_file *passed = journal_files_take_covered(files);
     if (passed == NULL)
-        passed = journal_files_surplus(files);
+        passed = journal_files_take_surplus(files);
     if (passed != NULL) {
         error = journal_files_reuse(files, passed);
         return error < 0 ? error : 1;
@@ -385,7 +387,7 @@ static void *journal_files_run(void *arg) {
         int more = journal_files_step(files);
         /* Success is reported only when no work is left. */
         if (more <= 0)
-            journal_files_note(files, more);
+            journal_files_report(files, more);
         if (files->stopping && more <= 0)
             break;
         if (more < 0) {
@@ -413,7 +415,7 @@ int journal_files_start(journal_files *files) {
     }
     /* With a full disk the storage opens for reading. */
     if (disk_is_full(error)) {
-        journal_files_note(files, error);
+        journal_files_report(files, error);
         error = 0;
     }
     pthread_mutex_unlock(&files->lock);
@@ -447,7 +449,7 @@ int journal_files_save_space(journal_files *files, int on) {
     return waits;
 }
 
-void journal_files_hurry(journal_files *files) {
+void journal_files_begin_shutdown(journal_files *files) {
     pthread_mutex_lock(&files->lock);
     files->closing = 1;
     pthread_cond_signal(&files->ready);

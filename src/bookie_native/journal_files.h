@@ -90,7 +90,7 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
                         int directory_fd, int event_fd, uint64_t full_bytes);
 
 enum journal_use {
-    JOURNAL_USELESS, /* to be removed: left over from a crash, or not writable */
+    JOURNAL_UNUSABLE, /* to be removed: left over from a crash, or not writable */
     JOURNAL_SPARE,   /* contains no groups */
     JOURNAL_RETIRED  /* contains groups up to last_group */
 };
@@ -108,7 +108,7 @@ int journal_files_start(journal_files *files);
 int journal_files_save_space(journal_files *files, int on);
 
 /* Makes journal_files_take fail instead of waiting when a preparation fails. For the shutdown. */
-void journal_files_hurry(journal_files *files);
+void journal_files_begin_shutdown(journal_files *files);
 
 /* Stops the thread and frees everything. */
 void journal_files_close(journal_files *files);

@@ -10,7 +10,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 enum {
     COPIES = 4,
@@ -103,7 +103,7 @@ static int copy_intact(const uint8_t *copy, uint64_t bytes) {
 }
 
 /* Takes the list from a copy. Returns 0 or -ENOMEM. */
-static int journal_manifest_take(journal_manifest *m, const uint8_t *copy) {
+static int journal_manifest_load_copy(journal_manifest *m, const uint8_t *copy) {
     size_t count = load_le32(copy + 20);
     m->count = 0;
     m->sequence = load_le64(copy + 24);
@@ -132,7 +132,7 @@ static int journal_manifest_decode(journal_manifest *m, const uint8_t *copies, u
     }
     if (best == NULL)
         return 0;
-    int error = journal_manifest_take(m, best);
+    int error = journal_manifest_load_copy(m, best);
     /* If one of the two copies is torn or damaged, both are rewritten. */
     m->changed = !intact[m->state * STATE_COPIES] || !intact[m->state * STATE_COPIES + 1];
     return error < 0 ? error : 1;
@@ -141,17 +141,17 @@ static int journal_manifest_decode(journal_manifest *m, const uint8_t *copies, u
 /* Reads the whole file into new memory. Returns its size or an error. */
 static int64_t journal_manifest_load(journal_manifest *m, uint8_t **out) {
     const disk_calls *disk = m->disk;
-    int fd = disk_open_patiently(disk, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDONLY);
+    int fd = disk_open_retrying(disk, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDONLY);
     if (fd < 0)
         return fd;
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     if (bytes > JOURNAL_MANIFEST_BYTES_MAX)
         bytes = JOURNAL_MANIFEST_BYTES_MAX;
     *out = NULL;
     if (bytes >= 0 && (*out = malloc((size_t)bytes + 1)) == NULL)
         bytes = -ENOMEM;
     if (bytes > 0)
-        bytes = disk_read_patiently(disk, fd, *out, (size_t)bytes, 0);
+        bytes = disk_read_retrying(disk, fd, *out, (size_t)bytes, 0);
     disk->close(disk->ctx, fd);
     if (bytes < 0)
         free(*out);

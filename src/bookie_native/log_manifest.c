@@ -8,7 +8,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "entry_log_scan.h"
 
 enum { MANIFEST_CRC_START = 12 };
@@ -62,13 +62,13 @@ static int manifest_decode(const uint8_t *at, size_t bytes, log_manifest *out) {
 }
 
 /* Reads and decodes the file once. Returns manifest_found or an error. */
-static int manifest_look(const disk_calls *disk, int directory_fd, unsigned how,
+static int manifest_load(const disk_calls *disk, int directory_fd, unsigned how,
                          log_manifest *out) {
     int fd = disk_open_to_read(disk, directory_fd, MANIFEST_NAME, how);
     if (fd < 0)
         return fd == -ENOENT ? MANIFEST_NONE : fd;
     log_piece piece;
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     int found = bytes < 0 ? (int)bytes : log_piece_read(disk, fd, how, 0, (size_t)bytes, &piece);
     disk->close(disk->ctx, fd);
     if (found < 0)
@@ -80,9 +80,9 @@ static int manifest_look(const disk_calls *disk, int directory_fd, unsigned how,
 
 int log_manifest_read(const disk_calls *disk, int directory_fd, log_manifest *out) {
     *out = (log_manifest){0};
-    int found = manifest_look(disk, directory_fd, LOG_READ_PATIENTLY, out);
+    int found = manifest_load(disk, directory_fd, LOG_READ_RETRYING, out);
     if (found == MANIFEST_DAMAGED) /* the damage may be in the page cache only */
-        found = manifest_look(disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT, out);
+        found = manifest_load(disk, directory_fd, LOG_READ_RETRYING | LOG_READ_DIRECT, out);
     return found;
 }
 

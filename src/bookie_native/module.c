@@ -111,7 +111,7 @@ static int storage_init(StorageObject *self, PyObject *args, PyObject *kwargs) {
 }
 
 /* Closes the storage if it is open. Returns the result of storage_close. */
-static int storage_shut(StorageObject *self, int flush) {
+static int storage_object_close(StorageObject *self, int flush) {
     storage *s = self->storage;
     if (s == NULL)
         return 0;
@@ -133,7 +133,7 @@ static int storage_shut(StorageObject *self, int flush) {
 static void storage_dealloc(StorageObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     /* Without an explicit close there is no flush; the journal has all durable entries. */
-    storage_shut(self, 0);
+    storage_object_close(self, 0);
     Py_XDECREF(self->handle);
     Py_XDECREF(self->faults);
     type->tp_free((PyObject *)self);
@@ -145,7 +145,7 @@ static PyObject *storage_py_close(StorageObject *self, PyObject *args, PyObject 
     int flush = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:close", names, &flush))
         return NULL;
-    int status = storage_shut(self, flush);
+    int status = storage_object_close(self, flush);
     if (status < 0)
         return raise_error(status);
     Py_RETURN_NONE;

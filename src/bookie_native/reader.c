@@ -42,9 +42,9 @@ void reader_open(reader *r, log_list *logs, events *events, int event_fd) {
 
 /* Collects the places of consecutive entries of one row, from number on, up to the limits of the
  * request and of one window. Returns their count; *from and *to are their bytes in the file. */
-static int reader_run(const reader *r, const read_request *request, int done, const log_row *row,
-                      uint32_t number, uint64_t *bytes, log_place *places, uint64_t *from,
-                      uint64_t *to) {
+static int reader_collect_places(const reader *r, const read_request *request, int done,
+                                 const log_row *row, uint32_t number, uint64_t *bytes,
+                                 log_place *places, uint64_t *from, uint64_t *to) {
     int count = 0;
     uint64_t limit = UINT64_MAX;
     int64_t entry_id = request->first + done;
@@ -82,7 +82,7 @@ static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
 }
 
 /* Reports a failed read of the log, rate-limited, and the first success after it. */
-static void reader_tell(reader *r, entry_log *log, int error) {
+static void reader_report_trouble(reader *r, entry_log *log, int error) {
     if (error == 0 && log->troubled) {
         log->troubled = 0;
         events_add(r->events, EVENT_INFO, "entry log %016" PRIx64 ".log can be read again",
@@ -202,19 +202,19 @@ static int reader_check_again(reader *r, const read_request *request, int done,
 
 /* Returns the result of a request for an entry that failed with `error`, and reports it. If the
  * ledger was deleted meanwhile there is no damage: its hole was punched or its file removed. */
-static int reader_judge(reader *r, const log_row *row, int64_t entry_id, int error) {
+static int reader_resolve_error(reader *r, const log_row *row, int64_t entry_id, int error) {
     if (!log_list_is_live(r->logs, row))
         return STORAGE_NO_ENTRY;
     if (error == STORAGE_DAMAGED)
         reader_report(r, row, entry_id);
-    reader_tell(r, row->log, error);
+    reader_report_trouble(r, row->log, error);
     return error;
 }
 
-static int reader_need_index(reader *r, log_row *row) {
+static int reader_ensure_index(reader *r, log_row *row) {
     int error, attempts = 0;
     do
-        error = log_indexes_need(&r->indexes, row);
+        error = log_indexes_ensure(&r->indexes, row);
     while (reader_try_again(r, error, ++attempts));
     r->failing |= error < 0;
     return error;
@@ -225,9 +225,9 @@ static int reader_need_index(reader *r, log_row *row) {
  * nothing about the entry. Returns how many entries were added. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
                       log_row *row, int *status) {
-    int error = reader_need_index(r, row);
+    int error = reader_ensure_index(r, row);
     if (error < 0) {
-        *status = reader_judge(r, row, request->first + done, error);
+        *status = reader_resolve_error(r, row, request->first + done, error);
         return 0;
     }
     uint32_t number = log_row_position(row, request->first + done);
@@ -235,7 +235,7 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
     int first = done;
     while (*status == 0) {
         uint64_t from, to;
-        int count = reader_run(r, request, done, row, number, bytes, places, &from, &to);
+        int count = reader_collect_places(r, request, done, row, number, bytes, places, &from, &to);
         if (count == 0)
             break;
         int good = reader_step(r, request, done, row, from, to, places, &count);
@@ -248,10 +248,10 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
         if (good > 0) {
             done += good;
             number += (uint32_t)good;
-            reader_tell(r, row->log, 0);
+            reader_report_trouble(r, row->log, 0);
         }
         if (failure < 0)
-            *status = reader_judge(r, row, request->first + done, failure);
+            *status = reader_resolve_error(r, row, request->first + done, failure);
     }
     return done - first;
 }
@@ -291,8 +291,8 @@ static void reader_free_removed(reader *r) {
     entry_log *log = log_list_take_removed(r->logs);
     while (log != NULL) {
         entry_log *next = log->next;
-        windows_forget(&r->windows, log->id);
-        log_indexes_forget(&r->indexes, log);
+        windows_release_log(&r->windows, log->id);
+        log_indexes_release(&r->indexes, log);
         entry_log_free(log);
         log = next;
     }
@@ -355,7 +355,7 @@ int reader_submit(reader *r, const read_request *request, int answered) {
     return 0;
 }
 
-void reader_forget_removed(reader *r) {
+void reader_release_removed(reader *r) {
     pthread_mutex_lock(&r->lock);
     r->removed = 1;
     pthread_cond_signal(&r->work);

@@ -55,7 +55,7 @@ int reader_start(reader *r);
 int reader_submit(reader *r, const read_request *request, int answered);
 
 /* Requests that the memory and descriptors of removed logs be released. Any thread. */
-void reader_forget_removed(reader *r);
+void reader_release_removed(reader *r);
 
 int reader_completions(reader *r, read_completion *out, int max);
 

@@ -63,7 +63,7 @@ int record_payload_has_one_wrong_bit(const record *r) {
     return 0;
 }
 
-int record_mend_header(uint8_t *data, size_t bytes, uint32_t seed) {
+int record_repair_header(uint8_t *data, size_t bytes, uint32_t seed) {
     if (bytes < RECORD_HEADER_BYTES)
         return 0;
     for (int bit = 0; bit < RECORD_HEADER_BYTES * 8; bit++) {

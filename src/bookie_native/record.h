@@ -80,7 +80,7 @@ int record_payload_has_one_wrong_bit(const record *r);
 
 /* For 32 bytes that are not a valid header: corrects one flipped bit if that makes the header
  * valid, and returns 1. Otherwise returns 0 and changes nothing. bytes as in record_decode. */
-int record_mend_header(uint8_t *data, size_t bytes, uint32_t seed);
+int record_repair_header(uint8_t *data, size_t bytes, uint32_t seed);
 
 /* Returns the next finding; after damage it tries every multiple of 8. */
 enum record_found record_scan_next(record_scan *scan, record *out);

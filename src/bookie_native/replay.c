@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "replay_window.h"
 
 enum {
@@ -50,11 +50,11 @@ typedef struct session {
 
 /* A record after a bad place, deferred until it is known whether the place is torn; or (segment
  * NULL) the bad place itself: the sequence of its group and the salt of its session. */
-typedef struct waiting {
+typedef struct deferred {
     segment *segment; /* held */
     record found;
     uint64_t sequence, salt;
-} waiting;
+} deferred;
 
 typedef struct replay {
     const replay_options *options;
@@ -70,38 +70,38 @@ typedef struct replay {
     size_t session_count;
     suspect *suspects;
     size_t suspect_count, suspects_dropped;
-    waiting *waiting;        /* in journal order; the first one is a bad place */
-    size_t waiting_count, waiting_capacity;
+    deferred *deferred;        /* in journal order; the first one is a bad place */
+    size_t deferred_count, deferred_capacity;
     int error;               /* of the sink or the disk */
     uint64_t error_at;       /* offset in the file being read */
 } replay;
 
-static void replay_wait(replay *r, const waiting *one) {
-    if (r->waiting_count == r->waiting_capacity) {
-        size_t capacity = r->waiting_capacity == 0 ? 64 : 2 * r->waiting_capacity;
-        waiting *grown = realloc(r->waiting, capacity * sizeof *grown);
+static void replay_defer(replay *r, const deferred *one) {
+    if (r->deferred_count == r->deferred_capacity) {
+        size_t capacity = r->deferred_capacity == 0 ? 64 : 2 * r->deferred_capacity;
+        deferred *grown = realloc(r->deferred, capacity * sizeof *grown);
         if (grown == NULL) {
             r->error = -ENOMEM;
             return;
         }
-        r->waiting = grown;
-        r->waiting_capacity = capacity;
+        r->deferred = grown;
+        r->deferred_capacity = capacity;
     }
     if (one->segment != NULL)
         pin_hold(&one->segment->pin, 1);
-    r->waiting[r->waiting_count++] = *one;
+    r->deferred[r->deferred_count++] = *one;
 }
 
 /* Defers what follows a bad place until it is known whether the place is torn (salt 0: it is not).
  * In a session without syncs this never becomes known; what follows may have been acknowledged, so
  * it is kept. In a session with syncs the next write decides, so little is deferred. */
-static void replay_doubt(replay *r, uint64_t sequence, uint64_t salt) {
-    waiting place = {.sequence = sequence, .salt = salt};
+static void replay_defer_after(replay *r, uint64_t sequence, uint64_t salt) {
+    deferred place = {.sequence = sequence, .salt = salt};
     if (salt != 0 && r->syncs && r->error == 0)
-        replay_wait(r, &place);
+        replay_defer(r, &place);
 }
 
-static void replay_note(replay *r, const suspect *s) {
+static void replay_add_suspect(replay *r, const suspect *s) {
     if (r->suspects == NULL)
         r->suspects = malloc(SUSPECTS_MAX * sizeof *r->suspects);
     if (r->suspects == NULL || r->suspect_count == SUSPECTS_MAX)
@@ -113,25 +113,25 @@ static void replay_note(replay *r, const suspect *s) {
 }
 
 static void replay_suspect(replay *r, const suspect *s) {
-    replay_note(r, s);
-    replay_doubt(r, s->sequence, s->salt);
+    replay_add_suspect(r, s);
+    replay_defer_after(r, s->sequence, s->salt);
 }
 
 static void replay_accept(replay *r, replay_window *w, const record *found) {
-    waiting one = {.segment = w->segment, .found = *found};
+    deferred one = {.segment = w->segment, .found = *found};
     r->result->records++;
     if (r->error != 0)
         return;
-    if (r->waiting_count > 0)
-        replay_wait(r, &one);
+    if (r->deferred_count > 0)
+        replay_defer(r, &one);
     else
         r->error = r->sink->record(r->sink->arg, w->segment, found, 1);
 }
 
 /* Corrects one flipped bit of the record header at `at`. Torn writes do not look like that. */
-static int replay_mend(replay *r, const replay_window *w, record_scan *scan, uint8_t *data,
-                       size_t at, uint64_t offset) {
-    if (!record_mend_header(data + at, scan->bytes - at, scan->seed))
+static int replay_repair_header(replay *r, const replay_window *w, record_scan *scan, uint8_t *data,
+                                size_t at, uint64_t offset) {
+    if (!record_repair_header(data + at, scan->bytes - at, scan->seed))
         return 0;
     events_add(r->options->events, EVENT_WARNING,
                "journal file %016" PRIx64 ".journal, offset %" PRIu64
@@ -169,7 +169,7 @@ static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_
             if (record_payload_has_one_wrong_bit(&found))
                 s.salt = 0;
             replay_suspect(r, &s);
-        } else if (!outside && !replay_mend(r, w, &scan, data, at, offset)) {
+        } else if (!outside && !replay_repair_header(r, w, &scan, data, at, offset)) {
             s.lost_bytes = scan.skipped_bytes;
             replay_suspect(r, &s);
         }
@@ -216,15 +216,15 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
                  .salt = damage ? 0 : h->salt,
                  .offset = bad_from < at ? bad_from : at,
                  .lost_bytes = bad_from < at ? at - bad_from : 1};
-    replay_note(r, &s);
+    replay_add_suspect(r, &s);
     /* A sector lost with a header also loses records, so a bad header alone is not torn. */
     if (bad_from >= at || replay_salvage(r, w, bad_from, at, h->previous, h->salt) == 0)
-        replay_doubt(r, s.sequence, s.salt);
+        replay_defer_after(r, s.sequence, s.salt);
 }
 
 /* Notes what a group proves about earlier ones: in its own session the earlier writes were synced.
  * About earlier sessions it proves nothing, unless its session found them intact at its start. */
-static void replay_evidence(replay *r, const group_header *h) {
+static void replay_note_evidence(replay *r, const group_header *h) {
     if (r->session_count == 0 || r->sessions[r->session_count - 1].salt != h->salt) {
         if (r->session_count == SESSIONS_MAX) {
             r->session_count--;
@@ -255,10 +255,10 @@ static int replay_is_damage(const replay *r, const suspect *s) {
 /* Resolves deferred records. Those after a place that is damage are passed on. Those after a torn
  * place are cut: none of them was acknowledged, and after a gap they would pass for everything that
  * was sent. salt is that of the session that continues, 0 at the end. */
-static void replay_settle(replay *r, uint64_t salt) {
+static void replay_resolve_deferred(replay *r, uint64_t salt) {
     size_t at = 0, kept;
-    for (; at < r->waiting_count; at++) {
-        waiting *one = &r->waiting[at];
+    for (; at < r->deferred_count; at++) {
+        deferred *one = &r->deferred[at];
         if (one->segment != NULL) {
             if (r->error == 0)
                 r->error = r->sink->record(r->sink->arg, one->segment, &one->found, 1);
@@ -269,19 +269,19 @@ static void replay_settle(replay *r, uint64_t salt) {
         if (!replay_is_damage(r, &place))
             break;
     }
-    kept = r->waiting_count - at;
-    if (kept > 0 && r->waiting[at].salt == salt) {
+    kept = r->deferred_count - at;
+    if (kept > 0 && r->deferred[at].salt == salt) {
         if (at > 0)
-            memmove(r->waiting, r->waiting + at, kept * sizeof *r->waiting);
+            memmove(r->deferred, r->deferred + at, kept * sizeof *r->deferred);
     } else {
-        for (; at < r->waiting_count; at++)
-            if (r->waiting[at].segment != NULL) {
-                pin_drop(&r->waiting[at].segment->pin);
+        for (; at < r->deferred_count; at++)
+            if (r->deferred[at].segment != NULL) {
+                pin_drop(&r->deferred[at].segment->pin);
                 r->result->records--;
             }
         kept = 0;
     }
-    r->waiting_count = kept;
+    r->deferred_count = kept;
 }
 
 /* Reads the group at offset `at`, whose header is valid. */
@@ -341,8 +341,8 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         r->syncs = (h.flags & GROUP_SYNCED) != 0;
         if (h.sequence > r->options->checkpoint) {
             /* Deferred records of an earlier session come first: the gap does not precede them. */
-            replay_evidence(r, &h);
-            replay_settle(r, h.salt);
+            replay_note_evidence(r, &h);
+            replay_resolve_deferred(r, h.salt);
             replay_gap(r, &w, &h, bad_from == 0 ? at : bad_from, at);
             replay_group(r, &w, &h, at);
         }
@@ -370,7 +370,7 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
 }
 
 /* Returns the description of a bad place that may be torn. */
-static const char *torn_words(const suspect *s) {
+static const char *torn_description(const suspect *s) {
     if (s->unsynced)
         return s->lost_bytes == 0 ? "unreadable; it was written without syncs, and may have been "
                                     "acknowledged"
@@ -381,7 +381,7 @@ static const char *torn_words(const suspect *s) {
 }
 
 /* Reports bad places, now that the synced groups are known; passes on damaged entries as such. */
-static void replay_judge(replay *r) {
+static void replay_report(replay *r) {
     events *events = r->options->events;
     size_t reported = 0;
     for (size_t i = 0; i < r->suspect_count && r->error == 0; i++) {
@@ -402,14 +402,14 @@ static void replay_judge(replay *r) {
                        "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": entry %" PRId64
                        " of ledger %" PRId64 " is %s",
                        s->file_id, s->offset, s->entry_id, s->ledger_id,
-                       damage ? "damaged and is not served" : torn_words(s));
+                       damage ? "damaged and is not served" : torn_description(s));
         else
             events_add(events, severity,
                        "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": %s",
                        s->file_id, s->offset,
                        damage ? "records that had been synced are unreadable; the entries in them "
                                 "are lost"
-                              : torn_words(s));
+                              : torn_description(s));
     }
     if (reported > SUSPECTS_REPORTED_MAX || r->suspects_dropped > 0)
         events_add(events, EVENT_ERROR, "the journal has %zu more unreadable places",
@@ -441,7 +441,7 @@ static int by_file_id(const void *a, const void *b) {
 }
 
 /* Evaluates the first two blocks of an opened file, of which `bytes` were read. */
-static void replay_judge_file(replay *r, found_file *file, const uint8_t *blocks, ssize_t bytes,
+static void replay_check_file(replay *r, found_file *file, const uint8_t *blocks, ssize_t bytes,
                               uint64_t size, journal_header *header) {
     int valid = bytes >= BLOCK_BYTES && journal_header_decode(blocks, header);
     file->bytes = round_down(size, BLOCK_BYTES);
@@ -462,20 +462,20 @@ static int replay_open_file(replay *r, found_file *file, uint32_t *version) {
     const disk_calls *disk = r->options->disk;
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, file->id);
-    file->fd = disk_open_direct_patiently(disk, r->options->directory_fd, name, O_RDONLY);
+    file->fd = disk_open_direct_retrying(disk, r->options->directory_fd, name, O_RDONLY);
     if (file->fd < 0)
         return file->fd;
-    int64_t size = disk_file_bytes_patiently(disk, file->fd);
+    int64_t size = disk_file_bytes_retrying(disk, file->fd);
     uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
     if (size < 0 || blocks == NULL) {
         free(blocks);
         return size < 0 ? (int)size : -ENOMEM;
     }
     memset(blocks, 0, 2 * BLOCK_BYTES);
-    ssize_t got = disk_read_patiently(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
+    ssize_t got = disk_read_retrying(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
     journal_header header = {.version = JOURNAL_VERSION};
     if (got >= 0 || r->options->accept_loss)
-        replay_judge_file(r, file, blocks, got, (uint64_t)size, &header);
+        replay_check_file(r, file, blocks, got, (uint64_t)size, &header);
     free(blocks);
     *version = header.version;
     if (got < 0 && !r->options->accept_loss)
@@ -496,25 +496,25 @@ static int replay_one(replay *r, size_t number) {
     found_file *file = &r->files[number];
     journal_files *files = r->options->files;
     if (file->half_recycled)
-        return journal_files_adopt(files, file->id, file->bytes, JOURNAL_USELESS, 0);
+        return journal_files_adopt(files, file->id, file->bytes, JOURNAL_UNUSABLE, 0);
     uint64_t next_previous = replay_next_previous(r, number);
     /* All its groups are at or before the predecessor that the next file names. */
     int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
     uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
     const disk_calls *disk = r->options->disk;
-    disk_patience patience = {0};
+    disk_retry retry = {0};
     /* After a kill without a power cut, the data read may never have been synced. From now on it
      * counts as durable, so it must be synced. */
     if (r->error == 0 && last > r->options->checkpoint)
         do
             r->error = disk->fdatasync(disk->ctx, file->fd);
-        while (disk_patience_again(&patience, disk, r->error));
+        while (disk_retry_again(&retry, disk, r->error));
     if (r->error < 0)
         return r->error;
     enum journal_use use = last > 0 ? JOURNAL_RETIRED : JOURNAL_SPARE;
     /* Spares are used in the order of their ids, so one before a used file is unusable. */
     if (last == 0 && (file->header_damaged || next_previous > 0))
-        use = JOURNAL_USELESS;
+        use = JOURNAL_UNUSABLE;
     disk->close(disk->ctx, file->fd);
     file->fd = -1;
     return journal_files_adopt(files, file->id, file->bytes, use, last);
@@ -523,12 +523,12 @@ static int replay_one(replay *r, size_t number) {
 /* Lists the journal files. Returns 0, or an error and a message. */
 static int replay_list(replay *r, char *error, size_t error_bytes) {
     const disk_calls *disk = r->options->disk;
-    disk_patience patience = {0};
+    disk_retry retry = {0};
     int status;
     do {
         r->count = 0;
         status = disk->list(disk->ctx, r->options->directory_fd, replay_name, r);
-    } while (disk_patience_again(&patience, disk, status));
+    } while (disk_retry_again(&retry, disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
     if (r->count > 0)
@@ -599,9 +599,9 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
         status = replay_compare(&r, error, error_bytes);
     if (status == 0)
         status = replay_files(&r, error, error_bytes);
-    replay_settle(&r, 0);
+    replay_resolve_deferred(&r, 0);
     if (status == 0) {
-        replay_judge(&r);
+        replay_report(&r);
         status = r.error;
     }
     for (size_t i = 0; i < r.count; i++)
@@ -609,7 +609,7 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
             options->disk->close(options->disk->ctx, r.files[i].fd);
     free(r.files);
     free(r.suspects);
-    free(r.waiting);
+    free(r.deferred);
     result->last_group = r.last;
     return status;
 }

@@ -16,7 +16,7 @@
  *     other records are salvaged, also those of a group with an unreadable header, by trying every
  *     multiple of 8.
  *
- * A disk error is neither. Each failing call is retried for a while (disk_patience.h); then the
+ * A disk error is neither. Each failing call is retried for a while (disk_retry.h); then the
  * replay fails with a message, because continuing would make an older state the current one. A
  * file that the journal's manifest lists and that does not exist fails the replay too. Only with
  * accept_loss are unreadable blocks treated as damage and missing files ignored. Replay does not

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 enum { REPLAY_READ_BYTES = 1 << 20 };
 
@@ -47,7 +47,7 @@ static void replay_window_fill(replay_window *w, size_t wanted) {
         if (bytes > w->file_bytes - at)
             bytes = (size_t)(w->file_bytes - at);
         uint8_t *to = w->segment->base + w->filled;
-        ssize_t got = disk_read_patiently(w->disk, w->fd, to, bytes, (int64_t)at);
+        ssize_t got = disk_read_retrying(w->disk, w->fd, to, bytes, (int64_t)at);
         if (got != (ssize_t)bytes)
             w->error = replay_window_blocks(w, to, bytes, at);
         if (w->error == 0)

@@ -10,9 +10,9 @@
 
 /* OR-ing 0 atomically into a byte that the owner writes is harmless, but looks like a data race. */
 #if defined(__SANITIZE_THREAD__)
-#define UNRACED __attribute__((no_sanitize("thread")))
+#define NO_RACE_CHECK __attribute__((no_sanitize("thread")))
 #else
-#define UNRACED
+#define NO_RACE_CHECK
 #endif
 
 enum {
@@ -168,7 +168,7 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
     return segment_obtain(pool, bytes, forced, &error);
 }
 
-segment *segment_take_or_why(segment_pool *pool, int *error) {
+segment *segment_take_or_error(segment_pool *pool, int *error) {
     return segment_obtain(pool, 0, 0, error);
 }
 
@@ -176,7 +176,7 @@ void segment_pool_use_huge(segment_pool *pool, int on) {
     atomic_store_explicit(&pool->huge, on, memory_order_relaxed);
 }
 
-UNRACED void segment_populate(segment *s, size_t from, size_t bytes) {
+NO_RACE_CHECK void segment_populate(segment *s, size_t from, size_t bytes) {
     if (from >= s->bytes)
         return;
     if (bytes > s->bytes - from)

@@ -48,7 +48,7 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced);
 
 /* Returns a segment of the pool's size, or NULL and *error: STORAGE_FULL (notify will be called) or
  * -ENOMEM. */
-segment *segment_take_or_why(segment_pool *pool, int *error);
+segment *segment_take_or_error(segment_pool *pool, int *error);
 
 size_t segment_pool_segment_bytes(const segment_pool *pool);
 

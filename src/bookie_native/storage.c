@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "replay.h"
 #include "storage_parts.h"
 
@@ -165,11 +165,11 @@ static int storage_directory_once(const disk_calls *disk, const char *path, int 
 /* Opens a directory, with retries while the disk fails. */
 static int storage_directory(storage *s, const char *path, int *fd, char *error,
                              size_t error_bytes) {
-    disk_patience patience = {0};
+    disk_retry retry = {0};
     int status;
     do
         status = storage_directory_once(s->disk, path, fd);
-    while (disk_patience_again(&patience, s->disk, status));
+    while (disk_retry_again(&retry, s->disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "directory %s cannot be used: %s", path, strerror(-status));
     return status < 0 ? status : 0;
@@ -248,7 +248,7 @@ static int storage_stop(storage *s, int flush) {
     int error = 0;
     warmer_close(&s->warmer);
     if (s->opened) {
-        journal_files_hurry(&s->files);
+        journal_files_begin_shutdown(&s->files);
         error = journal_close(&s->journal);
         int flush_error = flusher_close(&s->flusher);
         /* An entry log covers the journal up to its checkpoint, so after a failed flush no newer
@@ -359,7 +359,7 @@ int storage_failure(const storage *s) {
 }
 
 int storage_next_event(storage *s, storage_event *out) {
-    storage_put_off_work(s);
+    storage_do_deferred_work(s);
     return events_take(&s->events, out);
 }
 

@@ -3,7 +3,7 @@
 
 #include "storage_parts.h"
 
-#define MEMORY_CALM_NS 1000000000u /* since the last refusal, without further attempts */
+#define MEMORY_RECOVERED_NS 1000000000u /* since the last refusal, without further attempts */
 
 int storage_is_flushing(storage *s) {
     if (s->flushing != NULL &&
@@ -35,7 +35,7 @@ int storage_rotate(storage *s) {
 
 void storage_flush(storage *s) {
     /* Only one generation is flushed at a time; until it is done, the request is remembered. */
-    storage_notice_failure(s);
+    storage_check_failure(s);
     s->flush_wanted = storage_is_flushing(s);
     if (s->flush_wanted || !generation_has_content(s->active))
         return;
@@ -43,7 +43,7 @@ void storage_flush(storage *s) {
     if (s->flush_wanted)
         storage_refuse_memory(s);
     else if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
-        storage_memory_again(s);
+        storage_memory_recovered(s);
 }
 
 void storage_save_space(storage *s, int on) {
@@ -51,8 +51,8 @@ void storage_save_space(storage *s, int on) {
         storage_flush(s);
 }
 
-void storage_put_off_work(storage *s) {
-    storage_notice_failure(s);
+void storage_do_deferred_work(storage *s) {
+    storage_check_failure(s);
     generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;
     if (returned != NULL) {
         returned->last_group = journal_durable_group(&s->journal);
@@ -61,6 +61,6 @@ void storage_put_off_work(storage *s) {
     if (s->flush_wanted)
         storage_flush(s);
     if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0 && !s->flush_wanted &&
-        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_CALM_NS)
-        storage_memory_again(s);
+        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_RECOVERED_NS)
+        storage_memory_recovered(s);
 }

@@ -72,19 +72,19 @@ int storage_rotate(storage *s);
 int storage_refuse_memory(storage *s);
 
 /* Records that an allocation succeeded after a failed one. */
-void storage_memory_again(storage *s);
+void storage_memory_recovered(storage *s);
 
 /* Drops the entries that were not durable when the journal failed. */
-void storage_after_failure(storage *s);
+void storage_drop_lost(storage *s);
 
 /* Must be called before every look-up. */
-static inline void storage_notice_failure(storage *s) {
+static inline void storage_check_failure(storage *s) {
     if (atomic_load_explicit(&s->journal.failure, memory_order_acquire) != 0 && !s->failure_seen)
-        storage_after_failure(s);
+        storage_drop_lost(s);
 }
 
 /* Does deferred work: a flush that had to wait or had no memory. */
-void storage_put_off_work(storage *s);
+void storage_do_deferred_work(storage *s);
 
 /* Returns 1 when the generation has content for an entry log. */
 static inline int generation_has_content(const generation *g) {

@@ -7,7 +7,7 @@ enum { SLOTS_PER_LEDGER_MAX = 16 }; /* visited in one call, per requested id */
 
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out) {
-    storage_notice_failure(s);
+    storage_check_failure(s);
     int count = 0;
     uint64_t bytes = 0;
     const generation *g;
@@ -39,7 +39,7 @@ int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t la
                         uint64_t bytes_max, entry_ref *out, uint64_t tag) {
     if (first < 0 || max < 1 || last < first)
         return -EINVAL;
-    storage_notice_failure(s);
+    storage_check_failure(s);
     read_request request = {.ledger_id = ledger_id,
                             .first = first,
                             .last = last,
@@ -70,7 +70,7 @@ int storage_read_completions(storage *s, read_completion *out, int max) {
 }
 
 int64_t storage_last_entry(storage *s, int64_t ledger_id) {
-    storage_notice_failure(s);
+    storage_check_failure(s);
     const ledger_state *ledger = storage_known_ledger(s, ledger_id);
     return ledger == NULL ? STORAGE_NO_LEDGER : ledger->last_entry;
 }

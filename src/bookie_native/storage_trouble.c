@@ -31,7 +31,7 @@ int storage_refuse_memory(storage *s) {
     return STORAGE_FULL;
 }
 
-void storage_memory_again(storage *s) {
+void storage_memory_recovered(storage *s) {
     atomic_store(&s->no_memory, 0);
     flusher_remind(&s->flusher, 0);
     events_add(&s->events, EVENT_INFO, "memory is available again");
@@ -52,7 +52,7 @@ static size_t part_drop_lost(const generation *g, cache_ledger *part) {
 }
 
 /* Recomputes the last entry after entries were dropped. */
-static void ledger_look_again(storage *s, ledger_state *ledger) {
+static void ledger_update_last_entry(storage *s, ledger_state *ledger) {
     ledger->last_entry = ledger->last_evicted;
     for (const generation *g = s->oldest; g != NULL; g = g->next) {
         const cache_ledger *part = generation_find(g, ledger->ledger_id);
@@ -62,7 +62,7 @@ static void ledger_look_again(storage *s, ledger_state *ledger) {
     }
 }
 
-void storage_after_failure(storage *s) {
+void storage_drop_lost(storage *s) {
     s->failure_seen = 1;
     journal_mark_lost(&s->journal);
     uint64_t durable = journal_durable_group(&s->journal);
@@ -76,7 +76,7 @@ void storage_after_failure(storage *s) {
             ledger_state *ledger =
                 dropped > 0 ? storage_known_ledger(s, g->list[i]->ledger_id) : NULL;
             if (ledger != NULL)
-                ledger_look_again(s, ledger);
+                ledger_update_last_entry(s, ledger);
         }
     }
     s->flush_wanted = 1;

@@ -33,9 +33,9 @@ static int storage_evict(storage *s) {
 
 /* Takes a segment, evicting clean generations if needed; NULL and *error on failure. */
 static segment *storage_take_segment(storage *s, int *error) {
-    segment *fresh = segment_take_or_why(s->pool, error);
+    segment *fresh = segment_take_or_error(s->pool, error);
     while (fresh == NULL && storage_evict(s))
-        fresh = segment_take_or_why(s->pool, error);
+        fresh = segment_take_or_error(s->pool, error);
     if (fresh != NULL)
         return fresh;
     /* Flushes even a small generation, so that it can be evicted. */
@@ -105,7 +105,7 @@ static int storage_append(storage *s, ledger_state *ledger, const record *r, con
             if (warmer_is_due(&s->warmer, end))
                 warmer_ask(&s->warmer, s->active->segments[s->active->segment_count - 1], end);
             if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
-                storage_memory_again(s);
+                storage_memory_recovered(s);
             return 0;
         }
         int error = storage_next_segment(s);
@@ -142,7 +142,7 @@ int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, c
         return STORAGE_FENCED;
     if (r.entry_id <= ledger->last_entry && storage_has_cached(s, r.ledger_id, r.entry_id))
         return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
-                                                     : (int64_t)journal_note(&s->journal);
+                                                     : (int64_t)journal_next_sequence(&s->journal);
     r.payload_crc = crc32c(0, header, header_length);
     if (flags & STORAGE_ADD_HAS_CRC)
         r.payload_crc = crc32c_combine(r.payload_crc, data_crc, data_length);
@@ -174,7 +174,7 @@ int64_t storage_fence(storage *s, int64_t ledger_id) {
         return storage_refuse_memory(s);
     if (ledger->fenced)
         return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
-                                                     : (int64_t)journal_note(&s->journal);
+                                                     : (int64_t)journal_next_sequence(&s->journal);
     record r = {.type = RECORD_FENCE, .ledger_id = ledger_id, .entry_id = -1};
     const uint8_t *payload;
     cache_ledger *part;
@@ -215,7 +215,7 @@ int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20])
 void storage_commit(storage *s) {
     journal_commit(&s->journal);
     if (s->flush_wanted)
-        storage_put_off_work(s);
+        storage_do_deferred_work(s);
 }
 
 int storage_delete_ledger(storage *s, int64_t ledger_id) {

@@ -35,7 +35,7 @@ void windows_close(windows *w) {
     w->pool = NULL;
 }
 
-void windows_forget(windows *w, uint64_t log_id) {
+void windows_release_log(windows *w, uint64_t log_id) {
     for (int i = 0; i < WINDOWS_HELD; i++)
         if (w->held[i].memory != NULL && w->held[i].log_id == log_id) {
             pin_drop(&w->held[i].memory->pin);
@@ -148,8 +148,8 @@ static window *windows_place(windows *w, uint64_t log_id, uint64_t begin) {
 }
 
 /* Reads bytes begin..end of a log; those up to `to` are required. */
-static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, uint64_t to,
-                         window *out) {
+static int windows_load(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, uint64_t to,
+                        window *out) {
     int fd = windows_file(w, log_id);
     if (fd < 0)
         return fd;
@@ -186,7 +186,7 @@ int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, 
     uint64_t end = windows_end(log_bytes, to < begin + reach ? begin + reach : to);
     if (to > end)
         return STORAGE_DAMAGED;
-    int error = windows_bring(w, log_id, begin, end, to, out);
+    int error = windows_load(w, log_id, begin, end, to, out);
     if (error < 0 || !ahead)
         return error;
     window *place = windows_place(w, log_id, begin);
@@ -202,7 +202,7 @@ int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t 
     uint64_t end = windows_end(log_bytes, to);
     if (to > end)
         return STORAGE_DAMAGED;
-    return windows_bring(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, to, out);
+    return windows_load(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, to, out);
 }
 
 void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to) {

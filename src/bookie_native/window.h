@@ -51,7 +51,7 @@ int windows_open(windows *w, const disk_calls *disk, int directory_fd);
 void windows_close(windows *w);
 
 /* Releases a removed log; an open descriptor would keep its disk space allocated. */
-void windows_forget(windows *w, uint64_t log_id);
+void windows_release_log(windows *w, uint64_t log_id);
 
 /* Returns the end of the held range that contains the byte at offset of a log; 0: none does. */
 uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset);
