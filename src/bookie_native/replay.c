@@ -304,9 +304,8 @@ static uint64_t replay_limit(const replay *r, const found_file *file, const uint
 }
 
 /* Returns 1 when block starts a group of this file that follows all groups found so far. */
-static int replay_is_group(const replay *r, const found_file *file, uint64_t last_in_file,
-                           const uint8_t *block, uint64_t at, group_header *h) {
-    (void)r;
+static int replay_is_group(const found_file *file, uint64_t last_in_file, const uint8_t *block,
+                           uint64_t at, group_header *h) {
     return group_header_decode(block, h) && h->file_id == file->id &&
            h->sequence > last_in_file && h->length <= file->bytes - at;
 }
@@ -327,7 +326,7 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         group_header h;
         if (block == NULL)
             break;
-        if (!replay_is_group(r, file, last_in_file, block, at, &h)) {
+        if (!replay_is_group(file, last_in_file, block, at, &h)) {
             if (bad_from == 0) {
                 bad_from = at;
                 limit = replay_limit(r, file, block, at, next_previous);
