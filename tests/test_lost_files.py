@@ -217,7 +217,7 @@ main()
         "before find_copy",
         "before write_cookie",
         "after write_cookie",
-        "before keep_copy",
+        "before store_copy",
     ],
 )
 def test_a_first_start_that_was_killed_at_any_moment_is_no_loss(

@@ -137,7 +137,7 @@ async def find_copy(store: MetadataStore, default_bookie_id: str, *, alone: bool
     return parse_cookie(last.value, f"The copy of the cookie at {paths.cookie(bookie_id)}")
 
 
-async def keep_copy(bookie_id: str, text: str, store: MetadataStore) -> None:
+async def store_copy(bookie_id: str, text: str, store: MetadataStore) -> None:
     """Store the copy of a new cookie, unless a copy exists."""
     if await store.get(paths.cookie(bookie_id)) is None:
         await store.put(paths.cookie(bookie_id), text.encode())

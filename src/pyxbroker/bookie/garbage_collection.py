@@ -69,8 +69,8 @@ class GarbageCollector:
                 with suppress(FileNotFoundError):
                     self._storage.delete_ledger(ledger_id)
                     deleted += 1
-        await self._keep(sorted(unknown))
-        await self._forget()
+        await self._record_unknown(sorted(unknown))
+        await self._forget_deletions()
         if deleted:
             log.info("garbage collected", ledgers=deleted)
         return deleted
@@ -97,7 +97,7 @@ class GarbageCollector:
             raise answer
         return answer
 
-    async def _keep(self, ledger_ids: list[int]) -> None:
+    async def _record_unknown(self, ledger_ids: list[int]) -> None:
         """Store the list of unknown ledgers, and log those that are new in it."""
         self.unknown_ledgers = ledger_ids
         named = set(await self._store.unknown())
@@ -114,7 +114,7 @@ class GarbageCollector:
                 ids=",".join(str(each) for each in new[:LEDGERS_NAMED_MAX]),
             )
 
-    async def _forget(self) -> None:
+    async def _forget_deletions(self) -> None:
         """Remove the records of deletions whose ledgers are no longer stored.
 
         A ledger deleted by this process may be back after a crash. So this covers only deletions by
@@ -123,7 +123,7 @@ class GarbageCollector:
         old = await self._store.old_deletions(paths.LEDGERS + "/")
         if not old:
             return
-        stored = {each for some in stored_ledgers(self._storage) for each in some}
+        stored = {each for batch in stored_ledgers(self._storage) for each in batch}
         gone = []
         for path in old:
             ledger_id = paths.ledger_id(path)

@@ -134,7 +134,7 @@ class Layout(NamedTuple):
         missing = list(self._missing()) if is_used else []
         losses += map(str, missing)
         if any(isinstance(each, MetadataMissing) for each in missing):
-            return None, losses + self._set_aside()
+            return None, losses + self._move_aside()
         if cookie is None and not losses and self.has_entries():
             losses.append(str(CookieMissing(self.bookie, self.bookie / FILE)))
         return cookie, losses
@@ -166,9 +166,9 @@ class Layout(NamedTuple):
     def _has_any(self, *files: Path | None) -> bool:
         return any(each is not None and is_there(each) for each in files)
 
-    def _set_aside(self) -> list[str]:
+    def _move_aside(self) -> list[str]:
         """Rename data that has become unreadable. Return a message for each rename."""
-        told = []
+        moved = []
         ending = time.strftime(".lost-%Y%m%d-%H%M%S", time.gmtime())
         parts = [self.bookie, self.journal, self.ledgers, self.metadata, self.copies]
         for path in parts:
@@ -177,8 +177,8 @@ class Layout(NamedTuple):
             aside = path.with_name(path.name + ending)
             path.rename(aside)
             sync_directory(path.parent)
-            told.append(f"{path} was renamed to {aside}.")
-        return told
+            moved.append(f"{path} was renamed to {aside}.")
+        return moved
 
 
 def _names(directory: Path) -> list[str]:

@@ -97,7 +97,7 @@ class Reserve:
             os.close(descriptor)
         return True
 
-    def give_back(self) -> bool:
+    def release(self) -> bool:
         """Free the blocks; return True if there were any. Any thread; blocks. Raises OSError."""
         try:
             self.path.unlink()
@@ -129,13 +129,13 @@ class FileSystem:
         self.wanted = 0.0  # bytes that must be free, including the missing part of the reserve
         self.is_short = False
 
-    def look(self, used_part_max: float) -> None:
+    def update(self, used_part_max: float) -> None:
         """Query the free space and decide whether it is short. Raises OSError."""
         self.usage = usage_of(self.directory)
         is_over = used_part_max < 1 and self.usage.used_part > used_part_max
-        lent = 0 if self.reserve is None else self.reserve.size - self.reserve.held
+        released_bytes = 0 if self.reserve is None else self.reserve.size - self.reserve.held
         needed = min(self.needed, self.usage.total * SHARE_MAX)
-        self.wanted = lent + needed * (MARGIN if self.is_short else 1)
+        self.wanted = released_bytes + needed * (MARGIN if self.is_short else 1)
         self.is_short = is_over or self.usage.free < self.wanted
 
     @property
@@ -172,7 +172,7 @@ class FileSystem:
 
 def smallest_bytes(occupied: int, needed: int, reserve_bytes: int) -> int:
     """Return the size of the smallest file system that is not short while only `occupied` bytes and
-    the reserve are in use; each bound of FileSystem.look and of the reserve gives a candidate.
+    the reserve are in use; each bound of FileSystem.update and of the reserve gives a candidate.
     """
     needed_part, reserve_part = MARGIN * SHARE_MAX, 1 / RESERVE_SHARE
     fixed = MARGIN * needed
@@ -258,17 +258,17 @@ class StorageState:
         """Check everything. Called periodically, and when the storage's trouble changes."""
         for each in self.file_systems:
             try:
-                each.look(self._used_part_max)
+                each.update(self._used_part_max)
             except OSError as error:
                 log.warning(
                     "cannot query free space", directory=each.directory, error=error.strerror
                 )
         if -self.trouble() in NO_SPACE:
             reason = "the storage could not write for lack of space"
-            self.run_blocking(self.give_back_reserves, reason)
-        self._tell(*self._judge())
+            self.run_blocking(self.release_reserves, reason)
+        self._set_refusal(*self._find_refusal())
 
-    def _judge(self) -> tuple[str | None, bool]:
+    def _find_refusal(self) -> tuple[str | None, bool]:
         failure = self.failure()
         if failure is not None:
             return failure, True
@@ -288,7 +288,7 @@ class StorageState:
             )
         return None, False
 
-    def _tell(self, refusal: str | None, has_failed: bool) -> None:
+    def _set_refusal(self, refusal: str | None, has_failed: bool) -> None:
         before, self.refusal = self.refusal, refusal
         had_failed, self.has_failed = self.has_failed, has_failed
         if (before is None) == (refusal is None) and had_failed == has_failed:
@@ -314,35 +314,35 @@ class StorageState:
                 )
                 continue
             if free < ROOM_BYTES:
-                self._give_back(each, reason)
+                self._release(each, reason)
 
-    def give_back_reserves(self, reason: str) -> bool:
+    def release_reserves(self, reason: str) -> bool:
         """Release the reserves of the file systems that are short, or all if none is known to be.
 
         Return True if there was one. Any thread.
         """
         short = [each for each in self.file_systems if each.is_short] or self.file_systems
-        given = [self._give_back(each, reason) for each in short]
-        return any(given)
+        released = [self._release(each, reason) for each in short]
+        return any(released)
 
-    def give_back_on(self, directory: Path, reason: str) -> bool:
+    def release_reserve_on(self, directory: Path, reason: str) -> bool:
         """Release the reserve on the file system of a directory without space. Any thread."""
         device = _existing(directory).stat().st_dev
         there = [each for each in self.file_systems if each.device == device]
-        given = [self._give_back(each, reason) for each in there]
-        return any(given)
+        released = [self._release(each, reason) for each in there]
+        return any(released)
 
-    def _give_back(self, file_system: FileSystem, reason: str) -> bool:
+    def _release(self, file_system: FileSystem, reason: str) -> bool:
         reserve = file_system.reserve
         try:
-            given = reserve is not None and reserve.give_back()
+            released = reserve is not None and reserve.release()
         except OSError as error:
             path = None if reserve is None else reserve.path
             log.error("cannot release the reserve", file=path, error=error.strerror)
             return False
-        if given and reserve is not None:
+        if released and reserve is not None:
             log.warning("the reserve was released", file=reserve.path, reason=reason)
-        return given
+        return released
 
     def missing_reserves(self) -> list[Reserve]:
         """Return the missing reserves that there is space for; make() blocks."""

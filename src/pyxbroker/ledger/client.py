@@ -106,8 +106,8 @@ class LedgerClient:
         self._quorums = quorums
         self._protection = protection
         self._digests = {DigestType.CRC32C: CRC32C}
-        self._first_made: int | None = None  # the first ledger created here; ids only grow
-        self._undeleted: set[int] = set()  # unreferenced ledgers that are still in metadata
+        self._first_created: int | None = None  # the first ledger created here; ids only grow
+        self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if quorums.ensemble > len(bookies):
             raise ValueError(
                 f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
@@ -136,7 +136,7 @@ class LedgerClient:
     ) -> LedgerHandle:
         """Create a ledger with this broker as its writer."""
         flags = 0 if cursor is None else ADD_HIGH_PRIORITY
-        return await self._create(listener, _of_managed_ledger(managed_ledger, cursor), flags)
+        return await self._create(listener, _custom_metadata(managed_ledger, cursor), flags)
 
     async def create_for_schema(self, listener: LedgerListener, schema_id: str) -> LedgerHandle:
         """Create the ledger of one version of a topic's schema."""
@@ -177,7 +177,7 @@ class LedgerClient:
                 f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(self._bookies)}"
             )
-        metadata = self._new_metadata(_of_managed_ledger(managed_ledger), quorums)
+        metadata = self._new_metadata(_custom_metadata(managed_ledger), quorums)
         return await self._create_named(listener, metadata, naming, above)
 
     async def create_compacted(
@@ -251,8 +251,8 @@ class LedgerClient:
         add_flags: int = 0,
     ) -> LedgerHandle:
         """Return the writer of a ledger that was just created."""
-        if self._first_made is None:
-            self._first_made = ledger_id
+        if self._first_created is None:
+            self._first_created = ledger_id
         handle = self._open_handle(ledger_id, metadata, version, listener, add_flags)
         handle.in_metadata = (metadata, version)
         return handle
@@ -374,7 +374,7 @@ class LedgerClient:
         """Raise WrongPassword for a closed ledger that this broker cannot read. Its readers get any
         other errors.
         """
-        if self._first_made is not None and ledger_id >= self._first_made:
+        if self._first_created is not None and ledger_id >= self._first_created:
             return
         with contextlib.suppress(NoSuchLedger, MalformedLedgerMetadata, CorruptStore):
             await self._read(ledger_id)
@@ -393,7 +393,7 @@ class LedgerClient:
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata and its entries on the bookies.
 
-        If the store is unavailable, `delete_again` retries; the ledger is not referenced any more.
+        If the store is unavailable, `retry_deletions` tries again later.
         """
         try:
             await self._metadata.delete(ledger_id)
@@ -401,17 +401,17 @@ class LedgerClient:
             log.info("the ledger is deleted already", ledger=ledger_id)
         except Unavailable as error:
             log.warning("cannot delete a ledger yet; retrying later", ledger=ledger_id, error=error)
-            self._undeleted.add(ledger_id)
+            self._pending_deletions.add(ledger_id)
             return
-        self._undeleted.discard(ledger_id)
+        self._pending_deletions.discard(ledger_id)
         for bookie in self._bookies.values():
             bookie.delete_ledger(ledger_id)
 
-    async def delete_again(self) -> None:
+    async def retry_deletions(self) -> None:
         """Retry the deletions that failed, up to the first that fails again."""
-        for ledger_id in sorted(self._undeleted):
+        for ledger_id in sorted(self._pending_deletions):
             await self.delete(ledger_id)
-            if ledger_id in self._undeleted:
+            if ledger_id in self._pending_deletions:
                 return
 
     async def stop(self) -> None:
@@ -446,7 +446,7 @@ class LedgerClient:
         return self._digests[digest_type]
 
 
-def _of_managed_ledger(name: str, cursor: str | None = None) -> dict[str, bytes]:
+def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:
     """Return the custom metadata that identifies a ledger's owner."""
     custom = {"component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
     if cursor is not None:

@@ -29,8 +29,8 @@ from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry, NoSuchLedger
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
 from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -211,7 +211,7 @@ class CursorLedger:
 
 
 async def recover_position(
-    client: LedgerClient, ledger_id: int, ends: positions.Ends, patience: Patience | None = None
+    client: LedgerClient, ledger_id: int, ends: positions.Ends, retries: Retries | None = None
 ) -> tuple[AckSet, dict[str, int]] | None:
     """Takes a cursor ledger over; (acknowledgements, properties) of its newest state.
 
@@ -219,14 +219,14 @@ async def recover_position(
     acknowledgements that only it had. Raises MalformedRecord, and LedgerError or MetadataError when
     it cannot be read now: what is older is not taken for the newest because of that.
     """
-    patience = patience or Patience(f"reading cursor ledger {ledger_id}")
+    retries = retries or Retries(f"reading cursor ledger {ledger_id}")
     find_end = client.recover if client.journal_failure is None else client.end_of
     try:
-        last, _ = await patience.ask(partial(find_end, ledger_id))
+        last, _ = await retries.call(partial(find_end, ledger_id))
     except NoSuchLedger:
         log.warning("a cursor's ledger is gone; its node's position counts", ledger=ledger_id)
         return None
-    reader = _CursorLedgerReader(await patience.ask(partial(client.open_read, ledger_id)), patience)
+    reader = _CursorLedgerReader(await retries.call(partial(client.open_read, ledger_id)), retries)
     try:
         return await _newest_state(reader, last, ends)
     finally:
@@ -257,9 +257,9 @@ async def _newest_state(
 class _CursorLedgerReader:
     """Reads the entries of a cursor ledger that there are, and counts those that are lost."""
 
-    def __init__(self, handle: ReadHandle, patience: Patience) -> None:
+    def __init__(self, handle: ReadHandle, retries: Retries) -> None:
         self._handle = handle
-        self._patience = patience
+        self._retries = retries
         self._lost: list[int] = []
         self._error: LedgerError | None = None
 
@@ -297,7 +297,7 @@ class _CursorLedgerReader:
     async def _read(self, first: int, last: int) -> EntryBatch | None:
         """Entries from first on; None: that one is lost."""
         try:
-            return await self._patience.ask(partial(self._handle.read_future, first, last))
+            return await self._retries.call(partial(self._handle.read_future, first, last))
         except (EntryDamaged, NoSuchEntry) as error:
             self._lost.append(first)
             self._error = error

@@ -25,8 +25,8 @@ from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
 from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -139,7 +139,7 @@ class ManagedLedger:
         may_begin = self.state is State.TOO_FEW_BOOKIES and not self._closing
         if may_begin and limits.quorums != before.quorums:
             self.state = State.CREATING_LEDGER
-            self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
+            self.spawn(self._begin_next(Retries(f"the next ledger of {self.name}")))
         if limits.mark_delete_per_s != before.mark_delete_per_s:
             if len(self.cursors) <= TOLD_AT_ONCE:
                 for cursor in self.cursors.values():
@@ -524,18 +524,18 @@ class ManagedLedger:
         old = self.current
         assert old is not None
         # Who reads goes on meanwhile; who publishes waits, or is refused for want of space.
-        patience = Patience(f"the next ledger of {self.name}", self._waits_for_space)
+        retries = Retries(f"the next ledger of {self.name}", self._waits_for_space)
         try:
-            await patience.ask(partial(self._close_ledger, old))
+            await retries.call(partial(self._close_ledger, old))
         except (LedgerError, MetadataError) as error:
             self._fail_without_next(error)
             return
-        await self._begin_next(patience)
+        await self._begin_next(retries)
 
-    async def _begin_next(self, patience: Patience) -> None:
+    async def _begin_next(self, retries: Retries) -> None:
         """The next ledger, after one that is closed or none."""
         try:
-            await patience.ask(self.begin_ledger)
+            await retries.call(self.begin_ledger)
         except NotEnoughBookies as error:
             self.refuse_for_bookies(error)
             await self._write_end()

@@ -16,7 +16,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchLedger, NotEnoughBookies
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
@@ -48,16 +48,16 @@ async def open_managed_ledger(
     """Opens a managed ledger, or makes it; None when it does not exist and create is False.
 
     properties are those of a new one; cache is for bookies in other processes. What cannot be read
-    now is asked for again, for PATIENCE_S in all; then it is not opened, rather than with something
-    older, and may be opened later. Raises LedgerError and MetadataError. When the journal has
-    failed it is opened for reading only, and so it is while there are fewer bookies than its next
-    ledger is to have.
+    now is asked for again, for RETRY_FOR_S in all; then it is not opened, rather than with
+    something older, and may be opened later. Raises LedgerError and MetadataError. When the
+    journal has failed it is opened for reading only, and so it is while there are fewer bookies
+    than its next ledger is to have.
     """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
     managed_ledger.properties = dict(properties)
     if cache is not None:
         managed_ledger.cache = cache.ledger_cache()
-    patience = Patience(f"opening {name}")
+    retries = Retries(f"opening {name}")
     failure = ledgers.journal_failure
     refusal: LedgerError | None = failure
     found = None
@@ -68,7 +68,7 @@ async def open_managed_ledger(
                 return managed_ledger
         except NotEnoughBookies as error:
             refusal = error
-        found = await patience.ask(partial(store.get, paths.managed_ledger(name)))
+        found = await retries.call(partial(store.get, paths.managed_ledger(name)))
         if found is None and not create:
             return None
         if found is None and refusal is not None:
@@ -78,7 +78,7 @@ async def open_managed_ledger(
             finally:
                 del refusal, failure  # whose traceback has this frame
     try:
-        await _open(managed_ledger, found, patience)
+        await _open(managed_ledger, found, retries)
     except JournalFailed:
         if failure is not None:
             raise
@@ -87,7 +87,7 @@ async def open_managed_ledger(
     return managed_ledger
 
 
-async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patience) -> None:
+async def _open(managed_ledger: ManagedLedger, found: GetResult, retries: Retries) -> None:
     """Everything is read before a new ledger makes what was read the newest there is."""
     managed_ledger.version = found.version
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
@@ -101,14 +101,14 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     failure = managed_ledger.client.journal_failure
     closed = _closed_last_ledger(managed_ledger)
     if closed is None:
-        await _recover_last_ledger(managed_ledger, failure is None, patience)
+        await _recover_last_ledger(managed_ledger, failure is None, retries)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
     if closed is not None:
         # Nothing else asks for its metadata before somebody reads it; what is published until then
         # would be of another password, and neither of the two opened all of it.
-        await patience.ask(partial(managed_ledger.client.check_password, closed))
-    await _read_cursors(managed_ledger, patience)
+        await retries.call(partial(managed_ledger.client.check_password, closed))
+    await _read_cursors(managed_ledger, retries)
     last = _last_position(managed_ledger)
     if terminated is not None:
         managed_ledger.state = State.TERMINATED
@@ -137,7 +137,7 @@ def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
 
 
 async def _recover_last_ledger(
-    managed_ledger: ManagedLedger, may_write: bool, patience: Patience
+    managed_ledger: ManagedLedger, may_write: bool, retries: Retries
 ) -> None:
     """Fences the ledger that was being written and learns what it holds; an empty one is
     dropped. Where nobody can write it need not be fenced, and is left as it is.
@@ -149,7 +149,7 @@ async def _recover_last_ledger(
     client = managed_ledger.client
     find_end = client.recover if may_write else client.end_of
     try:
-        last_entry, length = await patience.ask(partial(find_end, last_id))
+        last_entry, length = await retries.call(partial(find_end, last_id))
     except NoSuchLedger as error:
         entries = await client.stored_entries(last_id)
         if entries:
@@ -180,17 +180,17 @@ def _last_position(managed_ledger: ManagedLedger) -> Position | None:
     return Position(last.ledger_id, last.entries - 1)
 
 
-async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> None:
+async def _read_cursors(managed_ledger: ManagedLedger, retries: Retries) -> None:
     """From then on they are told when the managed ledger fails."""
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
-    names = await patience.ask(partial(store.children, path))
+    names = await retries.call(partial(store.children, path))
     slices = Slices()
     found: list[GetResult | BaseException | None] = []
     for at in range(0, len(names), READ_AT_ONCE):
         some = names[at : at + READ_AT_ONCE]
         found += await asyncio.gather(
-            *(patience.ask(partial(store.get, f"{path}/{name}")) for name in some),
+            *(retries.call(partial(store.get, f"{path}/{name}")) for name in some),
             return_exceptions=True,
         )
         await slices.pause()
@@ -202,7 +202,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> No
         try:
             if isinstance(node, BaseException):
                 raise node
-            cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
+            cursor = await recover_cursor(managed_ledger, name, node.value, node.version, retries)
         except (MalformedRecord, MalformedLedgerMetadata, CorruptStore) as error:
             # The topic serves all other subscriptions; a request for this one is refused.
             managed_ledger.unreadable.add(name)

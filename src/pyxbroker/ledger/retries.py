@@ -27,23 +27,23 @@ T = TypeVar("T")
 
 log = get_logger("pyxbroker.ledger")
 
-PATIENCE_S = 10.0
+RETRY_FOR_S = 10.0
 """Clients give up an operation after 30 s, and then retry it."""
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
 
-LASTING = (LedgerFenced, JournalFailed, NotEnoughBookies, WrongPassword)
+PERMANENT = (LedgerFenced, JournalFailed, NotEnoughBookies, WrongPassword)
 
 
-def may_pass(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return True for an error that may be temporary."""
     if isinstance(error, LedgerError):
-        return not is_lost(error) and not isinstance(error, LASTING)
+        return not is_lost(error) and not isinstance(error, PERMANENT)
     return isinstance(error, Unavailable)
 
 
-class Patience:
+class Retries:
     """The time that one operation spends on retries, in all the calls that it makes.
 
     The first failure is logged, and the first success after it. `lasts` returns True for errors
@@ -53,10 +53,10 @@ class Patience:
     def __init__(self, what: str, lasts: Callable[[Exception], bool] = lambda _: False) -> None:
         self._what = what
         self._lasts = lasts
-        self._until = time.monotonic() + PATIENCE_S
-        self._is_told = False
+        self._until = time.monotonic() + RETRY_FOR_S
+        self._is_logged = False
 
-    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, question: Callable[[], Awaitable[T]]) -> T:
         """Return the result of question(), which is retried after temporary errors."""
         delay = RETRY_MIN_S
         tries = 0
@@ -66,10 +66,10 @@ class Patience:
                 answer = await question()
             except (LedgerError, Unavailable) as error:
                 is_late = time.monotonic() + delay > self._until
-                if not may_pass(error) or (is_late and not self._lasts(error)):
+                if not is_temporary(error) or (is_late and not self._lasts(error)):
                     raise
-                if not self._is_told:
-                    self._is_told = True
+                if not self._is_logged:
+                    self._is_logged = True
                     log.warning("a call failed; retrying", what=self._what, error=error)
                 tries += 1
                 await asyncio.sleep(delay)
