@@ -3,7 +3,7 @@
  *
  * Files are read in the order of their ids, directly into segments. Their records are passed to the
  * sink in place. Groups up to the checkpoint are skipped. Each group names the one before it, so
- * that a missing or unreadable group is noticed. Torn writes and damage are told apart:
+ * that a missing or unreadable group is noticed. Torn writes and damage are distinguished:
  *
  *   - Invalid bytes are the torn tail of an unacknowledged write when no group of a later write
  *     follows. The valid records before them are kept. The records after them are cut, valid or
