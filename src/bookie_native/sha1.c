@@ -70,7 +70,6 @@ void sha1_blocks_portable(uint32_t state[5], const uint8_t *data, size_t count) 
 }
 
 static void (*blocks_chosen)(uint32_t *, const uint8_t *, size_t) = sha1_blocks_portable;
-static const char *variant = "portable";
 
 #if defined(SHA1_X86)
 
@@ -124,15 +123,10 @@ __attribute__((constructor)) static void sha1_prepare(void) {
     if (__get_cpuid_count(EXTENDED_FEATURES, 0, &a, &b, &c, &d) && (b & HAS_SHA) != 0 &&
         __builtin_cpu_supports("sse4.1")) {
         blocks_chosen = blocks_x86;
-        variant = "sha-ni";
     }
 }
 
 #endif
-
-const char *sha1_variant(void) {
-    return variant;
-}
 
 void sha1_begin(sha1_state *s) {
     static const uint32_t first[5] = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u,

@@ -27,7 +27,4 @@ void sha1_end(sha1_state *s, uint8_t out[SHA1_BYTES]);
 /* Processes whole blocks without special instructions of the processor; public for the tests. */
 void sha1_blocks_portable(uint32_t state[5], const uint8_t *data, size_t count);
 
-/* Returns "sha-ni" or "portable". The variant is chosen when the library is loaded. */
-const char *sha1_variant(void);
-
 #endif
