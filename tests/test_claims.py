@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pytest
 
-from pyxbroker.admin import endpoints, request_parser, web_connection
 from pyxbroker.base import limits, log_limits
 from pyxbroker.bookie import space
 from pyxbroker.broker.commands import handlers, seek, topic_list
@@ -30,6 +29,8 @@ from pyxbroker.ledger import retries
 from pyxbroker.metadata import zookeeper
 from pyxbroker.mledger import cursor_ledger
 from pyxbroker.settings.config import SCHEMA
+from pyxbroker.web import connection as web_connection
+from pyxbroker.web import endpoint, request_parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
@@ -149,9 +150,9 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("operations.md", request_parser.URL_BYTES_MAX, 8 << 10, "(8 KiB of URL,"),
     ("operations.md", request_parser.HEAD_BYTES_MAX, 16 << 10, "16 KiB of headers)"),
     ("operations.md", web_connection.BODY_TIMEOUT_S, 30.0, "30 s for its body"),
-    ("operations.md", endpoints.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
+    ("operations.md", endpoint.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
     ("operations.md", web_connection.KEEP_ALIVE_TIMEOUT_S, 75.0, "is closed after 75 s"),
-    ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are under way"),
+    ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are in"),
     ("formats.md", cursor_ledger.CHANGES_BYTES_MIN, 64 << 10, "(at least 64 KiB)"),
     ("formats.md", cursor_ledger.CHANGES_MAX, 10_000, "or are 10,000 entries"),
 ]

@@ -14,14 +14,14 @@ import pytest
 from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.request_parser import RequestParser
-from pyxbroker.admin.response import Response
 from pyxbroker.base.half_open import HalfOpen
 from pyxbroker.base.pacing import Line, Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.request_parser import RequestParser
+from pyxbroker.web.response import Response
 from web_client import Served as Web
 from web_client import dial
 from web_client import served as web_served
@@ -514,7 +514,7 @@ def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
 ) -> None:
     async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
         await until(lambda: len(web.server._silent) == WEB_CLIENTS)
-        monkeypatch.setattr(HalfOpen, "hang_up", turns.counted(HalfOpen.hang_up))
+        monkeypatch.setattr(HalfOpen, "disconnect", turns.counted(HalfOpen.disconnect))
         for _, writer in peers:
             writer.close()
         await until(lambda: not web.server._silent)

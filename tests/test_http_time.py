@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from pyxbroker.admin import server
-from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.web import connection as connection
+from pyxbroker.web import server
+from pyxbroker.web.response import Response
 from web_client import (
     GET,
     HOST,
@@ -445,10 +445,10 @@ def test_who_has_asked_for_nothing_yet_has_the_pace_of_the_door(run: Run) -> Non
             writer.write(GET[:5])
             await until(lambda: web.server._connections)
             [asking] = web.server._connections
-            assert asking._line.pace is web.server._door.pace
+            assert asking._line.pace is web.server._poller.pace
             writer.write(GET[5:])
             assert b"200 OK" in await reader.readline()
-            assert asking._line.pace is web.server._pace is not web.server._door.pace
+            assert asking._line.pace is web.server._pace is not web.server._poller.pace
             writer.close()
 
     run(main)

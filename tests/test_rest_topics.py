@@ -13,7 +13,7 @@ import pytest
 from pyxbroker.admin.resources import rest_topics
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.java_hash import java_hash
-from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.json_weight import TOKENS_MAX
 from pyxbroker.base.limits import TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import read_message
@@ -99,6 +99,26 @@ def test_later_and_elsewhere(tmp_path: Path) -> None:
         [(metadata, _)] = await stored(rest, "t")
         assert metadata.deliver_at_time - metadata.publish_time == 60_000
         assert list(metadata.replicate_to) == ["__local__"]
+
+    run(tmp_path, scenario)
+
+
+def test_values_of_a_message_may_have_other_forms(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        body = (
+            '{"schemaVersion":"-1","producerName":7,"messages":[{"payload":1.50,"key":true,'
+            '"sequenceId":"5","eventTime":123.9,"deliverAt":"","disableReplication":"TRUE",'
+            '"properties":{"a":1.10,"b":null}}]}'
+        )
+        assert (await rest("POST", f"{T}/t", body))[0] == 200
+        [(metadata, payload)] = await stored(rest, "t")
+        assert payload == b"1.50"
+        assert (metadata.producer_name, metadata.partition_key) == ("7", "true")
+        assert (metadata.sequence_id, metadata.event_time) == (5, 123)
+        assert not metadata.HasField("deliver_at_time")
+        assert list(metadata.replicate_to) == ["__local__"]
+        assert list(metadata.properties) == [pb.KeyValue(key="a", value="1.10")]
 
     run(tmp_path, scenario)
 
@@ -339,13 +359,13 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
         for body in (
             *("", "x", "[]", "{}", '{"messages":{}}', '{"messages":[1]}'),
             json.dumps({"messages": many}),
-            json.dumps({"messages": [{"payload": [0] * SIGNS_MAX}]}),
+            json.dumps({"messages": [{"payload": [0] * TOKENS_MAX}]}),
             *(
                 json.dumps({"messages": [], name: value})
                 for name, value in (
-                    ("producerName", 1),
+                    ("producerName", [1]),
                     ("producerName", "x" * 2_000),
-                    ("schemaVersion", "1"),
+                    ("schemaVersion", "1.0"),
                     ("schemaVersion", 2**63),
                     ("keySchema", "{}"),
                     ("valueSchema", 1),

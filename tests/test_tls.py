@@ -193,8 +193,8 @@ def test_a_choice_among_ciphers_that_cannot_be_made_is_told(
     ("others", "sentence"),
     [
         ({"tlsProtocols": "SSLv3"}, "tlsProtocols names 'SSLv3'"),
-        ({"tlsCiphers": "NOTHING"}, "tlsCiphers names no cipher"),
-        ({"tlsCiphers": "TLS_AES_1"}, "tlsCiphers names no cipher"),
+        ({"tlsCiphers": "NOTHING"}, "tlsCiphers names a cipher unknown"),
+        ({"tlsCiphers": "TLS_AES_1"}, "tlsCiphers names a cipher unknown"),
         (
             {"tlsCiphers": "ECDHE-RSA-AES128-GCM-SHA256,ECDHE-RSA-AES256-GCM-SHA385"},
             "'ECDHE-RSA-AES256-GCM-SHA385'; did you mean ECDHE-RSA-AES256-GCM-SHA384",
@@ -203,19 +203,19 @@ def test_a_choice_among_ciphers_that_cannot_be_made_is_told(
             {"tlsCiphers": "DEFAULT,!TLS_ECDHE_RSA_WITH_AES_128_GCM"},
             "'TLS_ECDHE_RSA_WITH_AES_128_GCM'.",
         ),
-        ({"tlsCiphers": "TLS_RSA_WITH_3DES_EDE_CBC_SHA,DEFAULT"}, "no cipher"),
-        ({"tlsCiphers": "DEFAULT:!NOTHING"}, "no cipher that OpenSSL has: 'NOTHING'"),
-        ({"tlsCiphers": "ECDHE+AESGCM,ECDHE+AESGCN"}, "no cipher that OpenSSL has: 'AESGCN'"),
-        ({"tlsCiphers": "RC4,ECDHE"}, "no cipher that OpenSSL has: 'RC4'"),
-        ({"tlsCiphers": "DEFAULT,@STRONG"}, "no cipher that OpenSSL has: '@STRONG'"),
-        ({"tlsCiphers": "AESGCM,DEFAULT"}, "DEFAULT behind others"),
-        ({"tlsCiphers": "AESGCM,!DEFAULT"}, "no cipher that OpenSSL has: 'DEFAULT'"),
-        ({"tlsCiphers": "!aNULL"}, "leaves no cipher"),
-        ({"tlsCiphers": "DEFAULT,!TLS_AES_128_GCM_SHA256"}, "'!TLS_AES_128_GCM_SHA256', and among"),
-        ({"tlsCiphers": "+TLS_AES_128_GCM_SHA256"}, "nobody can choose; tlsProtocols=TLSv1.2"),
+        ({"tlsCiphers": "TLS_RSA_WITH_3DES_EDE_CBC_SHA,DEFAULT"}, "a cipher unknown to OpenSSL"),
+        ({"tlsCiphers": "DEFAULT:!NOTHING"}, "a cipher unknown to OpenSSL: 'NOTHING'"),
+        ({"tlsCiphers": "ECDHE+AESGCM,ECDHE+AESGCN"}, "a cipher unknown to OpenSSL: 'AESGCN'"),
+        ({"tlsCiphers": "RC4,ECDHE"}, "a cipher unknown to OpenSSL: 'RC4'"),
+        ({"tlsCiphers": "DEFAULT,@STRONG"}, "a cipher unknown to OpenSSL: '@STRONG'"),
+        ({"tlsCiphers": "AESGCM,DEFAULT"}, "DEFAULT after other words"),
+        ({"tlsCiphers": "AESGCM,!DEFAULT"}, "a cipher unknown to OpenSSL: 'DEFAULT'"),
+        ({"tlsCiphers": "!aNULL"}, "selects no cipher"),
+        ({"tlsCiphers": "DEFAULT,!TLS_AES_128_GCM_SHA256"}, "'!TLS_AES_128_GCM_SHA256', but the"),
+        ({"tlsCiphers": "+TLS_AES_128_GCM_SHA256"}, "cannot be selected; tlsProtocols=TLSv1.2"),
         (
             {"tlsCiphers": "TLS_AES_256_GCM_SHA384", "tlsProtocols": "TLSv1.2"},
-            "and tlsProtocols leaves it out",
+            "and tlsProtocols excludes it",
         ),
         ({"tlsCertificateFilePath": ""}, "tlsCertificateFilePath is empty"),
         ({"tlsKeyFilePath": "/nowhere"}, "tlsKeyFilePath: /nowhere cannot be read"),
@@ -439,11 +439,11 @@ def test_what_came_in_is_read_on_when_a_pause_is_over() -> None:
     sends = [send(n, section(bytes(9_000))) for n in range(5)]
 
     async def scenario(side: Served) -> None:
-        side.connection.rate_begun()  # What is read at once is short from now on.
+        side.connection.begin_throttling()  # What is read at once is short from now on.
         for each in sends:
             assert side.far.send(each) == len(each)
         await turns()
-        side.connection.rate_over()
+        side.connection.end_throttling()
         await turns()
         stream = side.connection.tls
         assert stream is not None

@@ -8,7 +8,6 @@ import json
 from contextlib import suppress
 
 import driver
-from google.protobuf.message import DecodeError
 
 with driver.guided("pyxbroker"):
     from pyxbroker.spark import avro_programs
@@ -18,10 +17,12 @@ from oracles.columns import cells
 from pyxbroker import entry_columns
 from pyxbroker.avro_columns import Undecodable, width_of
 from pyxbroker.base import compression
+from pyxbroker.client.entries import split_section
+from pyxbroker.client.errors import DamagedEntry
 from pyxbroker.entry_columns import (
     CHUNK,
     FULL,
-    LOOK,
+    NEW_LEDGER,
     ColumnBuffers,
     Damaged,
     Encrypted,
@@ -30,7 +31,6 @@ from pyxbroker.entry_columns import (
 )
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.chunks import name_of
-from pyxbroker.spark.entry_scan import parts_of
 
 FIELDS = [
     "boolean",
@@ -68,7 +68,7 @@ LAYOUTS = (
 )
 
 
-USUAL = entry_columns.USUAL
+USUAL = entry_columns.DEFAULT
 KEPT = (USUAL, 255, 0)
 """Columns beside the values."""
 
@@ -115,12 +115,12 @@ def take_all(columns: EntryColumns, widths: tuple[int, ...], stream: bytes) -> N
         view = view[done:]
         if stop == FULL:
             look_at(columns.finish(), widths)
-        elif stop == LOOK:
-            columns.pass_look()
+        elif stop == NEW_LEDGER:
+            columns.accept_ledger()
         elif stop == CHUNK:
             place = (columns.ledger_id, columns.entry_id, -1)
             columns.add_message(place, columns.chunk_metadata, columns.chunk_payload)
-            columns.pass_entry()
+            columns.accept_chunk()
         else:
             break
     look_at(columns.finish(), widths)
@@ -166,12 +166,14 @@ def one_input(data: bytes) -> None:
     if len(data) < 4:
         return
     columns, widths = columns_of(data[0])
-    columns.want((3, data[1] % 8 - 1, data[1] // 8 % 4 - 1), (3, data[2], data[2] // 8 % 4 - 1))
+    columns.set_range(
+        (3, data[1] % 8 - 1, data[1] // 8 % 4 - 1), (3, data[2], data[2] // 8 % 4 - 1)
+    )
     stream = data[4:] if data[3] % 2 == 0 else message(2, data[4:])
     with suppress(Damaged, Encrypted, Undecodable):
         take_all(columns, widths, stream)
-    with suppress(Damaged, DecodeError):
-        metadata, payload = parts_of(data[4:])
+    with suppress(DamagedEntry):
+        metadata, payload = split_section(data[4:])
         assert len(payload) < len(data) and len(name_of(metadata)) == 16
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Content, Endpoint, Query, every_endpoint
+from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import NOT_BUILT, NOT_IMPLEMENTED, OFF
 from pyxbroker.admin.pulsar_endpoints import ABBREVIATIONS, endpoints
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.broker import refusals
+from pyxbroker.web.endpoint import Content, Endpoint, Query
 
 PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
-TYPES: dict[str, str] = {"int": "integer", "bool": "boolean", "text": "string"}
+TYPES: dict[str, str] = {"int": "integer", "long": "integer", "text": "string"}
 DOMAIN = {"type": "string", "enum": ["persistent", "non-persistent"]}
 REFUSAL = "#/components/schemas/Refusal"
 
@@ -41,9 +42,7 @@ lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
 
 
 def _type_of(field: Query) -> str:
-    if field.default is None:
-        return "string"
-    return "boolean" if isinstance(field.default, bool) else "integer"
+    return {bool: "boolean", int: "integer", str: "string"}[field.kind]
 
 
 # --- OpenAPI ----------------------------------------------------------------------------------

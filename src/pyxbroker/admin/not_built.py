@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Schema
-from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     OFFLOAD,
@@ -24,6 +20,10 @@ from pyxbroker.auth.authorization import (
     Right,
     Scope,
 )
+from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Schema
+from pyxbroker.web.errors import refusal
+from pyxbroker.web.response import Response
 
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
@@ -50,8 +50,8 @@ class Part(NamedTuple):
         """Its methods and paths."""
         for line in filter(None, self.lines.split("\n")):
             yield from rows_of(line)
-        for each in endpoints():
-            if each.group in self.groups:
+        if self.groups:
+            for each in endpoints(self.groups):
                 yield each.method, each.path
 
 

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.add_stats import BOUNDS_US
-from pyxbroker.base.door import Door
 from pyxbroker.base.errors import with_reference
-from pyxbroker.base.half_open import HalfOpen, Stranger
+from pyxbroker.base.half_open import HalfOpen, PendingConnection
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.poller import Poller
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
@@ -54,13 +53,16 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.granted import GrantRecords
     from pyxbroker.broker.kept_records import KeptRecords
+    from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.broker")
 
@@ -72,6 +74,7 @@ COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 IMPORTED_LATE = (
     "orjson",
     "pyxbroker.proto",
+    "pyxbroker.broker.lookup",
     "pyxbroker.broker.commands.replies",
     "pyxbroker.policies.table",
     "pyxbroker.ledger.metadata",
@@ -163,10 +166,10 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
-        self.door = Door(connections.loop)
-        connections.serve_strangers_at(self.door)
+        self.poller = Poller(connections.loop)
+        connections.serve_unauthenticated_from(self.poller)
         self.half_open = HalfOpen(
-            self.door,
+            self.poller,
             config.connectionHandshakeTimeoutSeconds,
             lambda connection: connections.turn.run(connection.close),
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
@@ -176,7 +179,7 @@ class Broker:
         self.connections_opened = self.connections_closed = 0
         self.connects_succeeded = self.connects_failed = 0  # answers to CONNECT
         self.lookups_us = Histogram(BOUNDS_US)  # of lookups that were answered
-        self.lookups_failed = self.lookups_pending = 0
+        self.lookups_failed = self.lookups_redirected = self.lookups_pending = 0
         self.publish_gate = PublishGate(
             storage,
             connections,
@@ -190,11 +193,21 @@ class Broker:
         self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
+    def metadata_cache(self) -> MetadataCache:
+        """Records of the metadata that were read lately."""
+        from pyxbroker.metadata.cache import MetadataCache
+
+        return MetadataCache(self.metadata)
+
+    @cached_property
     def topics(self) -> Topics:
         """The topics that are served here."""
         from pyxbroker.broker.topics.topics import Topics
 
-        topics = Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+        topics = Topics(
+            *(self.config, self.metadata, self.metadata_cache),
+            *(self._ledgers, self.connections.turn),
+        )
         topics.check_space = self.publish_gate.check
         topics.broker_limits.spill_directory = self.spill_directory
         return topics
@@ -218,14 +231,14 @@ class Broker:
         """The clusters of this instance."""
         from pyxbroker.broker.clusters import Clusters
 
-        return Clusters(self.metadata, self.topics.cache, self.tenants)
+        return Clusters(self.metadata, self.metadata_cache, lambda: self.tenants)
 
     @cached_property
     def resource_groups(self) -> ResourceGroups:
         """The resource groups of this instance, and the namespaces in each."""
         from pyxbroker.broker.resource_groups import ResourceGroups
 
-        return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
+        return ResourceGroups(self.metadata, self.metadata_cache, self.tenants, self.namespaces)
 
     @cached_property
     def permissions(self) -> Permissions | None:
@@ -242,7 +255,7 @@ class Broker:
     def _grant_records(self) -> GrantRecords:
         from pyxbroker.broker.granted import GrantRecords
 
-        return GrantRecords(self.topics.cache)
+        return GrantRecords(self.metadata_cache)
 
     @cached_property
     def revoked_rights(self) -> RevokedRights | None:
@@ -299,6 +312,13 @@ class Broker:
             revoked: RevokedRights | None = self.__dict__.get("revoked_rights")
             if revoked is not None:
                 revoked.check_all()
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """Decides which topics this broker serves: all, unless its role sets another rule."""
+        from pyxbroker.broker.lookup import SERVE_ALL
+
+        return SERVE_ALL
 
     @cached_property
     def handlers(self) -> Handlers:
@@ -371,20 +391,34 @@ class Broker:
         """How the brokers of a cluster call this one: its host and web port."""
         return self.addresses.web_name
 
-    async def lookup(self, topic: str, listener: str = "", client: str = "") -> Addresses:
-        """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
-        a topic or a listener that cannot be. `client` is the address of the client that asks.
+    async def lookup(
+        self, topic: str, listener: str = "", client: str = "", authoritative: bool = False
+    ) -> Addresses | Redirect:
+        """Return the addresses of this broker as clients of a listener reach it, or the broker to
+        ask instead.
+
+        Raises PulsarError for a topic or a listener that cannot be, and where no broker can be
+        named. `client` is the address of the client that asks.
         """
+        from pyxbroker.broker.lookup import Redirect, Refuse
+
         began_s = time.perf_counter()
         self.lookups_pending += 1
         try:
-            await self.topics.check_name(TopicName.get(topic))
+            name = TopicName.get(topic)
+            await self.topics.check_name(name)
             found = self.listeners.of(listener)
+            decision = await self.ownership.find(name, authoritative, listener)
+            if isinstance(decision, Refuse):
+                raise decision.error
         except BaseException:
             self.lookups_failed += 1
             raise
         finally:
             self.lookups_pending -= 1
+        if isinstance(decision, Redirect):
+            self.lookups_redirected += 1
+            return decision
         self.lookups_us.add((time.perf_counter() - began_s) * 1e6)
         self._loopback_hint.check(client, found)
         return found
@@ -448,17 +482,19 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+    def welcome(
+        self, port: Host, sock: socket.socket, address: str, number: int
+    ) -> PendingConnection:
         """Somebody has come by a port, which is told when they have something to begin with; one
         of those that are not known yet gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
             self.give_way("maxHalfOpenConnections")
-        stranger = self.half_open.add(port, sock, address, number)
+        pending = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
         self.connections_opened += 1
-        return stranger
+        return pending
 
     def give_way(self, setting: str) -> bool:
         """One that is not known yet gives way to who comes, of the network that has most of them
@@ -466,22 +502,22 @@ class Broker:
         """
         if not len(self.half_open):
             return False
-        closed = self.half_open.close_one()
+        closed = self.half_open.evict()
         self.gave_way[setting] += 1
         log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
     def accept(
-        self, stranger: Stranger, tls: SSLContext | None = None, listener: str = ""
+        self, pending: PendingConnection, tls: SSLContext | None = None, listener: str = ""
     ) -> Connection:
         """Serves who has come by the port of a listener, and has something to begin with."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
-        session = Session(stranger.address, self.client_memory, self.door.pace, listener)
-        session.stranger = stranger
-        stranger.connection = self.connections.accept(stranger.sock, stranger.peer, session, tls)
-        connection: Connection = stranger.connection
+        session = Session(pending.address, self.client_memory, self.poller.pace, listener)
+        session.pending_connection = pending
+        pending.connection = self.connections.accept(pending.sock, pending.peer, session, tls)
+        connection: Connection = pending.connection
         return connection
 
     def on_disconnected(self, address: str) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.owners import check_bundle
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
@@ -18,7 +18,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE, clear, delete_subscriptions
 from pyxbroker.admin.resources.namespaces import ONE
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     DELETE_BUNDLE,
@@ -31,6 +30,10 @@ from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
@@ -122,6 +125,7 @@ async def split(request: Request) -> Response:
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
+        await check_bundle(request, bundle)
     elif text == HOT:
         # What Pulsar takes for it is what its load manager says.
         raise HttpError(404, "Bundle range HOT not found")
@@ -165,18 +169,19 @@ async def _sorted(hashes: list[int]) -> list[int]:
     return parts
 
 
+_POSITION = Field("integer", 0, maximum=LONG_MAX)
+
+
 async def _positions(request: Request) -> list[int]:
     """The positions of a body; none without one. Raises HttpError 400."""
     body = await read_json(request)
     if body is None:
         return []
-    if not isinstance(body, list) or not all(
-        isinstance(each, int) and not isinstance(each, bool) for each in body
-    ):
+    if not isinstance(body, list):
         raise HttpError(400, f"Positions are a list of whole numbers, not {body!r:.100}.")
     if len(body) > bundles.BUNDLES_MAX:
         raise HttpError(400, f"A namespace has at most {bundles.BUNDLES_MAX} bundles.")
-    return body
+    return [_POSITION.read(each, "A position") for each in body]
 
 
 async def delete(request: Request) -> Response:

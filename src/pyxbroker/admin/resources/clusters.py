@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRINGS,
@@ -16,7 +15,6 @@ from pyxbroker.admin.resources.names import (
     read_json,
     texts_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     CREATE_CLUSTER,
@@ -30,10 +28,14 @@ from pyxbroker.auth.authorization import (
     UPDATE_FAILURE_DOMAIN,
     UPDATE_PEER_CLUSTERS,
 )
+from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.broker.clusters import BROKERS
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = "/admin/v2/clusters"
 ONE = PATH + "/{cluster}"
@@ -77,6 +79,7 @@ FIELDS: dict[str, type] = {
     "brokerClientSslFactoryPluginParams": str,
     "listenerName": str,
 }
+BOOLEAN, STRING = Field("boolean", False), Field("string")
 URLS = {
     "serviceUrl": (
         ("http://",),
@@ -106,7 +109,8 @@ URLS = {
 async def get_clusters(request: Request) -> Response:
     """The names of all clusters."""
     names = await request.app.broker.clusters.names()
-    return Response.json([name for name in names if name != GLOBAL])
+    # Asked for to learn that a broker is up, so it does not wait for what only others need.
+    return Response(to_short_json([name for name in names if name != GLOBAL]), JSON)
 
 
 async def get_cluster(request: Request) -> Response:
@@ -154,15 +158,15 @@ async def _data(request: Request) -> dict[str, Any]:
         raise HttpError(400, f"A ClusterData is a JSON object, not {body!r:.100}.")
     fields: dict[str, Any] = {}
     for name, kind in FIELDS.items():
-        value = body.get(name, False if kind is bool else None)
+        value = body.get(name)
+        if value is None and kind is bool:
+            value = False
         if value is None:
             continue
         if kind is list:
             fields[name] = texts_of(value, name, NAMES_MAX, NAME_BYTES_MAX)
             continue
-        if not isinstance(value, kind):
-            what = "text" if kind is str else "true or false"
-            raise HttpError(400, f"{name} must be {what}, not {value!r:.100}.")
+        value = (BOOLEAN if kind is bool else STRING).read(value, name)
         if isinstance(value, str):
             check_length(name, value, TEXT_BYTES_MAX, 400)
         fields[name] = value

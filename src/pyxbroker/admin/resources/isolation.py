@@ -8,8 +8,6 @@ import contextlib
 import re
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import ONE as CLUSTER
 from pyxbroker.admin.resources.clusters import check_cluster
@@ -19,14 +17,17 @@ from pyxbroker.admin.resources.names import (
     cluster_of,
     has_body,
     read_json,
+    strings_of,
     texts_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
 from pyxbroker.base.expressions import ExpressionError, compile_expression
 from pyxbroker.broker.isolation import NAMESPACES, PRIMARY, SECONDARY, matches_any, of_broker
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = CLUSTER + "/namespaceIsolationPolicies"
 BROKERS = PATH + "/brokers"
@@ -179,7 +180,7 @@ def _failover(name: str, body: dict[str, Any]) -> dict[str, Any]:
     parameters = given.get("parameters")
     if not isinstance(parameters, dict) or len(parameters) > PARAMETERS_MAX:
         raise _invalid(name, body, f"{FAILOVER} must have parameters, at most {PARAMETERS_MAX}")
-    texts = {key: str(each) for key, each in parameters.items() if each is not None}
+    texts = strings_of(parameters, FAILOVER)
     for each in LIMITS:
         if re.fullmatch(r"[-+]?[0-9]{1,9}", texts.get(each, "")) is None:
             raise _invalid(name, body, f"{each} must be a whole number")

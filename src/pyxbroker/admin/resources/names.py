@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import BrokerId, ClusterName
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
@@ -12,6 +11,8 @@ from pyxbroker.base.limits import properties_trouble, too_long
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.records import DELETED
+from pyxbroker.web.coercion import to_text
+from pyxbroker.web.errors import HttpError
 
 # Schemas of JSON that several endpoints have.
 STRINGS = {"type": "array", "items": {"type": "string"}}
@@ -157,7 +158,7 @@ async def read_json(request: Request) -> object:
         return None
     content = request.endpoint.content
     assert content is not None
-    return await request.json(content.bytes_max, content.signs_max)
+    return await request.json(content.bytes_max, content.tokens_max)
 
 
 async def read_body(request: Request) -> bytes:
@@ -194,28 +195,33 @@ def check_length(what: str, text: str, bytes_max: int, status: int = 412) -> Non
 
 def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
     """A JSON list of texts, each once. Raises HttpError 400."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"{what} must be a list of texts, not {value!r:.100}.")
+    if not isinstance(value, list):
+        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.")
     if len(value) > count_max:
         raise HttpError(400, f"{what} has {len(value)} texts, and at most {count_max} are allowed.")
-    for each in value:
+    try:
+        texts = [to_text(each) for each in value]
+    except ValueError:
+        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.") from None
+    for each in texts:
         check_length(f"text in {what}", each, bytes_max, 400)
-    return list(dict.fromkeys(value))
+    return list(dict.fromkeys(texts))
 
 
 def strings_of(value: object, what: str) -> dict[str, str]:
-    """A JSON object of strings; numbers and truth values are written as such. Raises HttpError."""
+    """A JSON object of strings, without those that are null. Raises HttpError 400."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise HttpError(400, f"{what} must be a JSON object, not {_shown(value)}.")
     texts = {}
     for key, each in value.items():
-        if isinstance(each, bool):
-            each = "true" if each else "false"
-        if not isinstance(each, (str, int, float)):
-            raise HttpError(400, f"{what}: the value of {key!r} must be a string.")
-        texts[key] = str(each)
+        if each is None:
+            continue
+        try:
+            texts[key] = to_text(each)
+        except ValueError:
+            raise HttpError(400, f"{what}: the value of {key!r} must be a string.") from None
     trouble = properties_trouble("properties", texts.items())
     if trouble is not None:
         raise HttpError(400, trouble)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
@@ -15,7 +14,6 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, LOOKUP, WRITE_PARTITION
 from pyxbroker.base.errors import (
     NamespaceNotFound,
@@ -23,6 +21,9 @@ from pyxbroker.base.errors import (
     TopicExists,
     TopicNotFound,
 )
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
 BODY_BYTES_MAX = 64 * 1024
@@ -109,17 +110,13 @@ async def delete(request: Request) -> Response:
     return Response.empty()
 
 
+_COUNT = Field("integer", 0)
+
+
 def _count(value: object) -> int:
-    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0, a string will do."""
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        text = value.strip()
-        value = int(text) if len(text) <= 11 and text.removeprefix("-").isdecimal() else value
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT_MAX:
-        shown = repr(value)[:100]
-        raise HttpError(400, f"The number of partitions must be a whole number, not {shown}.")
-    return value
+    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0."""
+    count: int = _COUNT.read(value, "The number of partitions")
+    return count
 
 
 COUNT = {"type": "integer", "minimum": 1, "maximum": INT_MAX}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.grants import (
     BYTES_MAX,
@@ -17,7 +16,7 @@ from pyxbroker.admin.resources.grants import (
     auth_of,
     change_part_of,
     change_topics,
-    texts_of,
+    texts_of_body,
 )
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -28,7 +27,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, ONE, record_of
 from pyxbroker.admin.resources.topic_work import check_there
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     GET_PERMISSION,
     GRANT_PERMISSION,
@@ -36,9 +34,12 @@ from pyxbroker.auth.authorization import (
     REVOKE_PERMISSION,
 )
 from pyxbroker.base.errors import InvalidTopicName
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = ONE + "/permissions"
 
@@ -73,7 +74,7 @@ async def revoke(request: Request) -> Response:
 async def grant_subscription(request: Request) -> Response:
     """Says which roles may use a subscription; no others may."""
     subscription = request.parameters["subscription"]
-    roles = await texts_of(request, "Roles should not be null")
+    roles = await texts_of_body(request, "Roles should not be null")
 
     def change(subscriptions: dict[str, Any]) -> None:
         subscriptions[subscription] = roles
@@ -119,10 +120,13 @@ async def _grants(request: Request, is_grant: bool) -> list[Grant]:
     return found
 
 
+_NAME = Field("string")
+
+
 def _grant(entry: dict[str, Any], is_grant: bool) -> Grant:
     """One entry of a body. Raises HttpError 400."""
-    topic, role = entry.get("topic"), entry.get("role")
-    if not isinstance(topic, str) or not isinstance(role, str):
+    topic, role = (_NAME.read(entry.get(name), name) for name in ("topic", "role"))
+    if topic is None or role is None:
         raise HttpError(400, "Each entry needs a topic and a role.")
     check_length("name", role, NAME_BYTES_MAX, 400)
     actions = checked_actions(entry.get("actions")) if is_grant else None
@@ -197,7 +201,7 @@ ENDPOINTS = (
                 {"application/json": {"type": "array", "items": {"type": "object"}}},
                 required=True,
                 bytes_max=BYTES_MAX,
-                signs_max=MANY_SIGNS_MAX,
+                tokens_max=MANY_TOKENS_MAX,
             ),
         )
         for verb, handler, summary in (

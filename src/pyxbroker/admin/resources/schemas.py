@@ -6,15 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, strings_of
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX, SIGNS_MAX, is_heavy, parse_light
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX, TOKENS_MAX, is_heavy, parse_light
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.policies.values import Policies
@@ -22,13 +20,16 @@ from pyxbroker.schemas.registry import Rules, SchemaRegistry
 from pyxbroker.schemas.values import (
     SCHEMA_BYTES_MAX,
     IndexEntry,
-    NoSchema,
+    MalformedSchema,
     Schema,
     SchemaType,
     StoredSchema,
     halves,
     key_value_data,
 )
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 BYTES = "BYTES"
@@ -177,16 +178,18 @@ async def _policies(request: Request, name: TopicName) -> Policies:
     return policies
 
 
+_TEXT = Field("string")
+
+
 async def _schema_of(value: object) -> Schema:
     """The schema that a request brings. Raises HttpError."""
     if not isinstance(value, dict):
         raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
-    kind, text = value.get("type"), value.get("schema") or ""
-    if kind != BYTES and (not isinstance(kind, str) or kind not in SchemaType.__members__):
+    kind, text = (_TEXT.read(value.get(name), name) for name in ("type", "schema"))
+    text = text or ""
+    if kind != BYTES and kind not in SchemaType.__members__:
         raise HttpError(422, f"type must be a type of a schema, not {kind!r:.100}.")
     found = SchemaType.NONE if kind == BYTES else SchemaType[kind]
-    if not isinstance(text, str):
-        raise HttpError(400, f"schema must be text, not {text!r:.100}.")
     properties = tuple(strings_of(value.get("properties"), "properties").items())
     try:
         data = text.encode()
@@ -199,7 +202,7 @@ async def _schema_of(value: object) -> Schema:
 
 async def _halves_of(text: str) -> bytes:
     """The definition of a KEY_VALUE schema from {"key": ..., "value": ...}. Raises ValueError."""
-    value = await parse_light(text, MANY_SIGNS_MAX)
+    value = await parse_light(text, MANY_TOKENS_MAX)
     if not isinstance(value, dict) or not {"key", "value"} <= value.keys():
         raise ValueError("it has no key and value")
     key, of_value = (
@@ -235,7 +238,7 @@ async def _text_of(schema: Schema) -> str:
     slices = Slices()
     try:
         of_key, of_value = halves(schema)
-    except NoSchema:
+    except MalformedSchema:
         return schema.data.decode(errors="replace")
     key = await _half_of(of_key)
     await slices.pause()
@@ -246,7 +249,7 @@ async def _text_of(schema: Schema) -> str:
 
 async def _half_of(schema: Schema) -> Any:
     text = schema.data.decode(errors="replace")
-    if await is_heavy(schema.data, SIGNS_MAX):
+    if await is_heavy(schema.data, TOKENS_MAX):
         return text
     try:
         return json.loads(text) if text else ""
@@ -270,7 +273,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
-        TOPIC + "/schema/{version:int}",
+        TOPIC + "/schema/{version:long}",
         get_version,
         GET_METADATA,
         "Tells one version of a topic's schema.",

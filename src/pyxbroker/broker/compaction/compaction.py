@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.run_to_completion import run_to_completion
 from pyxbroker.base.system_cursors import COMPACTION
-from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.broker.compaction.compacted import CompactedLedger, open_compacted
 from pyxbroker.broker.compaction.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
@@ -31,7 +31,7 @@ from pyxbroker.compaction import (
     KEY_PARTS,
     LatestMessages,
     TooManyMessages,
-    packed,
+    compressed_payload,
     record,
     unwrap,
 )
@@ -357,7 +357,7 @@ class _Run:
             latest.spill(self._file)
 
     def _unpacked(self, batch: EntryBatch, index: int) -> bytes | None:
-        return unpack(*packed(batch, index), self._bytes_max)
+        return unpack(*compressed_payload(batch, index), self._bytes_max)
 
     # --- the second phase ---------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class _Run:
         )
         writer = _Writer()
         try:
-            await to_its_end(self._create(writer, message_id))
+            await run_to_completion(self._create(writer, message_id))
             await self._write(writer)
             await writer.settle()
             await self._retries.call(partial(self._log.client.close, writer.handle))
@@ -377,9 +377,9 @@ class _Run:
                 raise CompactionFailed("Its subscription was deleted meanwhile.")
         except BaseException:
             if writer.is_begun:
-                await to_its_end(self._give_up(writer))
+                await run_to_completion(self._give_up(writer))
             raise
-        await to_its_end(self._finish(cursor, writer.handle.ledger_id))
+        await run_to_completion(self._finish(cursor, writer.handle.ledger_id))
         log.info(
             "a topic was compacted",
             topic=topic.name,
@@ -395,7 +395,7 @@ class _Run:
         writer.begin(await compacted_ledger.create(self._log, writer, topic, message_id))
 
     async def _write(self, writer: _Writer) -> None:
-        self._latest.begin()
+        self._latest.begin_selection()
         turn = self._topic.turn
         async for batch in self._entries(again=True):
             at = 0
@@ -421,7 +421,7 @@ class _Run:
 
     def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
         """A batch of which a part is kept."""
-        is_packed = packed(batch, index)[0] != 0
+        is_packed = compressed_payload(batch, index)[0] != 0
         unpacked = self._unpacked(batch, index) if is_packed else None
         if is_packed and unpacked is None:
             raise CompactionFailed("A batch could be unpacked once, and cannot be again.")

@@ -17,7 +17,7 @@ from pyxbroker.base.errors import (
     SubscriptionBusy,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.pacing import bit_by_bit
+from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
@@ -25,7 +25,7 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
-from pyxbroker.delivery import free_some
+from pyxbroker.delivery import free_items
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
 
@@ -344,7 +344,7 @@ class Subscription:
         self.dispatcher = DISPATCHERS[kind](self, policy)
         if going:
             self._going.append(going)
-            bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
+            run_incrementally(self._let_go(former, going, but), self.topic.turn.run)
         self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)
@@ -364,12 +364,12 @@ class Subscription:
             going.pop()
             unused = former.let_go(consumer)
             yield line
-            while not free_some(unused, FREED_AT_ONCE):
+            while not free_items(unused, FREED_AT_ONCE):
                 yield line
         self._going.remove(going)
         self.dispatcher.limits.let_others_go_on()
         unused = former.forget_notes()
-        while not free_some(unused, FREED_AT_ONCE):
+        while not free_items(unused, FREED_AT_ONCE):
             yield line
 
     def _let_one_go(
@@ -518,7 +518,7 @@ class Subscription:
             acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
             if acked:
                 self.last_advanced_s = self.last_acked_s
-            consumer.note_acked_entries(acked)
+            consumer.count_acked_entries(acked)
             self._note_compacted(run, cumulative, mark)
         return None
 

@@ -104,19 +104,24 @@ class Topics:
     """Open topics by name, and those that are being opened."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, ledgers: LedgerClient, turn: Turn
+        self,
+        config: Config,
+        store: MetadataStore,
+        cache: MetadataCache,
+        ledgers: LedgerClient,
+        turn: Turn,
     ) -> None:
         self._config = config
         self._store = store
         self._ledgers = ledgers
         self._turn = turn
-        self.cache = MetadataCache(store)
+        self.cache = cache
         self._ledger_limits = limits_of(config)
         broker = of_broker(config)
         self._policies = NamespacePolicies(broker, store, self.cache, turn.run, config.clusterName)
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
-            self._unacked = BrokerUnacked(broker.unacked_in_broker_max, turn.more)
+            self._unacked = BrokerUnacked(broker.unacked_in_broker_max, turn.dispatching)
         self.broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.response import Headers, Response
-from pyxbroker.base.errors import PulsarError
-from pyxbroker.base.log import get_logger
-from pyxbroker.broker import refusals
-
-_log = get_logger(__name__)
+from pyxbroker.web.response import Headers, Response
 
 
 class HttpError(Exception):
@@ -25,13 +20,3 @@ def refusal(status: int, reason: str, headers: Headers = ()) -> Response:
     # It may repeat what a client sent, which need not be text.
     text = reason.encode("utf-8", "backslashreplace").decode()
     return Response.json({"reason": text}, status, headers)
-
-
-def refusal_of(error: Exception) -> Response | None:
-    """The answer for an error that says what is wrong; None for a fault of ours."""
-    if isinstance(error, HttpError):
-        return refusal(error.status, error.reason, error.headers)
-    if isinstance(error, PulsarError):
-        return refusal(error.http_status, str(error))
-    told = refusals.refusal_of(error, _log, "a request is refused")
-    return None if told is None else refusal(told.http_status, str(told))
