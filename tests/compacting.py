@@ -156,5 +156,5 @@ async def values(topic: Any) -> dict[str | None, bytes]:
 async def compacted_ledgers(broker: Broker) -> list[int]:
     """All compacted ledgers that metadata has."""
     client = broker.node.client
-    await client.delete_again()
+    await client.retry_deletions()
     return [each for each in range(100) if await client.compacted_topic(each) is not None]

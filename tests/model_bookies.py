@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +124,6 @@ class _Relay:
 
     def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
         return False
-
-
-@contextmanager
-def patience(module: Any, name: str, seconds: float) -> Iterator[None]:
-    """Shorten a time-out for a test."""
-    before = getattr(module, name)
-    setattr(module, name, seconds)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 async def closed(bookies: list[ModelBookie]) -> None:

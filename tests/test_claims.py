@@ -25,7 +25,7 @@ from pyxbroker.base import limits, log_limits
 from pyxbroker.bookie import space
 from pyxbroker.broker.commands import handlers, seek, topic_list
 from pyxbroker.broker.dispatch import chunks, read_trouble
-from pyxbroker.ledger import patience
+from pyxbroker.ledger import retries
 from pyxbroker.metadata import zookeeper
 from pyxbroker.mledger import cursor_ledger
 from pyxbroker.settings.config import SCHEMA
@@ -116,8 +116,8 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("compatibility.md", read_trouble.RETRY_STOPPED_S, 30.0, "which is tried every 30 s"),
     ("reliability.md", read_trouble.LOST_IN_A_ROW_MAX, 64, "more than 64 entries in a row"),
     ("reliability.md", read_trouble.RETRY_STOPPED_S, 30.0, "It looks again every 30 s"),
-    ("reliability.md", patience.PATIENCE_S, 10.0, "It is tried again for up to 10 s, then clients"),
-    ("reliability.md", patience.RETRY_MAX_S, 1.0, "tried again, at most a second later"),
+    ("reliability.md", retries.RETRY_FOR_S, 10.0, "It is tried again for up to 10 s, then clients"),
+    ("reliability.md", retries.RETRY_MAX_S, 1.0, "tried again, at most a second later"),
     (
         "reliability.md",
         SCHEMA["dispatcherReadFailureBackoffMaxTimeInMs"].default,

@@ -18,7 +18,7 @@ from pyxbroker.broker.compaction.compacted import CompactedLedger, CompactedSour
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.proto import PulsarApi as pb
 from test_compaction import last_id, published, read, reader, reopened
 
@@ -30,9 +30,9 @@ def losing(
     asked: list[int] = []
     read_one = ledger.read_one
 
-    async def some(index: int, patience: Patience) -> Any:
+    async def some(index: int, retries: Retries) -> Any:
         asked.append(index)
-        return None if is_lost(index) else await read_one(index, patience)
+        return None if is_lost(index) else await read_one(index, retries)
 
     monkeypatch.setattr(ledger, "read_one", some)
     return asked
@@ -125,7 +125,7 @@ def test_a_compacted_ledger_that_is_replaced_while_it_is_asked_is_not_taken_for_
             await compact(topic)
             former: CompactedLedger = topic.compacted
 
-            async def deleted(index: int, patience: Patience) -> None:
+            async def deleted(index: int, retries: Retries) -> None:
                 if topic.compacted is former:
                     await append(topic.managed_ledger, single("a", b"3"))
                     await compact(topic)

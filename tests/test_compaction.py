@@ -29,7 +29,7 @@ from pyxbroker.broker.compaction import compaction as module
 from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.entry import Position
-from pyxbroker.ledger import patience
+from pyxbroker.ledger import retries
 from pyxbroker.ledger.errors import EntryDamaged
 from pyxbroker.mledger.compacted_ledger import NAMES_PROPERTY
 from pyxbroker.proto import PulsarApi as pb
@@ -879,7 +879,7 @@ async def look(rest: Rest) -> Any:
 def test_a_compaction_that_is_interrupted_at_any_write_is_completed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.1)
     interrupted = Interrupted(tmp_path, compacted_once, ask_to_compact, look)
     _, after, count = asyncio.run(interrupted.whole())
     assert after == ({"a": b"2", "c": b"1", "d": b"1"}, 1)
@@ -895,7 +895,7 @@ def test_a_compaction_that_is_interrupted_at_any_write_is_completed_by_the_next(
 def test_a_kill_at_any_write_leaves_the_view_as_it_was_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.1)
     before = {"a": b"2", "b": b"", "c": b"1", "d": b"1"}  # the former one, and the log behind it
     after = {"a": b"2", "c": b"1", "d": b"1"}
     views = []

@@ -22,11 +22,11 @@ NATIVE = Path(__file__).parent.parent / "src" / "bookie_native"
 LAYOUT = Layout(Path("/d"), Path("/d/journal"), Path("/d/ledgers"), None)
 WITHOUT_A_FILE = {
     " (and % more like it in the last % s)",  # behind a sentence
-    "%u more events came faster than they were taken and were dropped",
+    "%u more events were dropped, because they arrived faster than they were read",
     "out of memory",
-    "there is enough memory again",
-    "there is not enough memory to store more; retrying",
-    "the write cache is flushed again",
+    "memory is available again",
+    "not enough memory to store more; retrying",
+    "the write cache can be flushed again",
 }
 
 

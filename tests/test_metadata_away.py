@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from one_bookie import SHORT, Node, append, cursor_at, entries, filled, read_all, run, until
-from pyxbroker.ledger import patience
+from pyxbroker.ledger import retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import NoSpace, Unavailable
 from pyxbroker.mledger.opening import delete_managed_ledger
@@ -42,10 +42,10 @@ def test_a_ledger_whose_deletion_was_refused_is_deleted_later(tmp_path: Path) ->
         real = node.store.delete
         refuse(node, "delete", Unavailable("the store is away"), below="/ledgers/")
         await delete_managed_ledger(managed_ledger)
-        await node.client.delete_again()
+        await node.client.retry_deletions()
         assert [await node.store.exists(paths.ledger(each)) for each in ids] == [True] * len(ids)
         node.store.delete = real  # type: ignore[method-assign]
-        await node.client.delete_again()
+        await node.client.retry_deletions()
         assert [await node.store.exists(paths.ledger(each)) for each in ids] == [False] * len(ids)
 
     run(tmp_path, scenario)
@@ -57,7 +57,7 @@ def test_a_roll_over_waits_for_space_and_readers_do_not(
 ) -> None:
     """put closes the old ledger, put_all begins the next one."""
     # Space is waited for longer than anything else.
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.1)
 
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open()
@@ -80,7 +80,7 @@ def test_a_roll_over_waits_for_space_and_readers_do_not(
 
 
 def test_a_close_does_not_wait_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.1)
 
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open()

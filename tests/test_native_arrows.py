@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sha1",
     ),
     # Memory of entries, their records, and disks that fail now and then.
-    ("cache", "digest", "disk_faults", "disk_patience", "record", "warmer", "window"),
+    ("cache", "digest", "disk_faults", "disk_retry", "record", "warmer", "window"),
     # Files that are read from their beginning to their end.
     ("entry_log_scan", "journal_manifest", "replay_window"),
     ("entry_log_rebuild", "journal_files", "log_manifest"),

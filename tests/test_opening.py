@@ -15,7 +15,7 @@ from bad_disk import EIO, Disk
 from one_bookie import Node, append, cursor_at, entries, read_all
 from one_broker import Broker, data_of
 from pyxbroker.entry import Position
-from pyxbroker.ledger import patience
+from pyxbroker.ledger import retries
 from pyxbroker.ledger.bookie import DAMAGED
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
@@ -74,8 +74,8 @@ def test_it_waits_for_the_disk(
 
     run(tmp_path, scenario)
     events = [each.message for each in caplog.records]
-    assert events.count("it is tried again") == 1
-    assert "it went well after all" in events
+    assert events.count("a call failed; retrying") == 1
+    assert "a call succeeded after retries" in events
 
 
 def test_how_often_it_was_tried_again_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,7 +87,7 @@ def test_how_often_it_was_tried_again_is_told(caplog: pytest.LogCaptureFixture) 
             raise failures.pop()
         return "answer"
 
-    assert asyncio.run(patience.Patience("opening").ask(question)) == "answer"
+    assert asyncio.run(retries.Retries("opening").call(question)) == "answer"
     told = [getattr(each, "fields", {}).get("tries") for each in caplog.records]
     assert told == [None, 2]
 
@@ -107,7 +107,7 @@ def test_it_waits_for_a_disk_that_fails_below_the_storage(tmp_path: Path) -> Non
 def test_it_is_refused_when_it_takes_too_long_and_can_be_opened_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.3)
 
     async def scenario(node: Node, positions: Positions) -> None:
         path = paths.managed_ledger(NAME)
@@ -225,14 +225,14 @@ def test_a_recovery_that_metadata_interrupts_goes_on(tmp_path: Path) -> None:
 def test_the_end_of_a_ledger_is_not_moved_by_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.2)
 
     async def scenario(node: Node, positions: Positions) -> None:
         ledger_id = positions[0][0]
         disk = Disk(node.bookie)
         disk.error = EIO
         with pytest.raises(LedgerError):
-            await patience.Patience("x").ask(lambda: node.client.recover(ledger_id))
+            await retries.Retries("x").call(lambda: node.client.recover(ledger_id))
         disk.error = 0
         disk.lost = {(ledger_id, 19), (ledger_id, 18)}
         last, length = await node.client.recover(ledger_id)
@@ -244,7 +244,7 @@ def test_the_end_of_a_ledger_is_not_moved_by_an_error(
 def test_clients_are_told_to_come_back_and_served_at_once_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(retries, "RETRY_FOR_S", 0.3)
 
     async def main() -> None:
         first = Broker(tmp_path / "bookie")

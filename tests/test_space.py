@@ -167,11 +167,11 @@ def test_on_the_smallest_file_system_deleting_everything_ends_a_full_disk(
     for disk.total_mib, is_enough in ((smallest, True), (smallest * 9 // 10, False)):
         disk.free_mib = 0
         (system,) = file_systems_of([Need(tmp_path, needed * MIB, occupied * MIB)], reserve * MIB)
-        system.look(1.0)
+        system.update(1.0)
         assert system.is_short
         # The reserve counts whether or not it is there.
         disk.free_mib = disk.total_mib - occupied
-        system.look(1.0)
+        system.update(1.0)
         assert system.is_short is not is_enough
         assert (system.too_small(reserve * MIB) is None) is is_enough
 
@@ -185,8 +185,8 @@ def test_the_reserve_takes_blocks_and_gives_them_back(tmp_path: Path) -> None:
     assert reserve.make()
     assert reserve.held == 4 * MIB
     assert (tmp_path / RESERVE_NAME).stat().st_blocks * 512 >= 4 * MIB
-    assert reserve.give_back()
-    assert not reserve.give_back()
+    assert reserve.release()
+    assert not reserve.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,7 +230,7 @@ def test_space_of_a_reserve_that_was_given_back_is_not_for_publishing(
     disk.free_mib = 105
     state.check()
     assert state.refusal is None
-    assert state.give_back_reserves("a test")
+    assert state.release_reserves("a test")
     disk.free_mib = 109
     state.check()
     assert state.refusal is not None
@@ -286,5 +286,5 @@ def test_a_disk_that_does_not_answer_ends_nothing(
     state.check()
     assert state.missing_reserves() == []
     state.make_room("test")
-    assert not state.give_back_reserves("test")
+    assert not state.release_reserves("test")
     assert state.refusal is None

@@ -219,7 +219,7 @@ def test_the_blocks_of_a_reserve_are_free_when_it_is_given_back(
     reserve = Reserve(tmp_path, 1 << 20)
     assert reserve.make()
     calls.clear()
-    assert reserve.give_back()
+    assert reserve.release()
     assert calls == [f"remove {RESERVE_NAME}", f"sync {tmp_path.name}"]
 
 

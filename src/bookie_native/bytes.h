@@ -73,7 +73,7 @@ static inline uint64_t round_down(uint64_t value, uint64_t power_of_two) {
     return value & ~(power_of_two - 1);
 }
 
-/* 1 when all bytes are zero. */
+/* Returns 1 when all bytes are zero. */
 static inline int all_zero(const uint8_t *at, size_t bytes) {
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Doubles an array of elements of the given size. Returns 0 or -ENOMEM. */
+/* Doubles the capacity of an array, which starts at `first`. Returns 0 or -ENOMEM. */
 static int array_grow(void **array, size_t *capacity, size_t element_bytes, size_t first) {
     size_t larger = *capacity == 0 ? first : *capacity * 2;
     void *grown = realloc(*array, larger * element_bytes);
@@ -81,8 +81,8 @@ void generation_delete(generation *g, int64_t ledger_id) {
     if (ledger == NULL)
         return;
     atomic_store_explicit(&ledger->deleted, 1, memory_order_release);
-    /* Only the owner reads the map of any generation, but a frozen one keeps it, so that a ledger
-     * that comes back later cannot be added to it by mistake. */
+    /* A frozen generation keeps the ledger in its map, so that a ledger that is added again later
+     * cannot be inserted into that generation by mistake. */
     if (atomic_load_explicit(&g->state, memory_order_relaxed) == GENERATION_ACTIVE)
         id_map_remove(&g->ledgers, ledger_id);
 }
@@ -97,7 +97,7 @@ int cache_reserve(cache_ledger *ledger) {
     return 0;
 }
 
-/* The index of the first entry whose id is not less than entry_id. */
+/* Returns the index of the first entry whose id is not less than entry_id. */
 static size_t cache_position(const cache_ledger *ledger, int64_t entry_id) {
     size_t low = 0, high = ledger->count;
     while (low < high) {
@@ -124,7 +124,7 @@ void cache_insert(cache_ledger *ledger, const cache_entry *entry) {
 cache_entry *cache_find(const cache_ledger *ledger, int64_t entry_id) {
     if (ledger->count == 0 || entry_id < ledger->entries[0].entry_id)
         return NULL;
-    /* Ids are mostly without gaps: the distance from the first is the place. */
+    /* Ids rarely have gaps, so the distance from the first id is usually the position. */
     uint64_t guess = (uint64_t)entry_id - (uint64_t)ledger->entries[0].entry_id;
     if (guess < ledger->count && ledger->entries[guess].entry_id == entry_id)
         return &ledger->entries[guess];

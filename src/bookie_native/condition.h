@@ -1,8 +1,8 @@
 /*
- * condition.h - waiting for a condition for so long and no longer.
+ * condition.h - condition variables whose timed waits use the monotonic clock.
  *
- * Waits are timed by the monotonic clock. With the clock of the day, which a condition has when
- * nobody says otherwise, a clock that is set back by an hour makes a pause of 50 ms one of an hour.
+ * By default a condition variable uses the wall clock. When that clock is set back by an hour, a
+ * pause of 50 ms takes an hour.
  */
 #ifndef PYXBROKER_CONDITION_H
 #define PYXBROKER_CONDITION_H
@@ -13,15 +13,15 @@
 
 #define CONDITION_CLOCK CLOCK_MONOTONIC
 
-/* Makes a condition whose timed waits are on that clock. */
+/* Initializes a condition whose timed waits use CONDITION_CLOCK. */
 void condition_open(pthread_cond_t *condition);
 
-/* The moment so far from now, on the conditions' clock, for pthread_cond_timedwait: for who waits
- * for it several times. */
+/* Returns the time in `nanoseconds` from now on CONDITION_CLOCK, as the deadline of one or more
+ * calls of pthread_cond_timedwait. */
 struct timespec condition_after_ns(uint64_t nanoseconds);
 
-/* Waits with the lock until somebody signals, at most so long; it may also be shorter. Returns 0 or
- * ETIMEDOUT. */
+/* Waits for a signal, at most `milliseconds`; spurious wakeups are possible. The caller holds the
+ * lock. Returns 0 or ETIMEDOUT. */
 int condition_wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds);
 
 #endif

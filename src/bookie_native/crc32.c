@@ -1,4 +1,4 @@
-/* crc32.c - CRC-32 by tables. */
+/* crc32.c - CRC-32 by table lookup. */
 #include "crc32.h"
 
 #include "crc_slices.h"

@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The CRC of the bytes that gave crc, followed by length bytes of data; crc is 0 at the start. */
+/* Returns the CRC of the bytes whose CRC is `crc`, followed by `length` bytes of data. `crc` is 0
+ * at the start. */
 uint32_t crc32_ieee(uint32_t crc, const uint8_t *data, size_t length);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * crc32c.c - CRC-32C by the processor's own instruction, three lanes at a time, or by tables.
+ * crc32c.c - CRC-32C by the processor's instruction, in three parallel lanes, or by table lookup.
  *
- * Registers here are reflected: bit 31 of a 32-bit value is the coefficient of x^0. Appending n
- * zero bytes to a message multiplies its remainder by x^(8n) mod P; that one operation ("shift")
- * joins the three lanes and is all there is to crc32c_combine. The shift by any 64-bit length is a
+ * Values here are reflected: bit 31 of a 32-bit value is the coefficient of x^0. Appending n zero
+ * bytes to a message multiplies its remainder by x^(8n) mod P. This operation, called "shift" here,
+ * joins the three lanes; crc32c_combine consists of it alone. The shift by a 64-bit length is a
  * product of at most eight precomputed powers, one for each byte of the length.
  */
 #include "crc32c.h"
@@ -22,7 +22,7 @@
 
 enum {
     CRC32C_POLYNOMIAL_BITS = 32,
-    CRC32C_LANE_LONG = 4096, /* bytes of each of three lanes */
+    CRC32C_LANE_LONG = 4096, /* bytes per lane */
     CRC32C_LANE_SHORT = 256
 };
 
@@ -77,8 +77,8 @@ static inline uint64_t load64(const uint8_t *data) {
     return word;
 }
 
-/* a * b * x^33 mod P: the reflected 63-bit product stands one bit low (x), and the CRC instruction
- * reduces while multiplying by x^32. */
+/* a * b * x^33 mod P: the reflected 63-bit product is one bit too low, which is a factor x, and the
+ * CRC instruction multiplies by x^32 while it reduces. */
 CRC32C_TARGET static inline uint32_t multiply_clmul(uint32_t a, uint32_t b) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a),
                                            _mm_cvtsi64_si128((long long)b), 0);
@@ -92,13 +92,13 @@ CRC32C_TARGET static uint32_t combine_clmul(uint32_t crc_a, uint32_t crc_b, uint
     return crc_a ^ crc_b;
 }
 
-/* Three lanes of the given size: the instruction takes three cycles, but one starts each cycle. */
+/* Processes three lanes. The instruction takes three cycles, but one can start in each cycle. */
 CRC32C_TARGET static inline uint64_t three_lanes(uint64_t state, const uint8_t *data, size_t lane,
                                                  const uint32_t shifts[2]) {
     uint64_t first = state, second = 0, third = 0;
     for (size_t line = 0; line < lane; line += 64) {
-        /* The next three lanes: each lane is a page at most, where the hardware's own look-ahead
-         * ends. A prefetch beyond the buffer does no harm. */
+        /* Prefetches the next three lanes: the hardware prefetcher stops at the end of a page, and
+         * a lane is at most one page. Prefetching beyond the buffer is harmless. */
         _mm_prefetch((const char *)((uintptr_t)data + 3 * lane + line), _MM_HINT_T0);
         _mm_prefetch((const char *)((uintptr_t)data + 4 * lane + line), _MM_HINT_T0);
         _mm_prefetch((const char *)((uintptr_t)data + 5 * lane + line), _MM_HINT_T0);

@@ -1,5 +1,5 @@
 /*
- * crc_slices.h - any reflected 32-bit CRC by tables, eight bytes at a time, for every processor.
+ * crc_slices.h - any reflected 32-bit CRC by table lookup, eight bytes per step.
  *
  * slices[n][v] is the remainder of byte v followed by n zero bytes. States are inverted CRCs.
  */
@@ -11,7 +11,7 @@
 
 #include "bytes.h"
 
-/* Fills the tables for a reflected polynomial. */
+/* Fills the tables for the reflected polynomial. */
 static inline void crc_slices_prepare(uint32_t slices[8][256], uint32_t polynomial) {
     for (uint32_t value = 0; value < 256; value++) {
         uint32_t state = value;
@@ -25,7 +25,7 @@ static inline void crc_slices_prepare(uint32_t slices[8][256], uint32_t polynomi
                 (slices[slice - 1][value] >> 8) ^ slices[0][slices[slice - 1][value] & 255];
 }
 
-/* The state after length more bytes. */
+/* Returns the state after `length` more bytes. */
 static inline uint32_t crc_slices_add(uint32_t slices[8][256], uint32_t state, const uint8_t *data,
                                       size_t length) {
     for (; length >= 8; data += 8, length -= 8) {

@@ -8,7 +8,7 @@
 #include "crc32.h"
 #include "crc32c.h"
 
-/* A hash that has taken in HMAC's key, padded with zeros and masked by a byte. */
+/* Starts a hash with HMAC's key, padded with zeros and combined with the mask. */
 static void digest_take_key(sha1_state *s, const uint8_t key[SHA1_BYTES], uint8_t mask) {
     uint8_t padded[SHA1_BLOCK_BYTES];
     memset(padded, mask, sizeof padded);
@@ -77,7 +77,7 @@ int digest_check(const digest *d, const uint8_t *packaged, uint32_t length) {
     memcpy(header, packaged, DIGEST_COVERED_BYTES);
     uint32_t crc = d->type == DIGEST_CRC32C ? crc32c(0, data, data_length) : 0;
     digest_write(d, header, data, data_length, crc);
-    /* Every byte is looked at: how far a forged one is right cannot be measured. */
+    /* Compares all bytes, so that the time does not reveal how many bytes of a forgery match. */
     uint8_t different = 0;
     for (uint32_t i = DIGEST_COVERED_BYTES; i < d->header_bytes; i++)
         different |= header[i] ^ packaged[i];

@@ -1,5 +1,5 @@
 /*
- * digest.h - how a packaged entry is checked between a broker and its bookies (BookKeeper's
+ * digest.h - the checksum of an entry as it travels between broker and bookie (BookKeeper's
  * DigestManager).
  *
  *   offset  bytes
@@ -7,17 +7,17 @@
  *        8      8  entry id
  *       16      8  last add confirmed
  *       24      8  length of the ledger in bytes, this entry included
- *       32      n  digest of the 32 bytes before it and of all data behind it
+ *       32      n  digest of the 32 bytes before it and of all data after it
  *     32+n         data
  *
- * Integers are big-endian. n and the digest follow from the ledger's type:
+ * Integers are big-endian. n and the digest depend on the digest type:
  *   CRC32   8  CRC-32, in eight bytes
- *   MAC    20  HMAC-SHA1; its key is SHA-1 of "mac" and the password, so it tells who wrote
+ *   MAC    20  HMAC-SHA1 with the key SHA-1("mac" + password); authenticates the writer
  *   CRC32C  4  CRC-32C
  *   DUMMY   0
- * The numbers of the types are those of ledger metadata.
+ * The type numbers are those of BookKeeper's ledger metadata.
  *
- * Any thread; a prepared digest is never changed.
+ * Any thread. A prepared digest does not change.
  */
 #ifndef PYXBROKER_DIGEST_H
 #define PYXBROKER_DIGEST_H
@@ -30,7 +30,7 @@
 enum digest_type { DIGEST_CRC32 = 1, DIGEST_MAC = 2, DIGEST_CRC32C = 3, DIGEST_DUMMY = 4 };
 
 enum {
-    DIGEST_COVERED_BYTES = 32, /* before the digest */
+    DIGEST_COVERED_BYTES = 32, /* the bytes before the digest */
     DIGEST_BYTES_MAX = 20,
     DIGEST_HEADER_BYTES_MAX = DIGEST_COVERED_BYTES + DIGEST_BYTES_MAX
 };
@@ -38,17 +38,17 @@ enum {
 typedef struct digest {
     int type;
     uint32_t header_bytes;      /* where the data begins */
-    sha1_state inner, outer;    /* of a MAC: HMAC's two hashes, each with its padded key */
+    sha1_state inner, outer;    /* MAC only: HMAC's two hashes, each with its padded key */
 } digest;
 
-/* Returns 0, or -EINVAL for a type that is none. */
+/* Returns 0, or -EINVAL for an unknown type. */
 int digest_prepare(digest *d, int type, const uint8_t *password, size_t length);
 
-/* Writes the digest behind the covered bytes of a header, for data whose CRC-32C is known. */
+/* Writes the digest after the covered bytes of the header. The CRC-32C of the data is known. */
 void digest_write(const digest *d, uint8_t *header, const uint8_t *data, uint32_t length,
                   uint32_t data_crc32c);
 
-/* 1 when a packaged entry has the digest that it should have. */
+/* Returns 1 when the packaged entry has a valid digest. */
 int digest_check(const digest *d, const uint8_t *packaged, uint32_t length);
 
 #endif

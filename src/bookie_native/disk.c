@@ -30,7 +30,7 @@ static int system_open_directory(void *ctx, const char *path) {
 
 static int system_list(void *ctx, int directory_fd, disk_name_fn found, void *arg) {
     (void)ctx;
-    /* A descriptor of its own, because closedir closes it and readdir moves its offset. */
+    /* closedir closes the descriptor and readdir moves its offset, so directory_fd is not used. */
     int fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
@@ -163,7 +163,7 @@ const disk_calls *disk_system(void) {
 
 int disk_open_direct(const disk_calls *disk, int directory_fd, const char *name, int flags) {
     int fd = disk->open(disk->ctx, directory_fd, name, flags | O_DIRECT);
-    if (fd == -EINVAL) /* tmpfs and some network file systems: go through the page cache */
+    if (fd == -EINVAL) /* tmpfs and some network file systems: use the page cache */
         fd = disk->open(disk->ctx, directory_fd, name, flags);
     return fd;
 }
@@ -177,7 +177,7 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
         if (written == -EINTR)
             continue;
         if (written == -EINVAL && direct) {
-            /* Direct writing is refused, or a short write left an unaligned rest. */
+            /* Direct writes are not supported, or a short write left an unaligned remainder. */
             direct = 0;
             int error = disk->drop_direct(disk->ctx, fd);
             if (error < 0)
@@ -197,7 +197,7 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
         }
         if (rest > 0) {
             if (count == 0)
-                return -EIO; /* a table that claims to have written more than it was given */
+                return -EIO; /* pwritev reported more bytes than it was given */
             parts->iov_base = (uint8_t *)parts->iov_base + rest;
             parts->iov_len -= rest;
         }
@@ -220,7 +220,7 @@ ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes
         if (count == -EINTR)
             continue;
         if (count == -EINVAL && done > 0) {
-            /* The rest after a short direct read is not aligned any more. */
+            /* The remainder after a short direct read is not aligned. */
             int error = disk->drop_direct(disk->ctx, fd);
             if (error < 0)
                 return error;
@@ -236,8 +236,8 @@ ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes
     return (ssize_t)done;
 }
 
-/* Makes one level if it is missing, and syncs the directory that names it: also when it exists, for
- * whoever made it may have been killed before. path is changed and put back. */
+/* Creates one level if it is missing, and syncs its parent. An existing level is synced too,
+ * because its creator may have been killed before the sync. path is modified and restored. */
 static int disk_make_level(const disk_calls *disk, char *path) {
     int error = disk->make_directory(disk->ctx, path);
     int made = error == 0;
@@ -257,7 +257,7 @@ static int disk_make_level(const disk_calls *disk, char *path) {
     error = fd < 0 ? fd : disk->sync_directory(disk->ctx, fd);
     if (fd >= 0)
         disk->close(disk->ctx, fd);
-    /* Directories above ours that we may not open or sync are somebody else's to keep. */
+    /* Existing directories that we cannot open or sync are the responsibility of their owners. */
     return made || error == -EIO ? error : 0;
 }
 
@@ -278,7 +278,7 @@ int disk_make_directories(const disk_calls *disk, const char *path) {
         level[at] = '\0';
         int error = disk_make_level(disk, level);
         level[at] = kept;
-        /* A parent that we may not write to but that exists answers EACCES or EROFS, not EEXIST. */
+        /* An existing parent that is not writable answers EACCES or EROFS instead of EEXIST. */
         if (error < 0 && !(kept == '/' && (error == -EACCES || error == -EROFS)))
             return error;
     }

@@ -32,8 +32,8 @@ const char *fault_call_name(enum fault_call call) {
     return call_names[call];
 }
 
-/* Counts and judges one call. Returns the error it is to answer, 0 for none; *bytes, where given,
- * is cut to what the call may do. */
+/* Counts one call and applies the rules. Returns the error to inject, or 0. If bytes is not NULL,
+ * *bytes is reduced to what the call may transfer. */
 static int fault(disk_faults *faults, enum fault_call call, const char *name, size_t *bytes) {
     int error = 0;
     pthread_mutex_lock(&faults->lock);
@@ -151,7 +151,7 @@ static ssize_t fault_pwritev(void *ctx, int fd, const struct iovec *parts, int c
         return error;
     if (bytes == asked)
         return disk_system()->pwritev(NULL, fd, parts, count, offset);
-    /* A short write: only the first part, and of it only so much. */
+    /* A short write: at most the first part. */
     struct iovec first = parts[0];
     if (first.iov_len > bytes)
         first.iov_len = bytes;

@@ -1,9 +1,9 @@
 /*
- * disk_faults.h - a table of disk calls that can be made to fail, for tests.
+ * disk_faults.h - a table of disk calls with injected faults, for tests.
  *
- * It passes everything on to the system and applies rules on the way. A rule names a call and a
- * part of a file name; it lets some calls pass, then makes some fail or write less. An observer
- * sees each call before it happens, which is how a test takes a picture of the directory at every
+ * The table passes each call to the system and applies rules. A rule names a call and a substring
+ * of the file name; it lets a number of calls pass, then makes a number of calls fail or write
+ * less. An observer is called before each call, so that a test can copy the directory at every
  * step.
  */
 #ifndef PYXBROKER_DISK_FAULTS_H
@@ -34,16 +34,16 @@ enum fault_call {
 
 typedef struct fault_rule {
     enum fault_call call;
-    char match[FAULT_NAME_BYTES]; /* a part of the file name; "" matches all */
+    char match[FAULT_NAME_BYTES]; /* substring of the file name; "" matches all */
     uint64_t after;               /* matching calls that pass first */
-    uint64_t times;               /* matching calls that are hit then */
+    uint64_t times;               /* matching calls that the rule then applies to */
     int error;                    /* negative errno, 0: none */
-    int64_t short_bytes;          /* pread and pwritev do at most this much; -1: all */
+    int64_t short_bytes;          /* limit of pread and pwritev in bytes; -1: none */
     uint64_t seen;
 } fault_rule;
 
 typedef struct disk_faults {
-    disk_calls calls; /* hand &calls to the storage */
+    disk_calls calls; /* pass &calls to the storage */
     pthread_mutex_t lock;
     fault_rule rules[FAULT_RULES_MAX];
     int rule_count;
@@ -53,14 +53,14 @@ typedef struct disk_faults {
     void *observe_arg;
 } disk_faults;
 
-/* "fdatasync" and so on; -1 when there is no such call. */
+/* Returns the call named "fdatasync" and so on, or -1 for an unknown name. */
 int fault_call_by_name(const char *name);
 const char *fault_call_name(enum fault_call call);
 
 void disk_faults_open(disk_faults *faults);
 void disk_faults_close(disk_faults *faults);
 
-/* Returns 0, or -ENOSPC when there are too many rules. Any thread. */
+/* Returns 0, or -ENOSPC when there are FAULT_RULES_MAX rules already. Any thread. */
 int disk_faults_add(disk_faults *faults, const fault_rule *rule);
 void disk_faults_clear(disk_faults *faults);
 uint64_t disk_faults_count(disk_faults *faults, enum fault_call call);

@@ -1,4 +1,4 @@
-/* entry_log.c - opening sealed logs, and checking their records. */
+/* entry_log.c - opening sealed logs and checking their records. */
 #include "entry_log.h"
 
 #include <errno.h>
@@ -9,13 +9,13 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "entry_log_scan.h"
 
 enum {
     LOG_CRC_START = 12,
     LOG_HEADER_CRC_END = 40,
-    LOG_TAIL_BYTES = 64 << 10 /* read in one go at open: the table of hundreds of ledgers, footer */
+    LOG_TAIL_BYTES = 64 << 10 /* of one read at open: the footer and a table of some 800 ledgers */
 };
 
 static const char LOG_MAGIC[8] = {'P', 'Y', 'X', 'E', 'L', 'O', 'G', '1'};
@@ -73,8 +73,8 @@ void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
     store_le32(at + 8, crc32c(0, at + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START));
 }
 
-/* 1 when what a row says lies inside the file and makes sense. */
-static int log_row_sound(const log_row *row, uint64_t bytes) {
+/* Returns 1 when the values of a row are consistent and inside the file. */
+static int log_row_is_valid(const log_row *row, uint64_t bytes) {
     return row->ledger_id >= 0 && row->data_offset <= bytes &&
            row->data_bytes <= bytes - row->data_offset && row->index_offset <= bytes &&
            row->entry_count <= (bytes - row->index_offset) / LOG_ENTRY_BYTES &&
@@ -82,11 +82,11 @@ static int log_row_sound(const log_row *row, uint64_t bytes) {
             (row->first_entry >= 0 && row->first_entry <= row->last_entry));
 }
 
-/* What log_look found intact, and what forbids to go on. */
+/* Results of log_inspect: the intact parts as flags, or LOG_NEWER. */
 enum { LOG_HEADER_INTACT = 1, LOG_TABLE_INTACT = 2, LOG_INTACT = 3, LOG_NEWER = 4 };
 
-/* 0, or the version when the checksum over bytes 12..end is right and the version is newer. */
-static uint32_t log_newer(const uint8_t *at, size_t end) {
+/* Returns the version if it is newer and the checksum over bytes 12..end is valid, else 0. */
+static uint32_t log_newer_version(const uint8_t *at, size_t end) {
     uint32_t version = load_le32(at + 12);
     return version > LOG_VERSION &&
                    crc32c(0, at + LOG_CRC_START, end - LOG_CRC_START) == load_le32(at + 8)
@@ -94,12 +94,12 @@ static uint32_t log_newer(const uint8_t *at, size_t end) {
                : 0;
 }
 
-/* Reads the checkpoint out of a header. Returns LOG_HEADER_INTACT, LOG_NEWER or 0. */
+/* Reads the checkpoint from a header. Returns LOG_HEADER_INTACT, LOG_NEWER or 0. */
 static int log_header_decode(entry_log *log, const log_piece *piece) {
     const uint8_t *block = piece->at;
     if (piece->bytes < BLOCK_BYTES || memcmp(block, LOG_MAGIC, sizeof LOG_MAGIC) != 0)
         return 0;
-    if ((log->newer = log_newer(block, LOG_HEADER_CRC_END)) != 0)
+    if ((log->newer = log_newer_version(block, LOG_HEADER_CRC_END)) != 0)
         return LOG_NEWER;
     if (crc32c(0, block + LOG_CRC_START, LOG_HEADER_CRC_END - LOG_CRC_START) !=
             load_le32(block + 8) ||
@@ -110,7 +110,7 @@ static int log_header_decode(entry_log *log, const log_piece *piece) {
     return LOG_HEADER_INTACT;
 }
 
-/* Reads the rows of a table. 1, 0 when it is damaged, or -ENOMEM. */
+/* Reads the rows of a table. Returns 1, 0 when it is damaged, or -ENOMEM. */
 static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows, uint32_t crc) {
     if (crc32c(0, table, rows * LOG_ROW_BYTES) != crc)
         return 0;
@@ -119,7 +119,7 @@ static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows,
         return -ENOMEM;
     for (uint64_t i = 0; i < rows; i++) {
         log_row_decode(table + i * LOG_ROW_BYTES, &log->rows[i]);
-        if (!log_row_sound(&log->rows[i], log->bytes)) {
+        if (!log_row_is_valid(&log->rows[i], log->bytes)) {
             free(log->rows);
             log->rows = NULL;
             return 0;
@@ -129,7 +129,7 @@ static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows,
     return 1;
 }
 
-/* Reads footer and ledger table; tail holds the end of the file. Returns LOG_TABLE_INTACT,
+/* Reads the footer and the ledger table; tail is the end of the file. Returns LOG_TABLE_INTACT,
  * LOG_NEWER, 0 when either is damaged, or an error. */
 static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsigned how,
                            const log_piece *tail) {
@@ -138,7 +138,7 @@ static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsig
     const uint8_t *footer = tail->at + tail->bytes - LOG_FOOTER_BYTES;
     if (memcmp(footer, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
         return 0;
-    if ((log->newer = log_newer(footer, LOG_FOOTER_BYTES)) != 0)
+    if ((log->newer = log_newer_version(footer, LOG_FOOTER_BYTES)) != 0)
         return LOG_NEWER;
     uint64_t offset = load_le64(footer + 40), rows = load_le32(footer + 48);
     if (crc32c(0, footer + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START) !=
@@ -168,9 +168,9 @@ static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsig
     return intact > 0 ? LOG_TABLE_INTACT : intact;
 }
 
-/* Reads header, footer and table. Returns which of them are intact, or an error. */
-static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+/* Reads header, footer and table. Returns flags of the intact parts, or an error. */
+static int log_inspect_open(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     if (bytes < 0)
         return entry_log_error((int)bytes);
     log->bytes = (uint64_t)bytes;
@@ -191,30 +191,30 @@ static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned 
     return table < 0 ? table : header | table;
 }
 
-static int log_look(entry_log *log, const disk_calls *disk, int directory_fd, unsigned how) {
+static int log_inspect(entry_log *log, const disk_calls *disk, int directory_fd, unsigned how) {
     int fd = log_open_to_read(disk, directory_fd, log->id, how);
     if (fd < 0)
         return fd;
     free(log->rows);
     log->rows = NULL;
     log->row_count = 0;
-    int found = log_look_at(log, disk, fd, how);
+    int found = log_inspect_open(log, disk, fd, how);
     disk->close(disk->ctx, fd);
     return found;
 }
 
-/* Reads what is intact and rebuilds the rest. Returns 0 or an error. */
+/* Reads the log, and rebuilds the table if it is damaged. Returns 0 or an error. */
 static int log_load(entry_log *log, const disk_calls *disk, events *events, int directory_fd) {
-    int found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY);
-    if (found >= 0 && found < LOG_INTACT) /* what the page cache has may be wrong */
-        found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT);
+    int found = log_inspect(log, disk, directory_fd, LOG_READ_RETRYING);
+    if (found >= 0 && found < LOG_INTACT) /* the damage may be in the page cache only */
+        found = log_inspect(log, disk, directory_fd, LOG_READ_RETRYING | LOG_READ_DIRECT);
     if (found < 0)
         return found;
     if (found & LOG_NEWER)
         return -EPROTONOSUPPORT;
     if (found == LOG_TABLE_INTACT)
         events_add(events, EVENT_WARNING,
-                   "entry log %016" PRIx64 ".log has a damaged header; its footer serves instead",
+                   "entry log %016" PRIx64 ".log has a damaged header; using its footer instead",
                    log->id);
     if (found & LOG_TABLE_INTACT)
         return 0;
@@ -224,7 +224,8 @@ static int log_load(entry_log *log, const disk_calls *disk, events *events, int 
     log->doubtful |= log->row_count == 0;
     if (error == 0)
         events_add(events, EVENT_ERROR,
-                   "entry log %016" PRIx64 ".log has a damaged index; it is read from its records",
+                   "entry log %016" PRIx64 ".log has a damaged index; it was rebuilt from the "
+                   "records",
                    log->id);
     return error;
 }

@@ -1,4 +1,4 @@
-/* entry_log_file.c - what the files of entry logs are called, and what errors they have. */
+/* entry_log_file.c - names of entry log files, and errors of reading them. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* entry_log_index.c - see entry_log_index.h. */
+/* entry_log_index.c - loading, caching and searching indexes. */
 #include "entry_log_index.h"
 
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static void log_indexes_drop(log_indexes *indexes, log_row *row) {
     row->index = NULL;
 }
 
-/* Reads the index and checks it. 1, 0 when it is damaged, or an error. */
+/* Reads and checks an index. Returns 1, 0 when it is damaged, or an error. */
 static int log_index_read(const log_indexes *indexes, log_row *row, unsigned how) {
     int fd = log_open_to_read(indexes->disk, indexes->directory_fd, row->log->id, how);
     if (fd < 0)
@@ -60,9 +60,9 @@ static int log_index_read(const log_indexes *indexes, log_row *row, unsigned how
     return 1;
 }
 
-/* Reads an index that is not in memory, or makes it. */
+/* Loads an index, or rebuilds it. */
 static int log_index_load(log_indexes *indexes, log_row *row) {
-    /* A large one passes the page cache by: copying it from there costs more than it saves. */
+    /* Large indexes bypass the page cache: copying them from there costs more than it saves. */
     int large = log_row_index_bytes(row) > LARGE_INDEX_BYTES;
     int intact = log_index_read(indexes, row, large ? LOG_READ_DIRECT : LOG_READ_ONCE);
     if (intact == 0)
@@ -78,7 +78,7 @@ static int log_index_load(log_indexes *indexes, log_row *row) {
     return 0;
 }
 
-int log_indexes_need(log_indexes *indexes, log_row *row) {
+int log_indexes_ensure(log_indexes *indexes, log_row *row) {
     if (row->entry_count == 0 || row->index_stays)
         return 0;
     if (row->index == NULL)
@@ -90,14 +90,14 @@ int log_indexes_need(log_indexes *indexes, log_row *row) {
     return 0;
 }
 
-void log_indexes_forget(log_indexes *indexes, entry_log *log) {
+void log_indexes_release(log_indexes *indexes, entry_log *log) {
     for (size_t i = 0; i < log->row_count; i++)
         if (log->rows[i].index != NULL && !log->rows[i].index_stays)
             log_indexes_drop(indexes, &log->rows[i]);
 }
 
 uint32_t log_row_position(const log_row *row, int64_t entry_id) {
-    /* Ids are mostly without gaps: try the distance from the first one. */
+    /* Ids rarely have gaps, so the distance from the first id is usually the position. */
     uint64_t guess = (uint64_t)entry_id - (uint64_t)row->first_entry;
     if (entry_id >= row->first_entry && guess < row->entry_count &&
         (int64_t)load_le64(row->index + guess * LOG_ENTRY_BYTES) == entry_id)
@@ -118,7 +118,7 @@ int64_t log_row_entry(const log_row *row, uint32_t number, log_place *out) {
     uint64_t log_bytes = row->log->bytes;
     out->offset = (uint64_t)load_le32(slot + 8) * RECORD_ALIGNMENT;
     out->length = load_le32(slot + 12);
-    /* An index is checked before it is used, but a bound is cheaper than trust. */
+    /* The index's checksum was verified; this check guards against a wrong writer. */
     if (out->offset > log_bytes || record_bytes(out->length) > log_bytes - out->offset)
         out->length = 0;
     return (int64_t)load_le64(slot);

@@ -1,9 +1,9 @@
 /*
- * entry_log_rebuild.c - making ledger tables and indexes anew from records.
+ * entry_log_rebuild.c - rebuilding ledger tables and indexes from records.
  *
- * Records are sorted by ledger and entry, and each names both, so one walk gives everything back.
- * Punched ranges read as zeros and are passed over in silence. The walk reads the disk past the
- * page cache; an error of the disk ends it, and nothing is concluded.
+ * Records are sorted by ledger and entry, and each contains both ids, so one scan recovers
+ * everything. Punched ranges read as zeros and are skipped silently. The scan bypasses the page
+ * cache. A disk error ends it without a result.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,14 +14,14 @@
 #include "entry_log.h"
 #include "entry_log_scan.h"
 
-/* An index being built. */
+/* An index under construction. */
 typedef struct log_index {
     uint8_t *slots;
     size_t count, capacity;
     int64_t last; /* entry id; -1: none */
 } log_index;
 
-/* Adds an entry unless one with its id or a higher one was there before. Returns 0 or -ENOMEM. */
+/* Adds an entry, unless its id is not higher than the last one. Returns 0 or -ENOMEM. */
 static int log_index_add(log_index *index, int64_t entry_id, uint64_t offset, uint32_t length) {
     if (index->count > 0 && entry_id <= index->last)
         return 0;
@@ -41,7 +41,7 @@ static int log_index_add(log_index *index, int64_t entry_id, uint64_t offset, ui
     return 0;
 }
 
-/* Hands the index over to its row, which it stays with. */
+/* Moves the index to its row, which keeps it in memory. */
 static void log_index_finish(log_index *index, log_row *row) {
     row->index = index->slots;
     row->index_stays = 1;
@@ -49,7 +49,7 @@ static void log_index_finish(log_index *index, log_row *row) {
     *index = (log_index){0};
 }
 
-/* Where the record begins that the last step found. */
+/* Returns the offset of the record found by the last step. */
 static uint64_t log_scan_record(const log_scan *scan, const record *r) {
     return scan->at - record_bytes(r->length);
 }
@@ -57,11 +57,11 @@ static uint64_t log_scan_record(const log_scan *scan, const record *r) {
 static void log_report_lost(events *events, const entry_log *log, const log_scan *scan) {
     events_add(events, EVENT_ERROR,
                "entry log %016" PRIx64 ".log: %" PRIu64 " bytes at offset %" PRIu64
-               " are no record; the entries in them are lost",
+               " are not a valid record; the entries in them are lost",
                log->id, scan->lost_bytes, scan->at - scan->lost_bytes);
 }
 
-/* Walks over the records of one row, whose table row is intact. */
+/* Scans the records of one row whose entry in the ledger table is intact. */
 static int log_row_scan(log_row *row, log_scan *scan, log_index *index, events *events) {
     record r;
     enum record_found found;
@@ -95,23 +95,23 @@ int log_row_rebuild(log_row *row, const disk_calls *disk, int directory_fd, even
     }
     events_add(events, EVENT_ERROR,
                "entry log %016" PRIx64 ".log: the index of ledger %" PRId64
-               " is damaged; it was made anew from its records: %zu entries of %" PRIu32,
+               " is damaged; it was rebuilt from the records, with %zu entries of %" PRIu32,
                row->log->id, row->ledger_id, index.count, row->entry_count);
     row->lost = index.count < row->entry_count;
     log_index_finish(&index, row);
     return 0;
 }
 
-/* A log whose table is being made. */
+/* A log whose table is being rebuilt. */
 typedef struct log_rebuild {
     entry_log *log;
     events *events;
     size_t capacity; /* of log->rows */
     log_index index; /* of the last row */
-    int lost;        /* what precedes the next record was not all records */
+    int lost;        /* the bytes before the next record contain damaged records */
 } log_rebuild;
 
-/* The row that a record belongs to: the last one, or a new one behind it. NULL without memory. */
+/* Returns the row of a record: the last one, or a new one. NULL when out of memory. */
 static log_row *log_rebuild_row(log_rebuild *b, const record *r, uint64_t offset) {
     entry_log *log = b->log;
     log_row *last = log->row_count > 0 ? &log->rows[log->row_count - 1] : NULL;
@@ -138,7 +138,7 @@ static log_row *log_rebuild_row(log_rebuild *b, const record *r, uint64_t offset
     return row;
 }
 
-/* Returns 0 or -ENOMEM. */
+/* Adds a record to its row. Returns 0 or -ENOMEM. */
 static int log_rebuild_add(log_rebuild *b, log_row *row, const record *r, uint64_t offset,
                            int intact) {
     row->data_bytes = offset + record_bytes(r->length) - row->data_offset;
@@ -158,13 +158,13 @@ static int log_rebuild_add(log_rebuild *b, log_row *row, const record *r, uint64
     return 0;
 }
 
-/* Walks over all records of the log. */
+/* Scans all records of the log. Returns 0 or an error. */
 static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
     record r;
     enum record_found found;
     while ((found = log_scan_next(scan, &r)) != RECORD_NONE) {
         const entry_log *log = b->log;
-        /* Behind the last record is the damaged index itself; only a gap before one counts. */
+        /* Bytes after the last record are the damaged index; only a gap before a record counts. */
         if (found == RECORD_LOST) {
             b->lost = scan->at < scan->end && !scan->lost_zero;
             if (b->lost)
@@ -184,7 +184,7 @@ static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
 }
 
 int entry_log_rebuild(entry_log *log, const disk_calls *disk, int directory_fd, events *events) {
-    unsigned how = LOG_READ_DIRECT | LOG_READ_PATIENTLY;
+    unsigned how = LOG_READ_DIRECT | LOG_READ_RETRYING;
     int fd = log_open_to_read(disk, directory_fd, log->id, how);
     if (fd < 0)
         return fd;

@@ -1,4 +1,4 @@
-/* entry_log_scan.c - see entry_log_scan.h. */
+/* entry_log_scan.c - reading ranges of a log and scanning them for records. */
 #define _GNU_SOURCE
 #include "entry_log_scan.h"
 
@@ -7,17 +7,17 @@
 #include <stdlib.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "entry_log.h"
 
 enum { SCAN_PIECE_BYTES = 1 << 20 };
 
 int disk_open_to_read(const disk_calls *disk, int directory_fd, const char *name, unsigned how) {
-    int patiently = (how & LOG_READ_PATIENTLY) != 0;
+    int retrying = (how & LOG_READ_RETRYING) != 0;
     if ((how & LOG_READ_DIRECT) != 0)
-        return patiently ? disk_open_direct_patiently(disk, directory_fd, name, O_RDONLY)
+        return retrying ? disk_open_direct_retrying(disk, directory_fd, name, O_RDONLY)
                          : disk_open_direct(disk, directory_fd, name, O_RDONLY);
-    return patiently ? disk_open_patiently(disk, directory_fd, name, O_RDONLY)
+    return retrying ? disk_open_retrying(disk, directory_fd, name, O_RDONLY)
                      : disk->open(disk->ctx, directory_fd, name, O_RDONLY);
 }
 
@@ -40,8 +40,8 @@ int log_piece_read(const disk_calls *disk, int fd, unsigned how, uint64_t offset
     uint8_t *memory = aligned_alloc(BLOCK_BYTES, round_up(whole + 1, BLOCK_BYTES));
     if (memory == NULL)
         return -ENOMEM;
-    ssize_t got = (how & LOG_READ_PATIENTLY) != 0
-                      ? disk_read_patiently(disk, fd, memory, whole, (int64_t)begin)
+    ssize_t got = (how & LOG_READ_RETRYING) != 0
+                      ? disk_read_retrying(disk, fd, memory, whole, (int64_t)begin)
                       : disk_read_all(disk, fd, memory, whole, (int64_t)begin);
     if (got < 0) {
         free(memory);
@@ -58,9 +58,9 @@ void log_piece_free(log_piece *piece) {
     *piece = (log_piece){0};
 }
 
-/* Where the next bytes of the walk lie; NULL when the disk failed (scan->error), or when the file
- * turned out to be shorter, which moves the end. */
-static const uint8_t *log_scan_need(log_scan *scan, uint64_t bytes) {
+/* Returns the next bytes of the scan. Returns NULL after a disk error (scan->error), or when the
+ * file is shorter than expected, which moves the end. */
+static const uint8_t *log_scan_fetch(log_scan *scan, uint64_t bytes) {
     uint64_t from = scan->at;
     if (scan->piece.memory != NULL && from >= scan->piece_at &&
         from + bytes <= scan->piece_at + scan->piece.bytes)
@@ -79,7 +79,7 @@ static const uint8_t *log_scan_need(log_scan *scan, uint64_t bytes) {
     return scan->piece.bytes >= bytes ? scan->piece.at : NULL;
 }
 
-/* The bytes from start up to here are no record. */
+/* Reports the bytes from start up to the current position as lost. */
 static enum record_found log_scan_lost(log_scan *scan, uint64_t start, int zero) {
     scan->lost_bytes = scan->at - start;
     scan->lost_zero = zero;
@@ -90,11 +90,11 @@ enum record_found log_scan_next(log_scan *scan, record *out) {
     uint64_t start = scan->at;
     int zero = 1;
     while (scan->at + RECORD_HEADER_BYTES <= scan->end) {
-        const uint8_t *at = log_scan_need(scan, RECORD_HEADER_BYTES);
+        const uint8_t *at = log_scan_fetch(scan, RECORD_HEADER_BYTES);
         if (at != NULL && record_decode(at, scan->end - scan->at, scan->seed, out)) {
             if (scan->at != start)
                 return log_scan_lost(scan, start, zero);
-            at = log_scan_need(scan, record_bytes(out->length));
+            at = log_scan_fetch(scan, record_bytes(out->length));
             if (at != NULL) {
                 out->payload = at + RECORD_HEADER_BYTES;
                 scan->at += record_bytes(out->length);
@@ -104,13 +104,13 @@ enum record_found log_scan_next(log_scan *scan, record *out) {
         if (scan->error < 0)
             return RECORD_NONE;
         if (at == NULL)
-            continue; /* the end has moved */
+            continue; /* the end moved */
         zero &= load_le64(at) == 0;
         scan->at += RECORD_ALIGNMENT;
     }
     if (start >= scan->end)
         return RECORD_NONE;
-    const uint8_t *rest = log_scan_need(scan, scan->end - scan->at);
+    const uint8_t *rest = log_scan_fetch(scan, scan->end - scan->at);
     if (scan->error < 0)
         return RECORD_NONE;
     zero &= rest == NULL || all_zero(rest, scan->end - scan->at);

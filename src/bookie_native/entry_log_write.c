@@ -1,4 +1,4 @@
-/* entry_log_write.c - one pass over a frozen generation into a new entry log. */
+/* entry_log_write.c - writing a frozen generation to a new entry log, in one pass. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 enum { LOG_WRITE_BYTES = 1 << 20 };
 
-/* Sequential writing through one aligned buffer; the first error sticks. */
+/* A sequential writer with one aligned buffer. After the first error it writes nothing. */
 typedef struct log_writer {
     const disk_calls *disk;
     int fd;
@@ -26,7 +26,7 @@ static uint64_t log_writer_at(const log_writer *w) {
     return w->offset + w->fill;
 }
 
-/* Writes out the buffer, whose fill is a multiple of the block size. */
+/* Writes the buffer, whose fill is a multiple of the block size. */
 static void log_writer_flush(log_writer *w) {
     if (w->error == 0 && w->fill > 0)
         w->error = disk_write_all(w->disk, w->fd, w->buffer, w->fill, (int64_t)w->offset);
@@ -61,7 +61,7 @@ static int by_ledger_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-/* The ledgers that live, sorted. Returns NULL without memory. */
+/* Returns the ledgers that are not deleted, sorted. NULL when out of memory. */
 static cache_ledger **generation_live(const generation *g, size_t *count) {
     cache_ledger **live = malloc((g->list_count + 1) * sizeof(cache_ledger *));
     if (live == NULL)
@@ -82,7 +82,7 @@ static void log_write_record(log_writer *w, uint32_t seed, const record *r) {
     log_writer_zeros(w, record_bytes(r->length) - RECORD_HEADER_BYTES - r->length);
 }
 
-/* Fence and master key stand in the table; as records too, they survive a damaged table. */
+/* Writes fence and master key as records, so that they survive a damaged ledger table. */
 static void log_write_state(log_writer *w, uint32_t seed, const cache_ledger *ledger) {
     record r = {.ledger_id = ledger->ledger_id, .entry_id = -1, .payload = ledger->key};
     if (ledger->fenced) {
@@ -97,7 +97,7 @@ static void log_write_state(log_writer *w, uint32_t seed, const cache_ledger *le
     }
 }
 
-/* Writes the records of one ledger and fills in its row and, at index, its part of the index. */
+/* Writes the records of one ledger; fills in its row and its part of the index at `index`. */
 static void log_write_ledger(log_writer *w, uint32_t seed, const cache_ledger *ledger,
                              log_row *row, uint8_t *index) {
     *row = (log_row){.ledger_id = ledger->ledger_id,
@@ -120,7 +120,7 @@ static void log_write_ledger(log_writer *w, uint32_t seed, const cache_ledger *l
         store_le32(slot + 12, entry->data == NULL ? 0 : entry->length);
         if (entry->data == NULL)
             continue;
-        /* The payload's checksum stands in the journal record's header, right before it. */
+        /* The payload's checksum is in the header of the journal record, right before the data. */
         record r = {.type = RECORD_ENTRY,
                     .ledger_id = ledger->ledger_id,
                     .entry_id = entry->entry_id,
@@ -133,7 +133,7 @@ static void log_write_ledger(log_writer *w, uint32_t seed, const cache_ledger *l
     row->index_crc = crc32c(0, index, ledger->count * LOG_ENTRY_BYTES);
 }
 
-/* Index, ledger table and footer, once all records are written. */
+/* Writes index, ledger table and footer. */
 static void log_write_tail(log_writer *w, entry_log *log, const uint8_t *index,
                            uint64_t index_bytes) {
     uint64_t index_start = log_writer_at(w);
@@ -155,7 +155,7 @@ static void log_write_tail(log_writer *w, entry_log *log, const uint8_t *index,
     log_writer_flush(w);
 }
 
-/* Everything between the open and the sync of the file. */
+/* Writes the content of the file. */
 static void log_write_body(log_writer *w, entry_log *log, cache_ledger *const *live,
                            uint8_t *index) {
     uint8_t *block = calloc(1, BLOCK_BYTES);
@@ -176,7 +176,7 @@ static void log_write_body(log_writer *w, entry_log *log, cache_ledger *const *l
     log_write_tail(w, log, index, index_bytes);
 }
 
-/* An upper bound of the file's size, for allocating it in one piece. */
+/* Returns an upper bound of the file size, to allocate the file contiguously. */
 static uint64_t log_bytes_expected(cache_ledger *const *live, size_t count, uint64_t *entries) {
     uint64_t bytes = BLOCK_BYTES + LOG_FOOTER_BYTES + BLOCK_BYTES;
     *entries = 0;
@@ -191,7 +191,7 @@ static uint64_t log_bytes_expected(cache_ledger *const *live, size_t count, uint
     return round_up(bytes, BLOCK_BYTES);
 }
 
-/* Writes to the temporary name, syncs, and gives the file its name. */
+/* Writes the temporary file, syncs and renames it. */
 static int log_write_file(log_writer *w, int directory_fd, entry_log *log,
                           cache_ledger *const *live, uint8_t *index, uint64_t expected) {
     const disk_calls *disk = w->disk;
@@ -201,7 +201,7 @@ static int log_write_file(log_writer *w, int directory_fd, entry_log *log,
     w->fd = disk_open_direct(disk, directory_fd, temporary, O_RDWR | O_CREAT | O_TRUNC);
     if (w->fd < 0)
         return w->fd;
-    /* In one piece, and a full disk is noticed before any work; the size is what gets written. */
+    /* Allocates contiguously and detects a full disk early; KEEP_SIZE leaves the size unchanged. */
     enum { KEEP_SIZE = 1 };
     int error = disk->fallocate(disk->ctx, w->fd, KEEP_SIZE, 0, (int64_t)expected);
     if (error == 0 || error == -EOPNOTSUPP) {
@@ -221,7 +221,7 @@ static int log_write_file(log_writer *w, int directory_fd, entry_log *log,
     return error;
 }
 
-/* A new log with the ledgers that live in a generation, or NULL without memory. */
+/* Returns a new log for `rows` ledgers of a generation, or NULL when out of memory. */
 static entry_log *log_new(uint64_t id, uint64_t journal_file, const generation *g, size_t rows) {
     entry_log *log = calloc(1, sizeof *log);
     if (log == NULL)

@@ -1,4 +1,4 @@
-/* events.c - the ring of operator events. */
+/* events.c - the rate-limited ring of operator events. */
 #include "events.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ void events_close(events *log) {
 
 void event_ring(int event_fd) {
     uint64_t one = 1;
-    /* Only EAGAIN is possible, when the counter is at its end: then it is readable already. */
+    /* Only EAGAIN is possible, when the counter is at its maximum; then the fd is readable. */
     ssize_t written = write(event_fd, &one, sizeof one);
     (void)written;
 }
@@ -35,15 +35,15 @@ static uint64_t events_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void events_keep(events *log, const storage_event *event) {
-    if (log->count < EVENTS_KEPT_MAX)
-        log->kept[(log->first + log->count++) % EVENTS_KEPT_MAX] = *event;
+static void events_push(events *log, const storage_event *event) {
+    if (log->count < EVENTS_RING_MAX)
+        log->ring[(log->first + log->count++) % EVENTS_RING_MAX] = *event;
     else
         log->dropped++;
 }
 
-/* Tells the last event of a cause that was only counted, with the count. Under the lock. */
-static void cause_tell(events *log, event_cause *cause, uint64_t now) {
+/* Reports the last counted event of a cause, with the count. Under the lock. */
+static void cause_report(events *log, event_cause *cause, uint64_t now) {
     if (cause->counted == 0)
         return;
     storage_event *latest = &cause->latest;
@@ -55,11 +55,11 @@ static void cause_tell(events *log, event_cause *cause, uint64_t now) {
                  " (and %" PRIu64 " more like it in the last %" PRIu64 " s)", cause->counted - 1,
                  (now - cause->since_ns + 999999999u) / 1000000000u);
     }
-    events_keep(log, latest);
+    events_push(log, latest);
     cause->counted = 0;
 }
 
-/* Ends the windows that are over, telling what was counted in them. Under the lock. */
+/* Ends the expired windows and reports the events counted in them. Under the lock. */
 static void events_end_windows(events *log, uint64_t now) {
     for (unsigned i = 0; i < log->cause_count;) {
         event_cause *cause = &log->causes[i];
@@ -67,12 +67,12 @@ static void events_end_windows(events *log, uint64_t now) {
             i++;
             continue;
         }
-        cause_tell(log, cause, now);
+        cause_report(log, cause, now);
         *cause = log->causes[--log->cause_count];
     }
 }
 
-/* The place of a cause; when all are taken, that of the one whose window is the oldest. */
+/* Returns the cause of the format string; replaces the one with the oldest window if needed. */
 static event_cause *events_cause(events *log, const char *format, uint64_t now) {
     event_cause *oldest = log->causes;
     for (unsigned i = 0; i < log->cause_count; i++) {
@@ -85,10 +85,10 @@ static event_cause *events_cause(events *log, const char *format, uint64_t now) 
     if (log->cause_count < EVENT_CAUSES_MAX)
         cause = &log->causes[log->cause_count++];
     else
-        cause_tell(log, cause, now);
+        cause_report(log, cause, now);
     cause->format = format;
     cause->since_ns = now;
-    cause->told = 0;
+    cause->reported = 0;
     cause->counted = 0;
     return cause;
 }
@@ -103,16 +103,16 @@ void events_add(events *log, enum event_severity severity, const char *format, .
     pthread_mutex_lock(&log->lock);
     events_end_windows(log, now);
     event_cause *cause = events_cause(log, format, now);
-    int told = cause->told < EVENTS_OF_A_CAUSE;
-    if (told) {
-        cause->told++;
-        events_keep(log, &event);
+    int reported = cause->reported < EVENTS_PER_CAUSE_MAX;
+    if (reported) {
+        cause->reported++;
+        events_push(log, &event);
     } else {
         cause->counted++;
         cause->latest = event;
     }
     pthread_mutex_unlock(&log->lock);
-    if (told)
+    if (reported)
         event_ring(log->event_fd);
 }
 
@@ -122,13 +122,14 @@ int events_take(events *log, storage_event *out) {
     if (log->cause_count > 0)
         events_end_windows(log, events_now());
     if (log->count > 0) {
-        *out = log->kept[log->first];
-        log->first = (log->first + 1) % EVENTS_KEPT_MAX;
+        *out = log->ring[log->first];
+        log->first = (log->first + 1) % EVENTS_RING_MAX;
         log->count--;
     } else if (log->dropped > 0) {
         out->severity = EVENT_WARNING;
         snprintf(out->text, sizeof out->text,
-                 "%u more events came faster than they were taken and were dropped", log->dropped);
+                 "%u more events were dropped, because they arrived faster than they were read",
+                 log->dropped);
         log->dropped = 0;
     } else {
         taken = 0;

@@ -43,7 +43,7 @@ int flusher_write(flusher *f, generation *g) {
     return 0;
 }
 
-/* Says what went wrong, once for each kind of failure, and when it goes well again. */
+/* Reports a failure, once for each errno, and the first success after it. */
 static void flusher_report(flusher *f, int error) {
     int before = atomic_exchange(&f->error, error);
     if (error != before)
@@ -54,14 +54,15 @@ static void flusher_report(flusher *f, int error) {
                    strerror(-error),
                    disk_is_full(error) ? ", free some disk space" : "");
     else if (error == 0 && before < 0)
-        events_add(f->events, EVENT_INFO, "the write cache is flushed again");
+        events_add(f->events, EVENT_INFO, "the write cache can be flushed again");
 }
 
 static uint64_t flusher_now(const flusher *f) {
     return f->logs->disk->clock_ns(f->logs->disk->ctx);
 }
 
-/* Waits for work, at most so long (0: for ever), and rings when that is due. Under the lock. */
+/* Waits for work, at most `milliseconds` (0: no limit), and sends reminders that are due. Under the
+ * lock. */
 static void flusher_wait(flusher *f, unsigned milliseconds) {
     uint64_t now = flusher_now(f), ns = (uint64_t)milliseconds * 1000000u;
     if (f->remind_ns != 0 && f->remind_ns <= now) {
@@ -78,8 +79,8 @@ static void flusher_wait(flusher *f, unsigned milliseconds) {
     pthread_cond_timedwait(&f->work, &f->lock, &until);
 }
 
-/* One attempt at the waiting generation. Takes and gives up the lock. Returns 0 or an error after
- * which it is still waiting. */
+/* Attempts to write the waiting generation. Takes and releases the lock. Returns 0, or an error
+ * after which the generation is still waiting. */
 static int flusher_attempt(flusher *f, generation *g) {
     int error = flusher_write(f, g);
     int journal_failed = error < 0 && journal_durable_group(f->journal) < g->last_group;
@@ -97,15 +98,15 @@ static int flusher_attempt(flusher *f, generation *g) {
     return journal_failed ? 0 : error;
 }
 
-/* The pause after the next failure. */
-static unsigned flusher_longer(unsigned milliseconds) {
+/* Returns the pause after the next failure. */
+static unsigned flusher_next_pause(unsigned milliseconds) {
     return milliseconds * 2 < FLUSH_RETRY_MS_MAX ? milliseconds * 2 : FLUSH_RETRY_MS_MAX;
 }
 
 static void *flusher_run(void *arg) {
     flusher *f = arg;
     unsigned retry_ms = FLUSH_RETRY_MS_MIN, sweep_ms = FLUSH_RETRY_MS_MIN;
-    int unswept = 0; /* the last sweep could not do everything */
+    int unswept = 0; /* the last sweep was incomplete */
     pthread_mutex_lock(&f->lock);
     for (;;) {
         generation *g = f->waiting;
@@ -115,23 +116,24 @@ static void *flusher_run(void *arg) {
         int error = 0;
         if (g != NULL) {
             error = flusher_attempt(f, g);
-            /* A new log may leave an older one, without live ledgers, free to go. */
+            /* With a newer log, an older one without live ledgers can be removed. */
             sweep |= error == 0;
         }
         if (sweep) {
             unswept = log_list_sweep(f->logs);
-            sweep_ms = !unswept ? FLUSH_RETRY_MS_MIN : flusher_longer(sweep_ms);
-            reader_forget_removed(f->reader);
+            sweep_ms = !unswept ? FLUSH_RETRY_MS_MIN : flusher_next_pause(sweep_ms);
+            reader_release_removed(f->reader);
         }
         pthread_mutex_lock(&f->lock);
         if (error == 0)
             retry_ms = FLUSH_RETRY_MS_MIN;
-        /* What was handed over during a sweep is written first: a later log would cover it. */
+        /* A generation handed over during a sweep is written before the thread ends: otherwise a
+         * later log would cover it. */
         if (f->stopping && (f->waiting == NULL || error < 0))
             break;
         if (f->waiting != NULL && error < 0) {
             flusher_wait(f, retry_ms);
-            retry_ms = flusher_longer(retry_ms);
+            retry_ms = flusher_next_pause(retry_ms);
         } else if (f->waiting == NULL && !f->sweep_wanted) {
             flusher_wait(f, unswept ? sweep_ms : 0);
         }

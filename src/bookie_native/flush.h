@@ -1,12 +1,12 @@
 /*
- * flush.h - the flush thread: closed generations become entry logs, deleted ledgers' space comes
- * back.
+ * flush.h - the flush thread: writes closed generations to entry logs and frees the space of
+ * deleted ledgers.
  *
  * The owner hands over one frozen generation at a time. The thread waits until the journal has
- * synced it, writes and publishes its entry log, lets the journal files go that it covered, and
- * marks the generation clean. When that fails (a full disk, no memory) it says so once and tries
- * again until it goes well. When the journal has failed before all of the generation was durable,
- * the owner gets it back.
+ * synced it, writes and publishes its entry log, releases the journal files that the log covers,
+ * and marks the generation clean. On failure (a full disk, no memory) the thread reports the error
+ * once and retries until it succeeds. When the journal fails before the whole generation is
+ * durable, the thread returns the generation to the owner.
  */
 #ifndef PYXBROKER_FLUSH_H
 #define PYXBROKER_FLUSH_H
@@ -19,19 +19,19 @@ typedef struct flusher {
     log_list *logs;
     journal *journal;
     journal_files *files;
-    reader *reader; /* told when logs were removed */
+    reader *reader; /* notified when logs were removed */
     events *events;
     int event_fd;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work;
     generation *waiting;  /* at most one */
-    generation *returned; /* the one that will never be durable as a whole */
-    uint64_t remind_ns;   /* when the owner wants to be rung, 0: not at all */
+    generation *returned; /* a generation that will never be durable as a whole */
+    uint64_t remind_ns;   /* when to signal the owner, 0: never */
     int sweep_wanted;
     int stopping;
     int running;
-    _Atomic int error; /* of the last attempt; 0 when it went well */
+    _Atomic int error; /* of the last attempt; 0 when it succeeded */
     _Atomic uint64_t flushes, flush_bytes;
 } flusher;
 
@@ -39,23 +39,23 @@ void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, 
                   events *events, int event_fd);
 int flusher_start(flusher *f);
 
-/* Hands over a frozen generation; there is none waiting. Owner. */
+/* Hands over a frozen generation. No generation may be waiting. Owner. */
 void flusher_flush(flusher *f, generation *g);
 
-/* Writes one frozen generation, whose groups are durable. Returns 0, or an error after which it may
- * be tried again. Flush thread, or the owner once that has stopped. */
+/* Writes one frozen generation whose groups are durable. Returns 0, or an error after which the
+ * caller may retry. Flush thread, or the owner after that thread has ended. */
 int flusher_write(flusher *f, generation *g);
 
-/* The generation that came back, once; NULL when there is none. Owner. */
+/* Takes the returned generation; NULL when there is none. Owner. */
 generation *flusher_returned(flusher *f);
 
-/* Has the owner rung in a while, again and again as long as it says so. Owner. */
+/* While `on`, signals the eventfd periodically. Owner. */
 void flusher_remind(flusher *f, int on);
 
-/* Some ledger was deleted. Owner. */
+/* Requests a sweep of the entry logs, because a ledger was deleted. Owner. */
 void flusher_sweep(flusher *f);
 
-/* Finishes the waiting generation (one attempt), stops the thread. Returns the last error. */
+/* Attempts the waiting generation once more and stops the thread. Returns the last error. */
 int flusher_close(flusher *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* id_map.c - open addressing with linear probing; removal shifts back, without tombstones. */
+/* id_map.c - open addressing with linear probing; removal shifts slots back, no tombstones. */
 #include "id_map.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ static size_t id_map_home(const id_map *map, int64_t id) {
     return (size_t)(mixed ^ mixed >> 32) & (map->capacity - 1);
 }
 
-/* The slot of the id, or the free slot where it belongs. capacity > count. */
+/* Returns the slot of the id, or the free slot for it. Requires capacity > count. */
 static id_slot *id_map_slot(const id_map *map, int64_t id) {
     size_t at = id_map_home(map, id);
     while (map->slots[at].value != NULL && map->slots[at].id != id)
@@ -59,7 +59,7 @@ void *id_map_remove(id_map *map, int64_t id) {
     size_t hole = (size_t)(slot - map->slots);
     size_t mask = map->capacity - 1;
     for (size_t at = (hole + 1) & mask; map->slots[at].value != NULL; at = (at + 1) & mask) {
-        /* Move a slot back unless its home lies between the hole (exclusive) and itself. */
+        /* Moves a slot back unless its home is between the hole (exclusive) and the slot. */
         size_t home = id_map_home(map, map->slots[at].id);
         if (((at - home) & mask) >= ((at - hole) & mask)) {
             map->slots[hole] = map->slots[at];

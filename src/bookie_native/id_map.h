@@ -1,4 +1,4 @@
-/* id_map.h - a hash table from 64-bit ids to pointers, for one thread or under its owner's lock. */
+/* id_map.h - a hash table from 64-bit ids to pointers. The caller provides the locking. */
 #ifndef PYXBROKER_ID_MAP_H
 #define PYXBROKER_ID_MAP_H
 
@@ -10,17 +10,17 @@ typedef struct id_slot {
     void *value; /* NULL: the slot is free */
 } id_slot;
 
-/* All zero is an empty map. */
+/* An all-zero map is empty. */
 typedef struct id_map {
     id_slot *slots;
     size_t capacity; /* 0 or a power of two */
     size_t count;
 } id_map;
 
-/* NULL when the id is not there. */
+/* Returns the value, or NULL when the id is not in the map. */
 void *id_map_get(const id_map *map, int64_t id);
 
-/* value is not NULL. Returns 0 or -ENOMEM, which leaves the map as it was. */
+/* Adds or replaces a value, which must not be NULL. Returns 0, or -ENOMEM and no change. */
 int id_map_put(id_map *map, int64_t id, void *value);
 
 /* Returns the removed value or NULL. */

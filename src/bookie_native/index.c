@@ -12,7 +12,7 @@
 
 #include "bytes.h"
 
-/* The rows of one ledger, oldest log first. */
+/* The rows of one ledger, the oldest log first. */
 typedef struct ledger_rows {
     log_row **rows;
     size_t count, capacity;
@@ -76,29 +76,28 @@ void log_list_close(log_list *list) {
     log_list_free(list->newest);
     log_list_free(list->removed);
     log_list_free(list->pending);
-    free(list->unread);
+    free(list->skipped);
     pthread_mutex_destroy(&list->lock);
 }
 
-/* What is said of a log when a step fails, and when the step goes well again. */
+/* Messages about the failure of a step, and about its next success. */
 static const struct {
     const char *fails, *again;
 } log_list_texts[STEP_COUNT] = {
     [STEP_MANIFEST] = {"the manifest of entry logs could not be written",
                        "the manifest of entry logs is written again"},
-    [STEP_UNLINK] = {"it has no ledger any more and could not be removed",
+    [STEP_UNLINK] = {"it has no ledgers left and could not be removed",
                      "entry logs without ledgers are removed again"},
     [STEP_PUNCH] = {"the space of deleted ledgers could not be freed",
                     "the space of deleted ledgers is freed again"}};
 
-/* Says what kept space from coming back, once for each cause, and when it went well again (error
- * 0). */
-static void log_list_tell(log_list *list, enum log_list_step step, uint64_t id, int error) {
+/* Reports why a step could not free space, once for each errno, and its next success (error 0). */
+static void log_list_report(log_list *list, enum log_list_step step, uint64_t id, int error) {
     int before = list->troubles[step];
     list->troubles[step] = error;
     if (error < 0 && error != before)
         events_add(list->events, EVENT_WARNING,
-                   "entry log %016" PRIx64 ".log: %s (%s); it is tried again", id,
+                   "entry log %016" PRIx64 ".log: %s (%s); retrying", id,
                    log_list_texts[step].fails, strerror(-error));
     else if (error == 0 && before < 0)
         events_add(list->events, EVENT_INFO, "%s", log_list_texts[step].again);
@@ -109,18 +108,18 @@ static int by_row_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-/* Writes the manifest of entry logs, with a log that is not in the list yet, or NULL. Returns 0 or
- * an error. */
+/* Writes the manifest of entry logs, including a log that is not in the list yet, or NULL. Returns
+ * 0 or an error. */
 static int log_list_write_manifest(log_list *list, const entry_log *more) {
-    size_t count = list->unread_count + (more != NULL);
+    size_t count = list->skipped_count + (more != NULL);
     for (const entry_log *log = list->newest; log != NULL; log = log->next)
         count += !log->unlisted;
     manifest_row *rows = malloc((count + 1) * sizeof *rows);
     if (rows == NULL)
         return -ENOMEM;
     size_t at = 0;
-    for (; at < list->unread_count; at++)
-        rows[at] = list->unread[at];
+    for (; at < list->skipped_count; at++)
+        rows[at] = list->skipped[at];
     pthread_mutex_lock(&list->lock);
     for (const entry_log *log = more != NULL ? more : list->newest; log != NULL;
          log = log == more ? list->newest : log->next)
@@ -142,14 +141,14 @@ entry_log *log_list_take_pending(log_list *list, const generation *g) {
     list->pending = NULL;
     if (log == NULL || list->pending_number == g->number)
         return log;
-    entry_log_free(log); /* its file is taken in at the next start, and does no harm */
+    entry_log_free(log); /* the next start adopts its file, which is harmless */
     return NULL;
 }
 
 int log_list_publish(log_list *list, entry_log *log, const generation *g) {
     int error = log_list_write_manifest(list, log);
     if (error < 0) {
-        /* The file stays: the manifest of entry logs may have come as far as naming it. */
+        /* The file must stay: the new manifest of entry logs may name it already. */
         list->pending = log;
         list->pending_number = g->number;
         return error;
@@ -158,8 +157,8 @@ int log_list_publish(log_list *list, entry_log *log, const generation *g) {
     log_list_put(list, log);
     for (size_t i = 0; i < log->row_count && error == 0; i++) {
         log_row *row = &log->rows[i];
-        /* A delete marks the generation first and takes this lock afterwards, so that a ledger is
-         * seen as deleted either here or there. */
+        /* log_list_delete marks the generation first and takes this lock afterwards, so one of the
+         * two sees the ledger as deleted. */
         if (generation_find(g, row->ledger_id) != NULL) {
             error = log_list_add_row(list, row);
         } else {
@@ -189,7 +188,7 @@ int log_list_delete(log_list *list, int64_t ledger_id) {
     return 1;
 }
 
-/* Punches one row if it is dead. Returns 0 or an error, after which it still is. */
+/* Punches the hole of a row if it is dead. Returns 0, or an error after which it is still dead. */
 static int log_punch_row(log_list *list, log_row *row, int fd) {
     pthread_mutex_lock(&list->lock);
     int dead = row->state == ROW_DEAD;
@@ -203,7 +202,7 @@ static int log_punch_row(log_list *list, log_row *row, int fd) {
         error = list->disk->fallocate(list->disk->ctx, fd,
                                       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (int64_t)from,
                                       (int64_t)(to - from));
-    /* Where the file system cannot, the space comes back when the whole log goes. */
+    /* Without support in the file system, the space is freed when the whole log is removed. */
     if (error < 0 && error != -EOPNOTSUPP)
         return error;
     pthread_mutex_lock(&list->lock);
@@ -212,8 +211,8 @@ static int log_punch_row(log_list *list, log_row *row, int fd) {
     return 0;
 }
 
-/* Gives the blocks that lie wholly inside the dead rows back to the file system. Returns 0 or the
- * last error; what could not be done is still wanted then. */
+/* Punches holes for the whole blocks inside the dead rows. Returns 0 or the last error, after which
+ * punches_wanted is set again. */
 static int log_punch(log_list *list, entry_log *log) {
     const disk_calls *disk = list->disk;
     char name[LOG_NAME_BYTES];
@@ -232,8 +231,8 @@ static int log_punch(log_list *list, entry_log *log) {
     return failure;
 }
 
-/* Takes a log that the manifest of entry logs does not name off the disk and off the list. Returns
- * 0, or an error after which it is still there. */
+/* Unlinks a log that the manifest of entry logs does not name, and removes it from the list.
+ * Returns 0, or an error after which it is still listed. */
 static int log_remove(log_list *list, entry_log **at) {
     entry_log *log = *at;
     char name[LOG_NAME_BYTES];
@@ -249,22 +248,22 @@ static int log_remove(log_list *list, entry_log **at) {
     return 0;
 }
 
-/* 1 when the log may go: the newest one carries the checkpoint and stays. */
-static int log_is_done(log_list *list, const entry_log *log) {
+/* Returns 1 when the log can be removed. The newest one stays, because it has the checkpoint. */
+static int log_is_removable(log_list *list, const entry_log *log) {
     pthread_mutex_lock(&list->lock);
     int done = log->live_rows == 0 && log != list->newest && !log->doubtful;
     pthread_mutex_unlock(&list->lock);
     return done;
 }
 
-/* Removes logs without live ledgers from the manifest of entry logs, which then may be unlinked.
+/* Removes logs without live ledgers from the manifest of entry logs, so that they may be unlinked.
  * Returns 0 or an error. */
 static int log_list_sweep_manifest(log_list *list) {
     for (entry_log *log = list->newest; log != NULL; log = log->next)
-        if (!log->unlisted && log_is_done(list, log))
+        if (!log->unlisted && log_is_removable(list, log))
             list->manifest_stale = log->unlisted = 1;
     int error = list->manifest_stale ? log_list_write_manifest(list, NULL) : 0;
-    log_list_tell(list, STEP_MANIFEST, list->newest == NULL ? 0 : list->newest->id, error);
+    log_list_report(list, STEP_MANIFEST, list->newest == NULL ? 0 : list->newest->id, error);
     return error;
 }
 
@@ -286,15 +285,15 @@ int log_list_sweep(log_list *list) {
             unlinks = error;
             unlink_id = log->id;
         }
-        /* A log that should go and cannot gives at least its records' space back. */
+        /* If a log cannot be removed, at least the space of its records is freed. */
         if (wanted && (error = log_punch(list, log)) < 0) {
             punches = error;
             punch_id = log->id;
         }
         at = &log->next;
     }
-    log_list_tell(list, STEP_UNLINK, unlink_id, unlinks);
-    log_list_tell(list, STEP_PUNCH, punch_id, punches);
+    log_list_report(list, STEP_UNLINK, unlink_id, unlinks);
+    log_list_report(list, STEP_PUNCH, punch_id, punches);
     return kept < 0 || unlinks < 0 || punches < 0;
 }
 

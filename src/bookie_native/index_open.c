@@ -1,4 +1,4 @@
-/* index_open.c - finding the entry logs of a directory, and missing those that are not there. */
+/* index_open.c - finding the entry logs of a directory, and detecting missing ones. */
 #include "index.h"
 
 #include <errno.h>
@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 typedef struct found_ids {
     uint64_t *ids;
     size_t count, capacity;
-    char unfinished[LOG_NAME_BYTES + 4]; /* one file to remove, "" for none */
+    char unfinished[LOG_NAME_BYTES + 4]; /* an unfinished file to remove, or "" */
 } found_ids;
 
 static int found_name(void *arg, const char *name) {
@@ -40,29 +40,29 @@ static int by_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-/* Goes on without a log that cannot be read, when that was accepted. Its file stays, and its name
- * in the manifest of entry logs; the next start without that tries again. Returns 0 or an error. */
-static int log_list_do_without(log_list *list, uint64_t id, const manifest_row *known, int error,
-                               char *sentence) {
+/* With accept_loss, continues without an unreadable log. Its file and its row in the manifest of
+ * entry logs stay; the next start without accept_loss tries again. Returns 0 or an error. */
+static int log_list_skip_unreadable(log_list *list, uint64_t id, const manifest_row *known,
+                                    int error, char *sentence) {
     if (error != -EIO || !list->accept_loss)
         return error;
-    events_add(list->events, EVENT_ERROR, "%s; it is gone without, which was accepted", sentence);
+    events_add(list->events, EVENT_ERROR, "%s; continuing without it (--accept-loss)", sentence);
     sentence[0] = '\0';
     list->unsure = 1;
     if (id >= list->next_id)
         list->next_id = id + 1;
     if (known == NULL)
         return 0;
-    manifest_row *unread =
-        realloc(list->unread, (list->unread_count + 1) * sizeof *list->unread);
-    if (unread == NULL)
+    manifest_row *skipped =
+        realloc(list->skipped, (list->skipped_count + 1) * sizeof *list->skipped);
+    if (skipped == NULL)
         return -ENOMEM;
-    list->unread = unread;
-    unread[list->unread_count++] = *known;
+    list->skipped = skipped;
+    skipped[list->skipped_count++] = *known;
     return 0;
 }
 
-/* Opens one log found in the directory and tells about its rows. */
+/* Opens one log found in the directory and passes its rows to `found`. */
 static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t id,
                           log_row_fn found, void *arg, char *sentence, size_t sentence_bytes) {
     entry_log *log;
@@ -70,7 +70,7 @@ static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t
                                sentence_bytes);
     const manifest_row *known = log_manifest_find(manifest, id);
     if (error < 0)
-        return log_list_do_without(list, id, known, error, sentence);
+        return log_list_skip_unreadable(list, id, known, error, sentence);
     list->manifest_stale |= known == NULL;
     if (known != NULL && log->entries < known->entries)
         events_add(list->events, EVENT_ERROR,
@@ -91,15 +91,15 @@ static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t
 static int found_list(found_ids *found, const disk_calls *disk, int directory_fd) {
     int result;
     for (;;) {
-        disk_patience patience = {0};
+        disk_retry retry = {0};
         do {
             found->count = 0;
             found->unfinished[0] = '\0';
             result = disk->list(disk->ctx, directory_fd, found_name, found);
-        } while (disk_patience_again(&patience, disk, result));
+        } while (disk_retry_again(&retry, disk, result));
         if (result < 0 || found->unfinished[0] == '\0')
             break;
-        /* A crash leaves at most one; removing it while listing could confuse the listing. */
+        /* A crash leaves at most one. Removing it during the listing could disturb the listing. */
         result = disk->unlink(disk->ctx, directory_fd, found->unfinished);
         if (result < 0)
             break;
@@ -109,16 +109,16 @@ static int found_list(found_ids *found, const disk_calls *disk, int directory_fd
     return result;
 }
 
-/* Compares the directory with the manifest of entry logs. Returns 0, or -ENOENT with a sentence
- * when a log is missing and that was not accepted. */
-static int log_list_miss(log_list *list, const found_ids *found, const log_manifest *manifest,
-                         char *error, size_t error_bytes) {
+/* Looks for the logs of the manifest in the directory. Returns 0, or -ENOENT and a message when a
+ * log is missing without accept_loss. */
+static int log_list_check_missing(log_list *list, const found_ids *found,
+                                  const log_manifest *manifest, char *error, size_t error_bytes) {
     manifest_row first = {0}, lost = {0};
     uint64_t missing = 0;
     for (size_t i = 0; i < manifest->count; i++) {
         const manifest_row *row = &manifest->rows[i];
         if (row->id >= list->next_id)
-            list->next_id = row->id + 1; /* an id never comes back */
+            list->next_id = row->id + 1; /* ids are never reused */
         if (bsearch(&row->id, found->ids, found->count, sizeof row->id, by_id) != NULL)
             continue;
         if (missing++ == 0)
@@ -136,30 +136,30 @@ static int log_list_miss(log_list *list, const found_ids *found, const log_manif
     if (!list->accept_loss) {
         snprintf(error, error_bytes,
                  "%s cannot be found, with up to %" PRIu64 " entries of %" PRIu64
-                 " ledgers: restore what is missing from a backup, or start with --accept-loss "
-                 "to go on without",
+                 " ledgers: restore it from a backup, or start with --accept-loss to continue "
+                 "without it",
                  which, lost.entries, lost.ledgers);
         return -ENOENT;
     }
     events_add(list->events, EVENT_ERROR,
                "%s cannot be found; up to %" PRIu64 " entries of %" PRIu64
-               " ledgers are lost, which was accepted",
+               " ledgers are lost (--accept-loss)",
                which, lost.entries, lost.ledgers);
     list->unsure = list->manifest_stale = 1;
     return 0;
 }
 
-/* Reads the manifest of entry logs and compares. Returns 0 or an error with a sentence. */
-static int log_list_compare(log_list *list, const found_ids *found, log_manifest *manifest,
-                            char *error, size_t error_bytes) {
+/* Reads the manifest and compares it with the directory. Returns 0, or an error and a message. */
+static int log_list_check_manifest(log_list *list, const found_ids *found, log_manifest *manifest,
+                                   char *error, size_t error_bytes) {
     int status = log_manifest_read(list->disk, list->directory_fd, manifest);
     switch (status) {
-    case MANIFEST_GOOD: return log_list_miss(list, found, manifest, error, error_bytes);
-    case MANIFEST_NONE: return 0; /* a new directory, or one from before there were manifests */
+    case MANIFEST_GOOD: return log_list_check_missing(list, found, manifest, error, error_bytes);
+    case MANIFEST_NONE: return 0; /* a new directory, or one of a version without manifests */
     case MANIFEST_DAMAGED:
         events_add(list->events, EVENT_ERROR,
-                   "the manifest of entry logs is damaged and is made anew from the %zu logs that "
-                   "are there; whether one is missing cannot be told",
+                   "the manifest of entry logs is damaged and was rebuilt from the %zu logs found; "
+                   "a missing log cannot be detected",
                    found->count);
         list->manifest_stale = 1;
         return 0;
@@ -187,7 +187,7 @@ int log_list_open(log_list *list, const disk_calls *disk, events *events, int di
     if (result < 0)
         snprintf(error, error_bytes, "the ledger directory cannot be read: %s", strerror(-result));
     else
-        result = log_list_compare(list, &found, &manifest, error, error_bytes);
+        result = log_list_check_manifest(list, &found, &manifest, error, error_bytes);
     for (size_t i = 0; i < found.count && result == 0; i++)
         result = log_list_adopt(list, &manifest, found.ids[i], found_row, arg, error, error_bytes);
     if (result < 0 && error[0] == '\0')

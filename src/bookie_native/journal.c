@@ -1,4 +1,4 @@
-/* journal.c - the journal thread: collect, encode, write, sync, complete. */
+/* journal.c - the journal thread: collects groups, writes, syncs and completes them. */
 #include "journal.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 static const uint8_t GROUP_MAGIC[4] = {'P', 'B', 'J', 'G'};
 
 enum {
-    SEALED_GROUPS_MIN = 64, /* more than are ever sealed with few segments */
+    SEALED_GROUPS_MIN = 64, /* enough for a small number of segments */
     SPACE_RETRY_MS_MIN = 50,
     SPACE_RETRY_MS_MAX = 2000
 };
@@ -57,7 +57,7 @@ static void group_header_encode(uint8_t *block, const group_header *h) {
     store_le32(block + 4, crc32c(0, block + 8, GROUP_HEADER_BYTES - 8));
 }
 
-/* Moves the open group to the sealed ones. Under the lock. Returns 0 or -ENOMEM. */
+/* Seals the open group. Under the lock. Returns 0 or -ENOMEM. */
 static int journal_seal(journal *j) {
     if (j->open.records == 0)
         return 0;
@@ -75,14 +75,14 @@ static int journal_seal(journal *j) {
     }
     j->open.last_add = j->last_add;
     j->sealed[(j->sealed_first + j->sealed_count++) % j->sealed_capacity] = j->open;
-    /* The bytes up to the next block are the group's padding, which the thread will zero. */
+    /* The bytes up to the next block are the group's padding; the thread fills them with zeros. */
     j->open.segment->used = round_up(j->open.end, BLOCK_BYTES);
     j->open.records = 0;
     j->open_committed = 0;
     return 0;
 }
 
-/* Opens a group at the end of the active segment, if it has room for one with the record. */
+/* Opens a group at the end of the active segment. Returns 1, or 0 without room for the record. */
 static int journal_open_group(journal *j, uint64_t record_size) {
     segment *s = j->active;
     if (s == NULL || s->used + GROUP_HEADER_BYTES + record_size > s->bytes)
@@ -118,12 +118,12 @@ const uint8_t *journal_append(journal *j, const record *r, const uint8_t *header
     return payload;
 }
 
-/* 1 when everything that was added is durable. Under the lock. */
+/* Returns 1 when all adds are durable. Under the lock. */
 static int journal_idle(const journal *j) {
     return j->open.records == 0 && j->sealed_count == 0 && !j->writing;
 }
 
-uint64_t journal_note(journal *j) {
+uint64_t journal_next_sequence(journal *j) {
     pthread_mutex_lock(&j->lock);
     uint64_t sequence = ++j->last_add;
     if (journal_idle(j) && atomic_load(&j->failure) == 0) {
@@ -153,7 +153,7 @@ void journal_commit(journal *j) {
         j->open_committed = 1;
     int wake = j->sleeping && (j->open_committed || j->sealed_count > 0);
     pthread_mutex_unlock(&j->lock);
-    /* After the unlock, so that the woken thread does not run into the held lock. */
+    /* After the unlock, so that the woken thread does not block on the lock. */
     if (wake)
         pthread_cond_signal(&j->work);
 }
@@ -190,15 +190,15 @@ void journal_mark_lost(journal *j) {
     pthread_mutex_unlock(&j->lock);
 }
 
-/* Waits for work and takes as many groups as one write may carry. Under the lock. Returns how many,
- * 0 when the thread is to stop. */
+/* Waits for work and takes as many groups as fit into one write. Under the lock. Returns their
+ * number, or 0 when the thread should stop. */
 static int journal_collect(journal *j, journal_batch *batch) {
     while (j->sealed_count == 0 && !j->open_committed && !j->stopping) {
         j->sleeping = 1;
         pthread_cond_wait(&j->work, &j->lock);
         j->sleeping = 0;
     }
-    /* Without memory for the ring, which is full then, the open group goes with the next batch. */
+    /* When the ring is full and there is no memory, the open group joins the next batch. */
     if (j->open_committed || j->stopping)
         journal_seal(j);
     uint64_t bytes = 0;
@@ -216,8 +216,8 @@ static int journal_collect(journal *j, journal_batch *batch) {
     return batch->count;
 }
 
-/* Fills in the headers of the groups first..first+count-1, which go into the current file in one
- * write, and zeroes their padding. Nobody else touches these bytes. */
+/* Fills in the headers of the groups first..first+count-1, which form one write to the current
+ * file, and zeroes their padding. Only this thread accesses these bytes. */
 static void journal_encode(journal *j, journal_batch *batch, int first, int count) {
     for (int i = first; i < first + count; i++) {
         const journal_group *g = &batch->groups[i];
@@ -238,8 +238,8 @@ static void journal_encode(journal *j, journal_batch *batch, int first, int coun
     }
 }
 
-/* Notes that writing is tried again because of this error, or 0. */
-static void journal_note_trouble(journal *j, int error) {
+/* Reports that a write is being retried because of this error, or (0) that it succeeded. */
+static void journal_report_trouble(journal *j, int error) {
     if (atomic_exchange_explicit(&j->trouble, error, memory_order_release) == error)
         return;
     if (error < 0)
@@ -248,15 +248,15 @@ static void journal_note_trouble(journal *j, int error) {
                    "disk space",
                    j->file->id, strerror(-error));
     else
-        events_add(j->events, EVENT_INFO, "the journal is written again");
+        events_add(j->events, EVENT_INFO, "the journal can be written again");
 }
 
-/* 1 after a pause when a write that failed can be tried again: for want of space, and while the
- * journal is not to stop. */
-static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
+/* Returns 1, after a pause, when a failed write should be retried: the disk is full and the journal
+ * is not being stopped. */
+static int journal_should_retry_write(journal *j, int error, unsigned *pause_ms) {
     if (!disk_is_full(error))
         return 0;
-    journal_note_trouble(j, error);
+    journal_report_trouble(j, error);
     *pause_ms = *pause_ms == 0 ? SPACE_RETRY_MS_MIN : *pause_ms * 2;
     if (*pause_ms > SPACE_RETRY_MS_MAX)
         *pause_ms = SPACE_RETRY_MS_MAX;
@@ -270,7 +270,7 @@ static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
     return !stopping;
 }
 
-/* Writes the groups at the end of the current file. */
+/* Writes groups at the end of the current file, with retries while the disk is full. */
 static int journal_write(journal *j, journal_batch *batch, int first, int count) {
     uint64_t bytes = 0, previous = j->previous_group;
     for (int i = first; i < first + count; i++)
@@ -278,22 +278,22 @@ static int journal_write(journal *j, journal_batch *batch, int first, int count)
     unsigned pause_ms = 0;
     int error;
     do {
-        /* Encoded anew each time: a write uses the parts up. */
+        /* Encoded for each attempt, because a write modifies the parts. */
         j->previous_group = previous;
         journal_encode(j, batch, first, count);
         error = disk_write_parts(j->disk, j->file->fd, batch->parts + first, count,
                                  (int64_t)j->offset);
-    } while (journal_write_again(j, error, &pause_ms));
+    } while (journal_should_retry_write(j, error, &pause_ms));
     if (error == 0) {
         j->offset += bytes;
         if (atomic_load_explicit(&j->trouble, memory_order_relaxed) != 0)
-            journal_note_trouble(j, 0);
+            journal_report_trouble(j, 0);
     }
     j->file->last_group = batch->groups[first + count - 1].sequence;
     return error;
 }
 
-/* Makes all that was written to the current file durable. Returns the time it took in *ns. */
+/* Syncs the current file. *ns is the duration. */
 static int journal_sync(journal *j, uint64_t *ns) {
     uint64_t start = j->disk->clock_ns(j->disk->ctx);
     int error = j->disk->fdatasync(j->disk->ctx, j->file->fd);
@@ -301,8 +301,8 @@ static int journal_sync(journal *j, uint64_t *ns) {
     return error;
 }
 
-/* Counts the groups first..first+count-1 as durable since now_ns. Under the lock; the ring comes
- * after it. */
+/* Marks the groups first..first+count-1 as durable since now_ns. Under the lock; the caller signals
+ * the eventfd afterwards. */
 static void journal_complete(journal *j, const journal_batch *batch, int first, int count,
                              uint64_t sync_ns, uint64_t now_ns) {
     const journal_group *last = &batch->groups[first + count - 1];
@@ -320,17 +320,17 @@ static void journal_complete(journal *j, const journal_batch *batch, int first, 
     }
     j->durable_group = last->sequence;
     j->writing = first + count < batch->count;
-    /* Adds that needed no record are durable as soon as nothing is before them. */
+    /* Adds without a record are durable as soon as no earlier add is pending. */
     uint64_t durable = journal_idle(j) ? j->last_add : last->last_add;
     atomic_store_explicit(&j->durable, durable, memory_order_release);
     pthread_cond_broadcast(&j->done);
 }
 
-/* Ends the journal: nothing that is not yet durable will be. */
+/* Fails the journal: adds that are not durable yet never will be. */
 static void journal_fail(journal *j, const char *what, int error) {
     events_add(j->events, EVENT_ERROR,
-               "journal file %016" PRIx64 ".journal: %s failed (%s); nothing more is accepted "
-               "until a restart, nothing unsynced was acknowledged",
+               "journal file %016" PRIx64 ".journal: %s failed (%s); no writes are accepted until "
+               "a restart, and no unsynced write was acknowledged",
                j->file == NULL ? 0 : j->file->id, what, strerror(-error));
     pthread_mutex_lock(&j->lock);
     atomic_store(&j->failure, error);
@@ -341,7 +341,7 @@ static void journal_fail(journal *j, const char *what, int error) {
     event_ring(j->event_fd);
 }
 
-/* How many groups from first on fit into the rest of the current file. */
+/* Returns how many groups, starting at `first`, fit into the current file. */
 static int journal_fitting(const journal *j, const journal_batch *batch, int first) {
     uint64_t at = j->offset;
     int count = 0;
@@ -354,7 +354,7 @@ static int journal_fitting(const journal *j, const journal_batch *batch, int fir
     return count;
 }
 
-/* Leaves the current file, which is synced, and goes on in the next one with room for the group. */
+/* Retires the current file, synced, and takes the next one with room for the group. */
 static int journal_next_file(journal *j, const journal_group *g) {
     if (j->file != NULL && !j->sync_data) {
         uint64_t ns;
@@ -371,7 +371,7 @@ static int journal_next_file(journal *j, const journal_group *g) {
     return error;
 }
 
-/* Brings one batch to the disk. Returns 0, or an error after the journal failed. */
+/* Writes one batch. Returns 0, or an error after which the journal has failed. */
 static int journal_write_batch(journal *j, journal_batch *batch) {
     for (int first = 0; first < batch->count;) {
         j->unwritten = first;
@@ -379,7 +379,7 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
         if (count == 0) {
             int error = journal_next_file(j, &batch->groups[first]);
             if (error < 0) {
-                journal_fail(j, "going on to the next journal file", error);
+                journal_fail(j, "switching to the next journal file", error);
                 return error;
             }
             continue;
@@ -387,7 +387,7 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
         uint64_t sync_ns = 0;
         int error = journal_write(j, batch, first, count);
         if (error < 0) {
-            journal_fail(j, "a write", error);
+            journal_fail(j, "write", error);
             return error;
         }
         if (j->sync_data && (error = journal_sync(j, &sync_ns)) < 0) {
@@ -398,7 +398,7 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
         pthread_mutex_lock(&j->lock);
         journal_complete(j, batch, first, count, sync_ns, now_ns);
         pthread_mutex_unlock(&j->lock);
-        /* After the unlock, so that the woken owner does not run into the held lock. */
+        /* After the unlock, so that the woken owner does not block on the lock. */
         event_ring(j->event_fd);
         journal_files_filled(j->files, j->file, j->offset);
         first += count;

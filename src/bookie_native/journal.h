@@ -1,9 +1,9 @@
 /*
- * journal.h - group commit: what was appended becomes durable, one write and one sync at a time.
+ * journal.h - group commit: appended records become durable with one write and one sync per batch.
  *
  * The owner appends records to the open group at the end of the active segment. The journal thread
- * takes what was committed, writes it from where it lies, and syncs; while it does, the next group
- * collects. There is no timer. A group starts at a multiple of 4096 in its segment and in its file:
+ * takes the committed groups, writes them directly from the segment, and syncs. Meanwhile the next
+ * group fills. There is no timer. A group starts at a multiple of 4096 in its segment and its file:
  *
  *   offset size  little-endian
  *        0    4  magic "PBJG"
@@ -20,16 +20,16 @@
  *       60    4  zero
  *       64       records, then zeros up to a multiple of 4096
  *
- * What a sync guarantees: when fdatasync has returned, all groups up to the last one written are
- * durable, and only then does the durable sequence move. A file is left only after its sync. So
- * when a group of a later write (or of a later file) is found, everything before it had been
- * durable: bad bytes before it are damage, bad bytes with nothing behind them are the torn tail of
- * a write that was never acknowledged.
+ * Guarantee of a sync: when fdatasync returns, all groups up to the last one written are durable,
+ * and only then does the durable sequence advance. The journal leaves a file only after its sync.
+ * So a group of a later write (or a later file) proves that everything before it was durable.
+ * Invalid bytes before it are damage. Invalid bytes with nothing after them are the torn tail of a
+ * write that was never acknowledged.
  *
- * What a failure means: after a failed sync nobody knows what is on the disk, so the journal ends,
- * and with it whatever was not durable yet. So it does after a failed write, unless that was for
- * want of space (a file system that copies on write, a quota): nothing of it was acknowledged, so
- * it is written once more to the same place when there is room.
+ * Failures: after a failed sync the state of the disk is unknown, so the journal ends, and what is
+ * not durable is lost. A failed write ends the journal too, unless the cause is a full disk (a
+ * copy-on-write file system, a quota): nothing of that write was acknowledged, so it is written
+ * again to the same place when there is room.
  */
 #ifndef PYXBROKER_JOURNAL_H
 #define PYXBROKER_JOURNAL_H
@@ -46,7 +46,7 @@ enum {
     GROUP_HEADER_BYTES = 64,
     GROUP_SYNCED = 1,
     GROUP_AFTER_INTACT = 2,
-    JOURNAL_WRITE_BYTES_MAX = 8 << 20, /* of one write, unless a single group is larger */
+    JOURNAL_WRITE_BYTES_MAX = 8 << 20, /* per write, unless a single group is larger */
     JOURNAL_WRITE_GROUPS_MAX = 256,
     GROUP_SEQUENCE_STEP = 1 << 20 /* skipped at each start */
 };
@@ -54,11 +54,11 @@ enum {
 typedef struct journal_group {
     segment *segment;
     size_t start, end; /* in the segment; end excludes the padding */
-    uint32_t records;  /* 0: there is no such group */
+    uint32_t records;  /* 0: the group does not exist */
     uint64_t sequence;
     uint64_t last_add; /* adds up to this one are in this or an earlier group */
     uint32_t seed;     /* of its records */
-    uint64_t opened_ns; /* by the disk's clock, when its first record came */
+    uint64_t opened_ns; /* by the disk's clock, when its first record was appended */
 } journal_group;
 
 typedef struct group_header {
@@ -79,28 +79,28 @@ typedef struct journal {
     pthread_t thread;
     int running;
 
-    pthread_mutex_t lock; /* for all down to the atomics */
-    pthread_cond_t work;  /* the thread may have something to do */
-    pthread_cond_t done;  /* durable_group moved, or the journal failed */
+    pthread_mutex_t lock; /* for the fields before the atomics */
+    pthread_cond_t work;  /* signaled when the thread may have something to do */
+    pthread_cond_t done;  /* signaled when durable_group advanced or the journal failed */
     segment *active;
     journal_group open;
-    int open_committed;     /* some record of the open group was committed */
-    journal_group *sealed;  /* a ring */
+    int open_committed;     /* a record of the open group was committed */
+    journal_group *sealed;  /* a ring buffer */
     size_t sealed_first, sealed_count, sealed_capacity;
     uint64_t next_group;    /* sequence of the next group to open */
     uint64_t last_add;      /* sequence of the last add */
     uint64_t durable_group;
     int sleeping, writing, stopping;
     uint64_t groups, syncs, sync_ns_max, bytes;
-    latency_counts add_latency;  /* of records: from their group's first until it was durable */
+    latency_counts add_latency;  /* of records: from the first of their group until durable */
     latency_counts sync_latency;
 
     _Atomic uint64_t durable; /* adds up to this one are durable */
     _Atomic int failure;
-    _Atomic int trouble;      /* the negative errno of a write that is tried again, or 0 */
+    _Atomic int trouble;      /* negative errno of a write that is being retried, or 0 */
     _Atomic uint64_t file_id; /* of the file in use, 0 before the first */
 
-    journal_file *file;      /* the rest is the thread's own, until it has failed */
+    journal_file *file;      /* this and the fields below are the thread's own until it fails */
     journal_batch *batch;
     int unwritten;           /* the first group of the batch that is not durable */
     uint64_t offset;         /* in the file */
@@ -113,51 +113,51 @@ typedef struct journal_options {
     journal_files *files;
     int event_fd;
     int sync_data;
-    int intact;          /* replay found nothing bad */
+    int intact;          /* replay found no damage */
     uint64_t last_group; /* found by replay or in the entry logs */
 } journal_options;
 
-/* 1 and *out when a valid group header stands at block, 0 otherwise. */
+/* Returns 1 and *out when block holds a valid group header, 0 otherwise. */
 int group_header_decode(const uint8_t *block, group_header *out);
 
-/* Returns 0 or -ENOMEM; journal_free is due after both. */
+/* Returns 0 or -ENOMEM. journal_free must be called in both cases. */
 int journal_open(journal *j, const journal_options *options);
 
-/* Starts the thread, after which the first file is taken. Returns 0 or an error. */
+/* Starts the thread, which takes its first file. Returns 0 or an error. */
 int journal_start(journal *j);
 
-/* Writes what was appended, retires the file and stops the thread. Returns the failure or 0. */
+/* Writes all appended records, retires the file, stops the thread. Returns the failure or 0. */
 int journal_close(journal *j);
 
-/* Frees what remains after journal_close. */
+/* Frees the remaining memory after journal_close. */
 void journal_free(journal *j);
 
-/* Appends a record whose payload is header followed by data. Returns where the payload lies, or
- * NULL when the active segment has no room: then call journal_use_segment and try again. Owner. */
+/* Appends a record whose payload is header followed by data. Returns the payload's address, or
+ * NULL when the active segment has no room: call journal_use_segment and retry. Owner. */
 const uint8_t *journal_append(journal *j, const record *r, const uint8_t *header,
                               uint32_t header_length, const uint8_t *data, uint32_t data_length);
 
-/* Sequence of the last add that was appended. Owner. */
+/* Returns the sequence of the last appended add. Owner. */
 static inline uint64_t journal_last_add(const journal *j) {
     return j->last_add;
 }
 
-/* A sequence number for an add that needs no record: durable with what is before it. Owner. */
-uint64_t journal_note(journal *j);
+/* Returns a sequence for an add that needs no record; durable with the adds before it. Owner. */
+uint64_t journal_next_sequence(journal *j);
 
-/* Seals the open group and goes on in s (NULL: in none for now). Returns 0 or -ENOMEM. Owner. */
+/* Seals the open group and continues in s (NULL: in none yet). Returns 0 or -ENOMEM. Owner. */
 int journal_use_segment(journal *j, segment *s, uint64_t *last_group);
 
-/* Lets the thread take all that was appended. Owner. */
+/* Lets the thread write everything appended so far. Owner. */
 void journal_commit(journal *j);
 
-/* Waits until the group is durable. Returns 0 or the failure. Any thread but the journal's. */
+/* Waits until the group is durable. Returns 0 or the failure. Not for the journal thread. */
 int journal_wait(journal *j, uint64_t group);
 
-/* Groups up to this one are durable. Any thread. */
+/* Returns the last durable group. Any thread. */
 uint64_t journal_durable_group(journal *j);
 
-/* After a failure: notes in each segment where that begins which never became durable. Owner. */
+/* After a failure: marks in each segment the start of the data that never became durable. Owner. */
 void journal_mark_lost(journal *j);
 
 #endif

@@ -1,4 +1,4 @@
-/* journal_files.c - preparing, recycling and removing journal files, on a thread of its own. */
+/* journal_files.c - the thread that prepares, recycles and removes journal files. */
 #define _GNU_SOURCE
 #include "journal_files.h"
 
@@ -17,7 +17,7 @@
 
 enum {
     PREPARE_WRITE_BYTES = 1 << 20, /* when the journal needs the file soon */
-    PREPARE_STEP_BYTES = 128 << 10, /* when it does not: its own writes wait for no more */
+    PREPARE_STEP_BYTES = 128 << 10, /* otherwise, so that the journal's writes wait briefly */
     PREPARE_PAUSE_MS = 4,
     SPARES_WANTED = 1,
     SPARES_MAX = 2,
@@ -63,7 +63,7 @@ static void journal_header_encode(uint8_t *block, uint64_t id, uint64_t bytes) {
                crc32c(0, block + HEADER_CRC_START, HEADER_CRC_END - HEADER_CRC_START));
 }
 
-/* Writes the header and one zero block, which ends what a former life of the file left behind, and
+/* Writes the header and one zero block, which ends the leftovers of an earlier use of the file, and
  * syncs. Returns 0 or an error. */
 static int journal_header_write(journal_files *files, int fd, uint64_t id, uint64_t bytes) {
     uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
@@ -107,7 +107,7 @@ static unsigned journal_files_count(const journal_file *list) {
     return count;
 }
 
-/* Under the lock or before the thread runs. */
+/* Appends a new file to the list. Under the lock, or before the thread runs. */
 static int journal_files_new(journal_file **list, uint64_t id, uint64_t bytes, int fd,
                              uint64_t last_group) {
     journal_file *file = calloc(1, sizeof *file);
@@ -122,7 +122,7 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
                         uint64_t last_group) {
     if (id >= files->next_id)
         files->next_id = id + 1;
-    if (use == JOURNAL_USELESS)
+    if (use == JOURNAL_UNUSABLE)
         return journal_files_new(&files->retired, id, bytes, -1, 0);
     int listed = journal_manifest_has(&files->manifest, id);
     if (journal_manifest_add(&files->manifest, id) < 0)
@@ -140,14 +140,14 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
     return error;
 }
 
-/* Whether a file is wanted at once: the first one, or when the one in use is half full. */
+/* Returns 1 when a file is needed soon: the first one, or when the one in use is half full. */
 static int journal_files_urgent(const journal_files *files) {
     return !files->running || files->waiting || files->closing ||
            atomic_load_explicit(&files->half_full, memory_order_relaxed);
 }
 
-/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. While
- * there is time, with pauses: each sync of the journal would wait behind these writes otherwise. */
+/* Fills the file with zeros, in pieces, so that a shutdown does not wait for all of it. Unless the
+ * file is urgent, pauses between them, so that the journal's syncs do not queue behind them. */
 static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
     void *zeros = mmap(NULL, PREPARE_WRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED)
@@ -173,7 +173,7 @@ static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
     return error;
 }
 
-/* Makes a file of zeros with a header under its name, all of it durable. Returns the descriptor. */
+/* Creates a file of zeros with a header, durable under its name. Returns the descriptor. */
 static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes) {
     const disk_calls *disk = files->disk;
     int fd = disk_open_direct(disk, files->directory_fd, PREPARE_NAME, O_RDWR | O_CREAT | O_TRUNC);
@@ -181,7 +181,7 @@ static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes
         return fd;
     int error = disk->fallocate(disk->ctx, fd, 0, 0, (int64_t)bytes);
     if (error == -EOPNOTSUPP)
-        error = 0; /* the zeros allocate as well, only less contiguously */
+        error = 0; /* writing zeros allocates too, only less contiguously */
     if (error == 0)
         error = journal_file_fill(files, fd, bytes);
     if (error == 0)
@@ -195,7 +195,7 @@ static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes
         if (error < 0)
             disk->unlink(disk->ctx, files->directory_fd, name);
     } else {
-        /* Gives the space back; when this fails too, the next attempt truncates the file. */
+        /* Frees the space; if this fails, the next attempt truncates the file. */
         disk->unlink(disk->ctx, files->directory_fd, PREPARE_NAME);
     }
     if (error < 0) {
@@ -205,14 +205,14 @@ static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes
     return fd;
 }
 
-/* Turns a retired file into a spare with a new id. After an error the file is useless. */
+/* Turns a retired file into a spare with a new id. After an error the file is unusable. */
 static int journal_file_recycle(journal_files *files, journal_file *file, uint64_t new_id) {
     const disk_calls *disk = files->disk;
     char from[JOURNAL_NAME_BYTES], to[JOURNAL_NAME_BYTES];
     journal_file_name(from, file->id);
     journal_file_name(to, new_id);
-    /* The header first: between the two syncs the name and the header disagree, and replay takes
-     * such a file for what it is, one that no group needs. */
+    /* The header comes first: between the two syncs name and header disagree, from which replay
+     * concludes that no group of the file is needed. */
     int error = journal_header_write(files, file->fd, new_id, file->bytes);
     if (error == 0)
         error = disk->rename(disk->ctx, files->directory_fd, from, to);
@@ -236,8 +236,8 @@ static void journal_file_remove(journal_files *files, int fd, uint64_t id) {
                    strerror(-error));
 }
 
-/* Takes a retired file that the checkpoint has passed out of the list, or returns NULL. */
-static journal_file *journal_files_passed(journal_files *files) {
+/* Takes a retired file that the checkpoint covers from the list; NULL when there is none. */
+static journal_file *journal_files_take_covered(journal_files *files) {
     for (journal_file **at = &files->retired; *at != NULL; at = &(*at)->next) {
         journal_file *file = *at;
         if (file->last_group <= files->checkpoint) {
@@ -249,9 +249,9 @@ static journal_file *journal_files_passed(journal_files *files) {
     return NULL;
 }
 
-/* Takes the last spare out of the list when space is short and the journal does not need it next;
+/* Takes the last spare from the list when space is short and the journal does not need it next;
  * NULL otherwise. */
-static journal_file *journal_files_surplus(journal_files *files) {
+static journal_file *journal_files_take_surplus(journal_files *files) {
     if (!files->saving || journal_files_count(files->spares) <= SPARES_WANTED)
         return NULL;
     journal_file **at = &files->spares;
@@ -262,8 +262,8 @@ static journal_file *journal_files_surplus(journal_files *files) {
     return file;
 }
 
-/* Notes how the thread's last attempt went, and says so when that has changed. Under the lock. */
-static void journal_files_note(journal_files *files, int error) {
+/* Stores the result of the thread's last attempt, and reports a change. Under the lock. */
+static void journal_files_report(journal_files *files, int error) {
     if (error == -ECANCELED)
         error = 0; /* the storage closes; nothing is wrong with the disk */
     if (error < 0 && error != files->error)
@@ -271,7 +271,7 @@ static void journal_files_note(journal_files *files, int error) {
                    "the next journal file could not be prepared (%s); retrying%s", strerror(-error),
                    disk_is_full(error) ? ", free some disk space" : "");
     else if (error == 0 && files->error < 0)
-        events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
+        events_add(files->events, EVENT_INFO, "the next journal file can be prepared again");
     files->error = error;
     if (atomic_exchange_explicit(&files->trouble, error, memory_order_release) != error)
         event_ring(files->event_fd);
@@ -282,9 +282,9 @@ static void journal_files_note(journal_files *files, int error) {
         pthread_cond_signal(&files->ready);
 }
 
-/* Makes the journal's manifest what it should be; what it then lists may be used. Called with the
- * lock, which it gives up meanwhile. Returns 0 or an error. */
-static int journal_files_list(journal_files *files) {
+/* Stores the journal's manifest; the files that it lists then become spares. Called with the lock,
+ * which is released meanwhile. Returns 0 or an error. */
+static int journal_files_store_manifest(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     int error = journal_manifest_store(&files->manifest);
     pthread_mutex_lock(&files->lock);
@@ -297,8 +297,8 @@ static int journal_files_list(journal_files *files) {
     return error;
 }
 
-/* Recycles or removes one file. Called with the lock, which it gives up meanwhile. Returns 0, or an
- * error when the file has to be kept for now. */
+/* Recycles or removes one file. Called with the lock, which is released meanwhile. Returns 0, or an
+ * error when the file must stay for now. */
 static int journal_files_reuse(journal_files *files, journal_file *file) {
     int recycle = file->fd >= 0 && file->bytes == files->full_bytes &&
                   journal_files_count(files->spares) <
@@ -328,9 +328,9 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
     return kept;
 }
 
-/* Adds a file that was just made to those that the journal's manifest is to list. Under the lock,
- * or before the thread runs. Returns 0 or an error, after which there is no such file. */
-static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
+/* Adds a new file to the manifest and to `fresh`. Under the lock, or before the thread runs.
+ * Returns 0, or an error after which the file is removed. */
+static int journal_files_register(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
     int error = journal_manifest_add(&files->manifest, id);
     if (error == 0)
         error = journal_files_new(&files->fresh, id, bytes, fd, 0);
@@ -341,8 +341,8 @@ static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes,
     return error;
 }
 
-/* Prepares one new file. Called with the lock, which it gives up meanwhile. Returns 0 or an error.
- */
+/* Prepares one new file. Called with the lock, which is released meanwhile. Returns 0 or an
+ * error. */
 static int journal_files_prepare(journal_files *files) {
     uint64_t id = files->next_id++;
     uint64_t bytes = files->full_bytes;
@@ -351,21 +351,23 @@ static int journal_files_prepare(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     int fd = journal_file_create(files, id, bytes);
     pthread_mutex_lock(&files->lock);
-    int error = fd < 0 ? fd : journal_files_made(files, id, bytes, fd);
+    int error = fd < 0 ? fd : journal_files_register(files, id, bytes, fd);
     if (error == 0)
         files->first_wanted = 0;
     return error;
 }
 
-/* One round of what there is to do. Called with the lock, which it gives up meanwhile. Returns 1
- * when there may be more to do, 0 when not, or an error after which a pause is due. */
+/* Does one unit of work. Called with the lock, which is released meanwhile. Returns 1 when there
+ * may be more work, 0 when not, or an error after which the thread should pause. */
 static int journal_files_step(journal_files *files) {
-    int error = files->manifest.changed || files->fresh != NULL ? journal_files_list(files) : 0;
+    int error = 0;
+    if (files->manifest.changed || files->fresh != NULL)
+        error = journal_files_store_manifest(files);
     if (error < 0)
         return error;
-    journal_file *passed = journal_files_passed(files);
+    journal_file *passed = journal_files_take_covered(files);
     if (passed == NULL)
-        passed = journal_files_surplus(files);
+        passed = journal_files_take_surplus(files);
     if (passed != NULL) {
         error = journal_files_reuse(files, passed);
         return error < 0 ? error : 1;
@@ -373,7 +375,7 @@ static int journal_files_step(journal_files *files) {
     if (files->stopping || journal_files_count(files->spares) >= SPARES_WANTED)
         return 0;
     error = journal_files_prepare(files);
-    /* When the storage closes there is no next attempt, but there may be files to recycle. */
+        /* During shutdown there is no next attempt, but there may be files to recycle. */
     return error < 0 && !files->stopping ? error : 1;
 }
 
@@ -383,9 +385,9 @@ static void *journal_files_run(void *arg) {
     pthread_mutex_lock(&files->lock);
     for (;;) {
         int more = journal_files_step(files);
-        /* It went well when there is nothing left to do. */
+        /* Success is reported only when no work is left. */
         if (more <= 0)
-            journal_files_note(files, more);
+            journal_files_report(files, more);
         if (files->stopping && more <= 0)
             break;
         if (more < 0) {
@@ -401,7 +403,7 @@ static void *journal_files_run(void *arg) {
 }
 
 int journal_files_start(journal_files *files) {
-    /* What a crash left of a preparation would only take up space. */
+    /* Leftovers of a preparation interrupted by a crash would only use up space. */
     int left = files->disk->unlink(files->disk->ctx, files->directory_fd, PREPARE_NAME);
     if (left < 0 && left != -ENOENT)
         return left;
@@ -411,15 +413,15 @@ int journal_files_start(journal_files *files) {
         files->first_wanted = 1;
         error = journal_files_prepare(files);
     }
-    /* What is stored can be read without a place for more. */
+    /* With a full disk the storage opens for reading. */
     if (disk_is_full(error)) {
-        journal_files_note(files, error);
+        journal_files_report(files, error);
         error = 0;
     }
     pthread_mutex_unlock(&files->lock);
     if (error < 0)
         return error;
-    /* Before the thread is there: it reads this. */
+    /* Set before the thread starts, because the thread reads it. */
     files->running = 1;
     error = -pthread_create(&files->thread, NULL, journal_files_run, files);
     if (error < 0)
@@ -447,7 +449,7 @@ int journal_files_save_space(journal_files *files, int on) {
     return waits;
 }
 
-void journal_files_hurry(journal_files *files) {
+void journal_files_begin_shutdown(journal_files *files) {
     pthread_mutex_lock(&files->lock);
     files->closing = 1;
     pthread_cond_signal(&files->ready);
@@ -484,14 +486,14 @@ int journal_files_take(journal_files *files, uint64_t group_bytes, journal_file 
             pthread_cond_signal(&files->work);
             if (first->bytes - BLOCK_BYTES >= group_bytes)
                 taken = first;
-            else /* a small first file; it holds nothing, so the checkpoint has passed it */
+            else /* a small first file without groups, so the checkpoint covers it */
                 journal_files_append(&files->retired, first);
         } else if (files->stopping || (files->closing && files->error < 0)) {
             error = files->error < 0 ? files->error : -ECANCELED;
             break;
         } else {
             atomic_store(&files->starved, files->error < 0);
-            pthread_cond_signal(&files->work); /* which may be pausing */
+            pthread_cond_signal(&files->work); /* ends the pause after a failure */
             pthread_cond_wait(&files->ready, &files->lock);
         }
     }

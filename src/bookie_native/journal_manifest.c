@@ -1,4 +1,4 @@
-/* journal_manifest.c - reading and writing the list of files. */
+/* journal_manifest.c - reading and writing the list of journal files. */
 #include "journal_manifest.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 enum {
     COPIES = 4,
@@ -35,7 +35,7 @@ void journal_manifest_close(journal_manifest *m) {
     m->count = m->capacity = 0;
 }
 
-/* The place in the list of the id, or of the first one after it. */
+/* Returns the position in the list of the id, or of the first one after it. */
 static size_t journal_manifest_place(const journal_manifest *m, uint64_t id) {
     size_t low = 0, high = m->count;
     while (low < high) {
@@ -53,7 +53,7 @@ int journal_manifest_has(const journal_manifest *m, uint64_t id) {
     return place < m->count && m->ids[place] == id;
 }
 
-/* Makes room for so many ids. Returns 0 or -ENOMEM. */
+/* Reserves room for `count` ids. Returns 0 or -ENOMEM. */
 static int journal_manifest_reserve(journal_manifest *m, size_t count) {
     if (count <= m->capacity)
         return 0;
@@ -94,7 +94,7 @@ static uint32_t copy_crc(const uint8_t *copy, uint64_t count) {
     return crc32c(0, copy + COPY_CRC_START, COPY_HEADER_BYTES - COPY_CRC_START + count * ID_BYTES);
 }
 
-/* 1 when the copy is intact, whatever its version says. */
+/* Returns 1 when the copy is intact, of any version. */
 static int copy_intact(const uint8_t *copy, uint64_t bytes) {
     uint64_t count = load_le32(copy + 20);
     return memcmp(copy, JOURNAL_MANIFEST_MAGIC, sizeof JOURNAL_MANIFEST_MAGIC) == 0 &&
@@ -102,8 +102,8 @@ static int copy_intact(const uint8_t *copy, uint64_t bytes) {
            copy_crc(copy, count) == load_le32(copy + 8);
 }
 
-/* Takes over what a copy lists. Returns 0 or -ENOMEM. */
-static int journal_manifest_take(journal_manifest *m, const uint8_t *copy) {
+/* Takes the list from a copy. Returns 0 or -ENOMEM. */
+static int journal_manifest_load_copy(journal_manifest *m, const uint8_t *copy) {
     size_t count = load_le32(copy + 20);
     m->count = 0;
     m->sequence = load_le64(copy + 24);
@@ -113,8 +113,8 @@ static int journal_manifest_take(journal_manifest *m, const uint8_t *copy) {
     return 0;
 }
 
-/* Makes the best of the four copies. Returns 1, 0 when none is intact, -ENOMEM, or -EPROTO with the
- * version when a newer one has written it. */
+/* Takes the newest intact copy. Returns 1, 0 when none is intact, -ENOMEM, or -EPROTO and the
+ * version when a newer one wrote it. */
 static int journal_manifest_decode(journal_manifest *m, const uint8_t *copies, uint32_t *version) {
     const uint8_t *best = NULL;
     int intact[COPIES];
@@ -132,26 +132,26 @@ static int journal_manifest_decode(journal_manifest *m, const uint8_t *copies, u
     }
     if (best == NULL)
         return 0;
-    int error = journal_manifest_take(m, best);
-    /* Torn or damaged, one copy is left of the two: both are written anew. */
+    int error = journal_manifest_load_copy(m, best);
+    /* If one of the two copies is torn or damaged, both are rewritten. */
     m->changed = !intact[m->state * STATE_COPIES] || !intact[m->state * STATE_COPIES + 1];
     return error < 0 ? error : 1;
 }
 
-/* Reads the whole file into fresh memory. Returns its bytes or an error. */
+/* Reads the whole file into new memory. Returns its size or an error. */
 static int64_t journal_manifest_load(journal_manifest *m, uint8_t **out) {
     const disk_calls *disk = m->disk;
-    int fd = disk_open_patiently(disk, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDONLY);
+    int fd = disk_open_retrying(disk, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDONLY);
     if (fd < 0)
         return fd;
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     if (bytes > JOURNAL_MANIFEST_BYTES_MAX)
         bytes = JOURNAL_MANIFEST_BYTES_MAX;
     *out = NULL;
     if (bytes >= 0 && (*out = malloc((size_t)bytes + 1)) == NULL)
         bytes = -ENOMEM;
     if (bytes > 0)
-        bytes = disk_read_patiently(disk, fd, *out, (size_t)bytes, 0);
+        bytes = disk_read_retrying(disk, fd, *out, (size_t)bytes, 0);
     disk->close(disk->ctx, fd);
     if (bytes < 0)
         free(*out);
@@ -183,8 +183,8 @@ int journal_manifest_read(journal_manifest *m, events *events, char *error, size
         snprintf(error, error_bytes, "out of memory");
     if (found == 0) {
         events_add(events, EVENT_ERROR,
-                   "%s is damaged, so a missing journal file cannot be noticed; it is made anew "
-                   "from the files that are there",
+                   "%s is damaged, so a missing journal file cannot be detected; it is rebuilt "
+                   "from the files found",
                    JOURNAL_MANIFEST_NAME);
         m->copy_bytes = 0;
         m->changed = 1;
@@ -203,7 +203,7 @@ static void copy_encode(const journal_manifest *m, uint8_t *copy, uint64_t copy_
     store_le32(copy + 8, copy_crc(copy, m->count));
 }
 
-/* Writes the list count times, side by side, and syncs it. */
+/* Writes `count` adjacent copies of the list and syncs them. */
 static int journal_manifest_write(const journal_manifest *m, int fd, uint64_t copy_bytes, int count,
                           uint64_t offset) {
     uint8_t *copies = malloc((size_t)count * copy_bytes);
@@ -217,7 +217,7 @@ static int journal_manifest_write(const journal_manifest *m, int fd, uint64_t co
     return error < 0 ? error : m->disk->fdatasync(m->disk->ctx, fd);
 }
 
-/* Makes a file with room for twice as many ids, all four copies alike. */
+/* Creates a file with room for twice as many ids and four identical copies. */
 static int journal_manifest_create(journal_manifest *m) {
     const disk_calls *disk = m->disk;
     uint64_t copy_bytes = round_up(COPY_HEADER_BYTES + m->count * 2 * ID_BYTES, BLOCK_BYTES);
@@ -229,18 +229,18 @@ static int journal_manifest_create(journal_manifest *m) {
     if (error == 0)
         error = disk->rename(disk->ctx, m->directory_fd, TEMPORARY_NAME, JOURNAL_MANIFEST_NAME);
     if (error == 0) {
-        /* From here on the name is that of the new file, durable or not. */
+        /* The name now refers to the new file, durably or not. */
         m->copy_bytes = copy_bytes;
         error = disk->sync_directory(disk->ctx, m->directory_fd);
         if (error < 0)
-            m->copy_bytes = 0; /* made once more, so that a sync covers the name */
+            m->copy_bytes = 0; /* creates the file again next time, so that the rename is synced */
     } else {
         disk->unlink(disk->ctx, m->directory_fd, TEMPORARY_NAME);
     }
     return error;
 }
 
-/* Writes over the older of the two states. */
+/* Overwrites the older of the two states. */
 static int journal_manifest_update(journal_manifest *m) {
     const disk_calls *disk = m->disk;
     int fd = disk->open(disk->ctx, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDWR);
@@ -261,7 +261,7 @@ int journal_manifest_store(journal_manifest *m) {
     m->sequence++;
     int fits = COPY_HEADER_BYTES + m->count * ID_BYTES <= m->copy_bytes;
     int error = fits ? journal_manifest_update(m) : journal_manifest_create(m);
-    /* Somebody took the list itself away while it was in use. */
+    /* The manifest was removed from outside while in use. */
     if (error == -ENOENT && fits)
         error = journal_manifest_create(m);
     m->changed = error < 0;

@@ -1,21 +1,21 @@
 /*
- * journal_manifest.h - the list of the journal files, so that a missing one is noticed.
+ * journal_manifest.h - the list of journal files, to detect a missing one.
  *
- * The file journal.manifest has the ids of the files that must be there. The owner of the files
- * keeps this order, which no crash can turn into a false alarm:
+ * The file journal.manifest lists the ids of the files that must exist. The following order
+ * prevents false alarms after a crash:
  *
- *   - a file is listed after it is durable under its name, and before anything relies on it;
- *   - a file is taken off the list, durably, before it is renamed or removed.
+ *   - a file is listed after it is durable under its name, and before it is used;
+ *   - a file is removed from the list, durably, before it is renamed or removed.
  *
- * So a listed file that is not there was taken away by somebody else. A file that is there without
- * being listed is nothing special: a crash came between two steps.
+ * So a listed file that does not exist was removed from outside. A file that exists but is not
+ * listed is normal: a crash happened between two steps.
  *
- * The file consists of four copies of the list, each a quarter of its size and a multiple of 4096
- * bytes. The first two have one state, the last two another; the state with the higher sequence
- * counts. A change is written over the older state, both copies at once, and synced: a torn write
- * leaves the state before it, and a full disk has room for it. There are two copies so that damage
- * to one costs nothing. When they are too small, a larger file is written under another name,
- * synced, and takes the name.
+ * The manifest consists of four copies of the list, each a quarter of the file and a multiple of
+ * 4096 bytes. Copies 1 and 2 hold one state, 3 and 4 another; the state with the higher sequence is
+ * current. A change overwrites both copies of the older state and syncs: a torn write leaves the
+ * current state intact, and a full disk has room for it. Two copies protect against damage to one.
+ * When the copies become too small, a larger file is written under another name, synced, and
+ * renamed.
  *
  * One copy, little-endian:
  *
@@ -44,32 +44,32 @@ typedef struct journal_manifest {
     int directory_fd;
     uint64_t *ids; /* ascending */
     size_t count, capacity;
-    uint64_t sequence;   /* of the last write, successful or not */
-    uint64_t copy_bytes; /* of the file's copies; 0: there is no file yet */
-    int state;           /* 0 or 1: which two copies have what was last synced */
-    int changed;         /* the list is not, or not for certain, what the file has */
+    uint64_t sequence;   /* of the last write, whether it succeeded or not */
+    uint64_t copy_bytes; /* size of each copy in the file; 0: the file does not exist yet */
+    int state;           /* 0 or 1: the pair of copies that was synced last */
+    int changed;         /* the list differs, or may differ, from the file */
 } journal_manifest;
 
-/* Makes an empty list, not stored anywhere. */
+/* Initializes an empty list that is not stored. */
 void journal_manifest_open(journal_manifest *m, const disk_calls *disk, int directory_fd);
 void journal_manifest_close(journal_manifest *m);
 
-/* Reads the file, patiently. Returns 1, or 0 when there is none (the directory is new, or of an
- * older version) or when nothing in it is intact, which is told to the operator; or an error, for
- * which error holds a sentence. */
+/* Reads the file, with retries. Returns 1, or 0 when it does not exist (a new directory, or one of
+ * an older version) or no copy is intact, which is reported to the operator. Returns an error with
+ * a message in `error` otherwise. */
 int journal_manifest_read(journal_manifest *m, events *events, char *error, size_t error_bytes);
 
-/* 1 when the id is listed. */
+/* Returns 1 when the id is listed. */
 int journal_manifest_has(const journal_manifest *m, uint64_t id);
 
-/* Change the list in memory, which journal_manifest_store makes durable. The first returns 0 or
- * -ENOMEM. */
+/* Change the list in memory; journal_manifest_store makes it durable. journal_manifest_add returns
+ * 0 or -ENOMEM. */
 int journal_manifest_add(journal_manifest *m, uint64_t id);
 void journal_manifest_remove(journal_manifest *m, uint64_t id);
 
-/* Makes the list durable, if it has changed or was never stored. Returns 0 or an error. After an
- * error the disk may have either state, so nothing that was taken off the list may be removed, also
- * no file that was just added: call it again. */
+/* Makes the list durable if it has changed or was never stored. Returns 0 or an error. After an
+ * error the disk may hold either state: call it again before removing any file that was just added
+ * to or removed from the list. */
 int journal_manifest_store(journal_manifest *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* log_manifest.c - see log_manifest.h. */
+/* log_manifest.c - reading and writing the list of entry logs. */
 #include "log_manifest.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "entry_log_scan.h"
 
 enum { MANIFEST_CRC_START = 12 };
@@ -61,14 +61,14 @@ static int manifest_decode(const uint8_t *at, size_t bytes, log_manifest *out) {
     return MANIFEST_GOOD;
 }
 
-/* Reads and decodes once. Returns manifest_found or an error. */
-static int manifest_look(const disk_calls *disk, int directory_fd, unsigned how,
+/* Reads and decodes the file once. Returns manifest_found or an error. */
+static int manifest_load(const disk_calls *disk, int directory_fd, unsigned how,
                          log_manifest *out) {
     int fd = disk_open_to_read(disk, directory_fd, MANIFEST_NAME, how);
     if (fd < 0)
         return fd == -ENOENT ? MANIFEST_NONE : fd;
     log_piece piece;
-    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    int64_t bytes = disk_file_bytes_retrying(disk, fd);
     int found = bytes < 0 ? (int)bytes : log_piece_read(disk, fd, how, 0, (size_t)bytes, &piece);
     disk->close(disk->ctx, fd);
     if (found < 0)
@@ -80,14 +80,14 @@ static int manifest_look(const disk_calls *disk, int directory_fd, unsigned how,
 
 int log_manifest_read(const disk_calls *disk, int directory_fd, log_manifest *out) {
     *out = (log_manifest){0};
-    int found = manifest_look(disk, directory_fd, LOG_READ_PATIENTLY, out);
-    if (found == MANIFEST_DAMAGED) /* what the page cache has may be wrong */
-        found = manifest_look(disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT, out);
+    int found = manifest_load(disk, directory_fd, LOG_READ_RETRYING, out);
+    if (found == MANIFEST_DAMAGED) /* the damage may be in the page cache only */
+        found = manifest_load(disk, directory_fd, LOG_READ_RETRYING | LOG_READ_DIRECT, out);
     return found;
 }
 
-/* Keeps the room for the next manifest, with one block to spare. Without it, the next one is
- * written where there is room then. */
+/* Allocates the space of the next manifest, plus one block. If this fails, the next write allocates
+ * it. */
 static void manifest_reserve(const disk_calls *disk, int directory_fd, size_t bytes) {
     int fd = disk->open(disk->ctx, directory_fd, MANIFEST_NEXT, O_RDWR | O_CREAT);
     if (fd < 0)
@@ -103,7 +103,7 @@ int log_manifest_write(const disk_calls *disk, int directory_fd, const manifest_
     if (encoded == NULL)
         return -ENOMEM;
     manifest_encode(encoded, rows, count);
-    /* Not truncated: the blocks that it has are there for this. */
+    /* Not truncated: the allocated blocks are reserved for this. */
     int fd = disk->open(disk->ctx, directory_fd, MANIFEST_NEXT, O_RDWR | O_CREAT);
     int error = fd < 0 ? fd : disk_write_all(disk, fd, encoded, bytes, 0);
     if (error == 0)

@@ -1,9 +1,9 @@
 /*
- * log_manifest.h - the names of the entry logs that must be there.
+ * log_manifest.h - the list of entry logs that must exist.
  *
- * A log that was deleted by mistake, or that a restore forgot, is otherwise never missed: its
- * entries are just not there, and the journal that had them is gone. The file "manifest" in the
- * directory of the logs names each of them. All integers are little-endian.
+ * Without it nobody notices a log that was deleted by mistake or left out of a restore: its entries
+ * are missing, and the journal that contained them is gone. The file "manifest" in the ledger
+ * directory lists every log. All integers are little-endian.
  *
  *   offset size
  *        0    8  magic "PYXMNFS1"
@@ -16,17 +16,17 @@
  *                  0  8  log id
  *                  8  8  file size in bytes
  *                 16  8  ledgers in it that were not deleted when this was written
- *                 24  8  entries in it, also those of deleted ledgers
- *                zeros, or anything, to the end of the file
+ *                 24  8  entries in it, including those of deleted ledgers
+ *                zeros, or arbitrary bytes, up to the end of the file
  *
- * It is written to "manifest.tmp", synced, renamed, and the directory synced. The order of things:
- * a log is synced and has its name, durably, before the manifest names it; the manifest names it,
- * durably, before the journal files that it covers may go; a log is removed from the manifest
- * before it is unlinked. So whatever a crash leaves, a log that the manifest names is there unless
- * somebody else took it, and a log that it does not name is taken in.
+ * The manifest is written to "manifest.tmp", synced and renamed, and the directory is synced. The
+ * order of steps: a log is synced and renamed, durably, before the manifest lists it. The manifest
+ * lists it, durably, before the journal files that it covers are released. A log is removed from
+ * the manifest before it is unlinked. So after a crash a listed log exists, unless it was removed
+ * from outside, and a log that is not listed is adopted.
  *
- * "manifest.tmp" stays there with its blocks allocated, for the next time: removing logs must work
- * on a disk that has not one block left.
+ * "manifest.tmp" then stays, with its blocks allocated, for the next write: removing logs must
+ * work on a disk without a single free block.
  */
 #ifndef PYXBROKER_LOG_MANIFEST_H
 #define PYXBROKER_LOG_MANIFEST_H
@@ -40,22 +40,22 @@ typedef struct manifest_row {
 } manifest_row;
 
 typedef struct log_manifest {
-    manifest_row *rows; /* ascending ids; to be freed */
+    manifest_row *rows; /* ascending ids; freed by the caller */
     size_t count;
     uint32_t version;
 } log_manifest;
 
 enum manifest_found { MANIFEST_NONE, MANIFEST_DAMAGED, MANIFEST_NEWER, MANIFEST_GOOD };
 
-/* Reads the manifest of a directory, trying for two seconds. Returns manifest_found or an error. */
+/* Reads the manifest, retrying for two seconds. Returns manifest_found or an error. */
 int log_manifest_read(const disk_calls *disk, int directory_fd, log_manifest *out);
 
-/* Writes one with these rows, durably. Returns 0 or an error, after which the old one is there or
- * the new one. */
+/* Writes a manifest with these rows, durably. Returns 0, or an error after which either the old or
+ * the new manifest exists. */
 int log_manifest_write(const disk_calls *disk, int directory_fd, const manifest_row *rows,
                        size_t count);
 
-/* The row of a log, or NULL. */
+/* Returns the row of a log, or NULL. */
 const manifest_row *log_manifest_find(const log_manifest *manifest, uint64_t id);
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * module.c - pyxbroker._native: the storage as Python sees it, and the capsule for Cython.
+ * module.c - pyxbroker._native: the Python interface of the storage, and the capsule for Cython.
  *
- * This is the one file of the storage that knows Python. The methods here serve cold paths, tools
- * and tests; the hot ones go through struct native_api (native_api.h) without Python objects.
+ * Only this file and module_faults.c use the Python API. The methods here serve infrequent calls,
+ * tools and tests. Frequent calls go through struct native_api (native_api.h) without Python
+ * objects.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,7 +17,7 @@
 
 enum { READ_MAX = 1 << 16, LEDGERS_MAX = 1 << 20 };
 
-/* A read whose answer was not taken yet; it owns the array that the read thread fills. */
+/* A read whose result was not taken yet. It owns the array that the read thread fills. */
 typedef struct pending_read {
     uint64_t tag;
     PyObject *user_tag;
@@ -33,12 +34,12 @@ typedef struct {
     uint64_t next_tag;
 } StorageObject;
 
-/* Raises OSError for a negative error of storage.h, but for those of completed reads, which are
- * told as numbers. Returns NULL. */
+/* Raises OSError for a negative error of storage.h. Returns NULL. Errors of completed reads are
+ * returned as numbers instead. */
 static PyObject *raise_error(int64_t code) {
     const char *text = NULL;
     switch (code) {
-    case STORAGE_NO_LEDGER: text = "the ledger is not known here"; break;
+    case STORAGE_NO_LEDGER: text = "the ledger is unknown to this bookie"; break;
     case STORAGE_FULL: text = "the write cache is full"; break;
     case STORAGE_FENCED: text = "the ledger is fenced"; break;
     case STORAGE_FAILED: text = "the journal failed"; break;
@@ -109,8 +110,8 @@ static int storage_init(StorageObject *self, PyObject *args, PyObject *kwargs) {
     return result;
 }
 
-/* Closes the storage if it is open. Returns storage_close's answer. */
-static int storage_shut(StorageObject *self, int flush) {
+/* Closes the storage if it is open. Returns the result of storage_close. */
+static int storage_object_close(StorageObject *self, int flush) {
     storage *s = self->storage;
     if (s == NULL)
         return 0;
@@ -131,8 +132,8 @@ static int storage_shut(StorageObject *self, int flush) {
 
 static void storage_dealloc(StorageObject *self) {
     PyTypeObject *type = Py_TYPE(self);
-    /* Whoever forgets to close has not asked for a flush either; the journal has everything. */
-    storage_shut(self, 0);
+    /* Without an explicit close there is no flush; the journal has all durable entries. */
+    storage_object_close(self, 0);
     Py_XDECREF(self->handle);
     Py_XDECREF(self->faults);
     type->tp_free((PyObject *)self);
@@ -144,7 +145,7 @@ static PyObject *storage_py_close(StorageObject *self, PyObject *args, PyObject 
     int flush = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:close", names, &flush))
         return NULL;
-    int status = storage_shut(self, flush);
+    int status = storage_object_close(self, flush);
     if (status < 0)
         return raise_error(status);
     Py_RETURN_NONE;
@@ -206,7 +207,7 @@ static PyObject *storage_py_master_key(StorageObject *self, PyObject *args) {
     return result < 0 ? raise_error(result) : PyLong_FromLongLong(result);
 }
 
-/* A list of (entry id, bytes); gives the pins back. */
+/* Returns a list of (entry id, bytes) and drops the pins. */
 static PyObject *entries_list(entry_ref *refs, int count) {
     PyObject *list = PyList_New(count);
     for (int i = 0; i < count && list != NULL; i++) {
@@ -277,7 +278,7 @@ static PyObject *storage_py_read_submit(StorageObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Takes the pending read with this tag out of the list. */
+/* Removes the pending read with this tag from the list and returns it. */
 static pending_read *take_pending(StorageObject *self, uint64_t tag) {
     pending_read **at = &self->pending;
     while (*at != NULL && (*at)->tag != tag)
@@ -296,7 +297,7 @@ static PyObject *storage_py_read_completions(StorageObject *self, PyObject *unus
     while (list != NULL && storage_read_completions(s, &done, 1) == 1) {
         pending_read *pending = take_pending(self, done.tag);
         if (pending == NULL)
-            continue; /* it was submitted through the capsule; its owner takes its own */
+            continue; /* submitted through the capsule, whose user takes its own completions */
         PyObject *result = done.count < 0 ? PyLong_FromLongLong(done.count)
                                           : entries_list(pending->out, (int)done.count);
         PyObject *item = result == NULL ? NULL : Py_BuildValue("(ON)", pending->user_tag, result);
@@ -434,7 +435,7 @@ static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
     return dict;
 }
 
-/* A tuple of the nanoseconds of all, and the counts as bytes, 64 bits each. */
+/* Returns a tuple of the sum in nanoseconds and the counts as bytes, 64 bits each. */
 static PyObject *latency_tuple(const latency_counts *l) {
     return Py_BuildValue("Ky#", (unsigned long long)l->sum_ns, (const char *)l->counts,
                          (Py_ssize_t)sizeof l->counts);
@@ -481,38 +482,42 @@ static PyObject *get_handle(StorageObject *self, void *unused) {
 
 static PyMethodDef storage_methods[] = {
     {"add", (PyCFunction)(void (*)(void))storage_py_add, METH_VARARGS | METH_KEYWORDS,
-     "Adds one entry, packaged header and data; returns its sequence number."},
-    {"commit", (PyCFunction)storage_py_commit, METH_NOARGS, "Hands the adds to the journal."},
-    {"fence", (PyCFunction)storage_py_fence, METH_VARARGS, "Fences a ledger."},
-    {"master_key", (PyCFunction)storage_py_master_key, METH_VARARGS, "Stores a master key."},
+     "Add one entry, packaged header and data; return its sequence number."},
+    {"commit", (PyCFunction)storage_py_commit, METH_NOARGS, "Hand the adds to the journal."},
+    {"fence", (PyCFunction)storage_py_fence, METH_VARARGS, "Fence a ledger."},
+    {"master_key", (PyCFunction)storage_py_master_key, METH_VARARGS, "Store a master key."},
     {"next_event", (PyCFunction)storage_py_next_event, METH_NOARGS,
-     "The next (severity, sentence) for the operator, or None."},
-    {"read", (PyCFunction)storage_py_read, METH_VARARGS, "Entries that are in the cache."},
+     "Return the next (severity, message) for the operator, or None."},
+    {"read", (PyCFunction)storage_py_read, METH_VARARGS, "Return entries that are in the cache."},
     {"read_submit", (PyCFunction)storage_py_read_submit, METH_VARARGS,
-     "Asks the read thread for entries."},
+     "Request entries from the read thread."},
     {"read_completions", (PyCFunction)storage_py_read_completions, METH_NOARGS,
-     "Finished reads as (tag, entries or negative error)."},
-    {"last_entry", (PyCFunction)storage_py_last_entry, METH_VARARGS, "Highest entry id, or -1."},
-    {"is_fenced", (PyCFunction)storage_py_is_fenced, METH_VARARGS, "Whether a ledger is fenced."},
-    {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Some ledgers, and where to go on."},
-    {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Forgets a ledger."},
-    {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Asks for an entry log now."},
+     "Return completed reads as (tag, entries or negative error)."},
+    {"last_entry", (PyCFunction)storage_py_last_entry, METH_VARARGS,
+     "Return the highest entry id, or -1."},
+    {"is_fenced", (PyCFunction)storage_py_is_fenced, METH_VARARGS,
+     "Return True if the ledger is fenced."},
+    {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS,
+     "Return a batch of ledger ids, and the position of the next batch."},
+    {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Delete a ledger."},
+    {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Request an entry log now."},
     {"save_space", (PyCFunction)storage_py_save_space, METH_O,
-     "Gives spare journal files back while the disk is short."},
+     "Remove spare journal files while the disk is short of space."},
     {"trouble", (PyCFunction)storage_py_trouble, METH_NOARGS,
-     "0, or why nothing can be stored at this moment (-errno)."},
-    {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},
+     "Return 0, or why writes fail temporarily (-errno)."},
+    {"stats", (PyCFunction)storage_py_stats, METH_NOARGS,
+     "Return counters since the storage was opened."},
     {"latencies", (PyCFunction)storage_py_latencies, METH_NOARGS,
-     "How long adds, syncs and reads took, since the storage was opened (latency.h)."},
+     "Return histograms of adds, syncs and reads since the storage was opened (latency.h)."},
     {"close", (PyCFunction)(void (*)(void))storage_py_close, METH_VARARGS | METH_KEYWORDS,
-     "Closes the storage."},
+     "Close the storage."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef storage_properties[] = {
     {"durable_sequence", (getter)get_durable, NULL, "Adds up to this one are durable.", NULL},
     {"failure", (getter)get_failure, NULL, "0, or why the journal failed (-errno).", NULL},
-    {"event_fd", (getter)get_event_fd, NULL, "Readable when something happened.", NULL},
-    {"_handle", (getter)get_handle, NULL, "Capsule with the storage, for Cython.", NULL},
+    {"event_fd", (getter)get_event_fd, NULL, "Readable after a change of the storage.", NULL},
+    {"_handle", (getter)get_handle, NULL, "Capsule of the storage, for Cython.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot storage_slots[] = {{Py_tp_init, storage_init},
@@ -549,9 +554,9 @@ static PyObject *module_crc32c_combine(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef module_methods[] = {
-    {"crc32c", module_crc32c, METH_VARARGS, "CRC-32C of data, continuing from crc."},
+    {"crc32c", module_crc32c, METH_VARARGS, "Return the CRC-32C of data, continuing from crc."},
     {"crc32c_combine", module_crc32c_combine, METH_VARARGS,
-     "CRC-32C of A followed by B, from both and B's length in bytes."},
+     "Return the CRC-32C of A followed by B, from both and B's length in bytes."},
     {NULL, NULL, 0, NULL}};
 
 static native_api api = {.crc32c = crc32c,

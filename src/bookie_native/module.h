@@ -1,4 +1,4 @@
-/* module.h - what the two files of pyxbroker._native that know Python share. */
+/* module.h - declarations shared by the two Python-aware files of pyxbroker._native. */
 #ifndef PYXBROKER_MODULE_H
 #define PYXBROKER_MODULE_H
 
@@ -7,10 +7,10 @@
 
 #include "disk.h"
 
-/* A new reference to the class DiskFaults, or NULL with an exception. */
+/* Returns a new reference to the class DiskFaults, or NULL with an exception. */
 PyObject *disk_faults_type(void);
 
-/* The table of a DiskFaults object, alive as long as the object; NULL with an exception. */
+/* Returns the table of a DiskFaults object, valid while it lives, or NULL with an exception. */
 const disk_calls *disk_faults_calls(PyObject *object);
 
 #endif

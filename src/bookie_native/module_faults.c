@@ -1,4 +1,4 @@
-/* module_faults.c - DiskFaults: disk calls that fail on demand, for tests written in Python. */
+/* module_faults.c - DiskFaults: disk calls with injected faults, for tests written in Python. */
 #include "module.h"
 
 #include "disk_faults.h"
@@ -27,11 +27,11 @@ static void faults_dealloc(DiskFaultsObject *self) {
     Py_DECREF(type);
 }
 
-/* The call's number, or -1 with an exception. */
+/* Returns the call's number, or -1 with an exception. */
 static int parse_call(const char *name) {
     int call = fault_call_by_name(name);
     if (call < 0)
-        PyErr_Format(PyExc_ValueError, "there is no disk call named %s", name);
+        PyErr_Format(PyExc_ValueError, "unknown disk call %s", name);
     return call;
 }
 
@@ -83,16 +83,16 @@ static PyObject *faults_count(DiskFaultsObject *self, PyObject *args) {
 
 static PyMethodDef faults_methods[] = {
     {"rule", (PyCFunction)(void (*)(void))faults_rule, METH_VARARGS | METH_KEYWORDS,
-     "Makes calls fail, or write less, after some have passed."},
-    {"clear", (PyCFunction)faults_clear, METH_NOARGS, "Forgets all rules."},
-    {"count", (PyCFunction)faults_count, METH_VARARGS, "How often a call was made."},
+     "Make calls fail or transfer less after a number of calls."},
+    {"clear", (PyCFunction)faults_clear, METH_NOARGS, "Remove all rules."},
+    {"count", (PyCFunction)faults_count, METH_VARARGS, "Return how often a call was made."},
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot faults_slots[] = {{Py_tp_init, faults_init},
                                      {Py_tp_new, PyType_GenericNew},
                                      {Py_tp_dealloc, faults_dealloc},
                                      {Py_tp_methods, faults_methods},
-                                     {Py_tp_doc, "Disk calls that can be made to fail."},
+                                     {Py_tp_doc, "Disk calls with injected faults."},
                                      {0, NULL}};
 
 static PyType_Spec faults_spec = {.name = "pyxbroker._native.DiskFaults",

@@ -1,4 +1,4 @@
-/* native_api.h - the functions that pyxbroker._native lends to the Cython modules through a
+/* native_api.h - the functions that pyxbroker._native exports to the Cython modules through a
  * capsule. */
 #ifndef PYXBROKER_NATIVE_API_H
 #define PYXBROKER_NATIVE_API_H
@@ -10,7 +10,7 @@
 
 typedef struct native_api {
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t length);
-    /* CRC32C of A followed by B, from the CRC of each and B's length in bytes. */
+    /* CRC32C of A followed by B, from the CRC of each and the length of B in bytes. */
     uint32_t (*crc32c_combine)(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
     int (*digest_prepare)(digest *, int, const uint8_t *, size_t);
     void (*digest_write)(const digest *, uint8_t *, const uint8_t *, uint32_t, uint32_t);

@@ -1,4 +1,4 @@
-/* reader.c - the read thread. */
+/* reader.c - the read thread: finds, reads and checks entries. */
 #include "reader.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { READ_STEP_ENTRIES = 256, READ_ATTEMPTS_MAX = 3, READ_PAUSE_NS = 1000000 };
 
-static const uint64_t TROUBLE_QUIET_NS = 10000000000u; /* between two reports of one log */
+static const uint64_t TROUBLE_QUIET_NS = 10000000000u; /* minimum between two reports of one log */
 
 static void read_queue_put(read_queue *queue, read_request *request) {
     request->next = NULL;
@@ -40,11 +40,11 @@ void reader_open(reader *r, log_list *logs, events *events, int event_fd) {
     pthread_cond_init(&r->work, NULL);
 }
 
-/* The consecutive entries of one row from number on, as far as the request and one window go.
- * Returns how many places were filled and, in *from and *to, the bytes of the file they span. */
-static int reader_run(const reader *r, const read_request *request, int done, const log_row *row,
-                      uint32_t number, uint64_t *bytes, log_place *places, uint64_t *from,
-                      uint64_t *to) {
+/* Collects the places of consecutive entries of one row, from number on, up to the limits of the
+ * request and of one window. Returns their count; *from and *to are their bytes in the file. */
+static int reader_collect_places(const reader *r, const read_request *request, int done,
+                                 const log_row *row, uint32_t number, uint64_t *bytes,
+                                 log_place *places, uint64_t *from, uint64_t *to) {
     int count = 0;
     uint64_t limit = UINT64_MAX;
     int64_t entry_id = request->first + done;
@@ -77,15 +77,16 @@ static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
     atomic_fetch_add(&r->damaged_entries, 1);
     events_add(r->events, EVENT_ERROR,
                "entry log %016" PRIx64 ".log: entry %" PRId64 " of ledger %" PRId64
-               " is damaged and is served to nobody",
+               " is damaged and is not served",
                row->log->id, entry_id, row->ledger_id);
 }
 
-/* A read of the log failed, or went well again: says so, not more often than people can read. */
-static void reader_tell(reader *r, entry_log *log, int error) {
+/* Reports a failed read of the log, rate-limited, and the first success after it. */
+static void reader_report_trouble(reader *r, entry_log *log, int error) {
     if (error == 0 && log->troubled) {
         log->troubled = 0;
-        events_add(r->events, EVENT_INFO, "entry log %016" PRIx64 ".log is read again", log->id);
+        events_add(r->events, EVENT_INFO, "entry log %016" PRIx64 ".log can be read again",
+                   log->id);
     }
     if (error == 0 || error == STORAGE_DAMAGED)
         return;
@@ -95,7 +96,7 @@ static void reader_tell(reader *r, entry_log *log, int error) {
     log->trouble_ns = now;
     log->troubled = 1;
     events_add(r->events, EVENT_ERROR,
-               "entry log %016" PRIx64 ".log could not be read (%s); whoever reads it tries again",
+               "entry log %016" PRIx64 ".log could not be read (%s); readers retry",
                log->id, strerror(-error));
 }
 
@@ -108,7 +109,7 @@ static void reader_ref(const read_request *request, int done, const window *in,
                                      .pin = &in->memory->pin};
 }
 
-/* Checks count places in a window and fills in refs; returns how many were good before the first
+/* Checks `count` places in a window and fills in refs. Returns how many were good before the first
  * bad one. */
 static int reader_check(const read_request *request, int done, const log_row *row,
                         const window *in, const log_place *places, int count) {
@@ -125,9 +126,9 @@ static int reader_check(const read_request *request, int done, const log_row *ro
     return count;
 }
 
-/* 1, after a moment, when a read that ended with this error may be tried again at once. That moment
- * is short, since this thread serves everybody; and while the disk keeps failing one attempt is
- * enough, for who asked will ask again. */
+/* Returns 1, after a short pause, when a failed read should be retried. The pause is short because
+ * this thread serves all reads. While the disk keeps failing there is only one attempt, because the
+ * caller retries. */
 static int reader_try_again(const reader *r, int error, int attempts) {
     if (error == 0 || error == STORAGE_DAMAGED || r->failing || attempts >= READ_ATTEMPTS_MAX)
         return 0;
@@ -136,9 +137,9 @@ static int reader_try_again(const reader *r, int error, int attempts) {
     return 1;
 }
 
-/* Brings the span of *count places in. Where the disk cannot read all of it, *count becomes 1 and
- * only the first is tried, so that a bad block costs the entries that lie on it; that a few times,
- * so that an error of a moment costs nobody anything. */
+/* Reads the span of *count places. If that fails, *count becomes 1 and only the first is read, so
+ * that a bad block costs only the entries on it. That read is retried, so that a momentary error
+ * costs nothing. */
 static int reader_fetch(reader *r, const read_request *request, const log_row *row, uint64_t from,
                         uint64_t to, const log_place *places, int *count, window *in) {
     entry_log *log = row->log;
@@ -157,7 +158,7 @@ static int reader_fetch(reader *r, const read_request *request, const log_row *r
     return error;
 }
 
-/* Reads the span of *count places and checks them; returns how many were good before the first bad
+/* Reads the span of *count places and checks them. Returns how many were good before the first bad
  * one, or an error that says nothing about the entries. */
 static int reader_step(reader *r, const read_request *request, int done, const log_row *row,
                        uint64_t from, uint64_t to, const log_place *places, int *count) {
@@ -175,9 +176,9 @@ static int reader_step(reader *r, const read_request *request, int done, const l
     return good;
 }
 
-/* An entry failed its check. Memory may have gone bad rather than the disk, so it is read once
- * more, past all that is held. Returns 1 when it is there after all, or an error, STORAGE_DAMAGED
- * when it is not. */
+/* Reads an entry that failed its check again, bypassing all windows, because the memory may be at
+ * fault rather than the disk. Returns 1 when the entry is intact after all, STORAGE_DAMAGED when it
+ * is not, or an error. */
 static int reader_check_again(reader *r, const read_request *request, int done,
                               const log_row *row, const log_place *place) {
     if (place->length == 0)
@@ -194,39 +195,39 @@ static int reader_check_again(reader *r, const read_request *request, int done,
     windows_drop(&r->windows, id, place->offset, end);
     events_add(r->events, EVENT_WARNING,
                "entry log %016" PRIx64 ".log: entry %" PRId64 " of ledger %" PRId64
-               " had a wrong checksum once and was right when read again; is the memory bad?",
+               " had a wrong checksum once and was intact when read again; check the memory",
                id, request->first + done, row->ledger_id);
     return 1;
 }
 
-/* What a failure with an entry means for the request. Nothing is wrong with a ledger that was
- * deleted meanwhile: whatever was read had its hole punched, or its file removed. */
-static int reader_judge(reader *r, const log_row *row, int64_t entry_id, int error) {
+/* Returns the result of a request for an entry that failed with `error`, and reports it. If the
+ * ledger was deleted meanwhile there is no damage: its hole was punched or its file removed. */
+static int reader_resolve_error(reader *r, const log_row *row, int64_t entry_id, int error) {
     if (!log_list_is_live(r->logs, row))
         return STORAGE_NO_ENTRY;
     if (error == STORAGE_DAMAGED)
         reader_report(r, row, entry_id);
-    reader_tell(r, row->log, error);
+    reader_report_trouble(r, row->log, error);
     return error;
 }
 
-static int reader_need_index(reader *r, log_row *row) {
+static int reader_ensure_index(reader *r, log_row *row) {
     int error, attempts = 0;
     do
-        error = log_indexes_need(&r->indexes, row);
+        error = log_indexes_ensure(&r->indexes, row);
     while (reader_try_again(r, error, ++attempts));
     r->failing |= error < 0;
     return error;
 }
 
-/* Adds the entries that one row has, from first + done on, up to the first that fails, for which
- * *status becomes STORAGE_DAMAGED, STORAGE_NO_ENTRY when the ledger was deleted meanwhile, or an
- * error that says nothing about the entry. Returns how many. */
+/* Adds the entries of one row, starting at first + done, up to the first failure. *status is then
+ * STORAGE_DAMAGED, STORAGE_NO_ENTRY when the ledger was deleted meanwhile, or an error that says
+ * nothing about the entry. Returns how many entries were added. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
                       log_row *row, int *status) {
-    int error = reader_need_index(r, row);
+    int error = reader_ensure_index(r, row);
     if (error < 0) {
-        *status = reader_judge(r, row, request->first + done, error);
+        *status = reader_resolve_error(r, row, request->first + done, error);
         return 0;
     }
     uint32_t number = log_row_position(row, request->first + done);
@@ -234,7 +235,7 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
     int first = done;
     while (*status == 0) {
         uint64_t from, to;
-        int count = reader_run(r, request, done, row, number, bytes, places, &from, &to);
+        int count = reader_collect_places(r, request, done, row, number, bytes, places, &from, &to);
         if (count == 0)
             break;
         int good = reader_step(r, request, done, row, from, to, places, &count);
@@ -247,10 +248,10 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
         if (good > 0) {
             done += good;
             number += (uint32_t)good;
-            reader_tell(r, row->log, 0);
+            reader_report_trouble(r, row->log, 0);
         }
         if (failure < 0)
-            *status = reader_judge(r, row, request->first + done, failure);
+            *status = reader_resolve_error(r, row, request->first + done, failure);
     }
     return done - first;
 }
@@ -274,10 +275,10 @@ static int64_t reader_read(reader *r, const read_request *request) {
         if (status < 0)
             failure = status;
         else if (added == 0 && row->lost)
-            failure = STORAGE_DAMAGED; /* not in the index, but that is not all there was */
+            failure = STORAGE_DAMAGED; /* missing in the index because records were damaged */
         if (status < 0 && status != STORAGE_DAMAGED)
             break;
-        /* Where an entry is missing from this log, or bad in it, an older one may have it. */
+        /* If the entry is missing or damaged in this log, an older log may contain it. */
         before = status < 0 || added == 0 ? row->log->id : UINT64_MAX;
     }
     atomic_fetch_add(&r->disk_reads, (uint64_t)done);
@@ -285,13 +286,13 @@ static int64_t reader_read(reader *r, const read_request *request) {
     return done > 0 ? done : failure;
 }
 
-/* Frees removed logs, now that no row is in use. */
+/* Frees removed logs. No row may be in use. */
 static void reader_free_removed(reader *r) {
     entry_log *log = log_list_take_removed(r->logs);
     while (log != NULL) {
         entry_log *next = log->next;
-        windows_forget(&r->windows, log->id);
-        log_indexes_forget(&r->indexes, log);
+        windows_release_log(&r->windows, log->id);
+        log_indexes_release(&r->indexes, log);
         entry_log_free(log);
         log = next;
     }
@@ -346,7 +347,7 @@ int reader_submit(reader *r, const read_request *request, int answered) {
     pthread_mutex_lock(&r->lock);
     read_queue_put(answered ? &r->done : &r->requests, copy);
     pthread_mutex_unlock(&r->lock);
-    /* After the lock is free: who is woken wants it at once. */
+    /* After the unlock, because the woken thread takes the lock. */
     if (answered)
         event_ring(r->event_fd);
     else
@@ -354,7 +355,7 @@ int reader_submit(reader *r, const read_request *request, int answered) {
     return 0;
 }
 
-void reader_forget_removed(reader *r) {
+void reader_release_removed(reader *r) {
     pthread_mutex_lock(&r->lock);
     r->removed = 1;
     pthread_cond_signal(&r->work);

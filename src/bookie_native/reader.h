@@ -1,9 +1,9 @@
 /*
- * reader.h - the read thread: entries from the entry logs, checked and brought into memory.
+ * reader.h - the read thread: reads entries from the entry logs and checks them.
  *
- * Requests are served in order. The thread brings a run in and checks each record, so that whoever
- * uses the entries later neither waits for a disk nor meets damage. It never waits long for a disk
- * that fails either: after a few attempts the error is the answer, and the request comes again.
+ * Requests are served in order. The thread reads a run of entries and checks each record, so that
+ * the consumer of the entries neither waits for a disk nor meets damage. The thread does not wait
+ * long for a failing disk: after a few attempts it returns the error, and the caller retries.
  */
 #ifndef PYXBROKER_READER_H
 #define PYXBROKER_READER_H
@@ -19,7 +19,7 @@ typedef struct read_request {
     uint64_t bytes_max;
     entry_ref *out;
     uint64_t tag;
-    int64_t count; /* the answer */
+    int64_t count; /* the result */
     uint64_t submitted_ns; /* by the disk's clock */
     struct read_request *next;
 } read_request;
@@ -38,28 +38,28 @@ typedef struct reader {
     pthread_mutex_t lock;
     pthread_cond_t work;
     read_queue requests, done;
-    int failing; /* the last attempt to read failed; read thread */
-    int removed; /* logs were removed */
+    int failing; /* the last read attempt failed; read thread */
+    int removed; /* logs were removed since the last check */
     int stopping;
     int running;
     _Atomic uint64_t disk_reads, disk_read_bytes, damaged_entries;
-    latency_counts latency;        /* of requests, from their submission on; under the lock */
-    latency_counts failed_latency; /* of those that were answered by an error */
+    latency_counts latency;        /* of requests, from their submission; under the lock */
+    latency_counts failed_latency; /* of requests that failed */
 } reader;
 
 void reader_open(reader *r, log_list *logs, events *events, int event_fd);
 int reader_start(reader *r);
 
-/* Queues a request, or an answer that is already known (answered != 0, count set). Owner.
- * Returns 0 or -ENOMEM. */
+/* Queues a request, or a result that is known already (answered != 0, count set). Returns 0 or
+ * -ENOMEM. Owner. */
 int reader_submit(reader *r, const read_request *request, int answered);
 
-/* Some logs were removed: whatever keeps their space is let go. Any thread. */
-void reader_forget_removed(reader *r);
+/* Requests that the memory and descriptors of removed logs be released. Any thread. */
+void reader_release_removed(reader *r);
 
 int reader_completions(reader *r, read_completion *out, int max);
 
-/* Answers nothing more and stops the thread. Pins of answers that were not taken are returned. */
+/* Stops the thread without serving queued requests. Drops the pins of results not taken yet. */
 void reader_close(reader *r);
 
 #endif

@@ -25,7 +25,7 @@ int record_decode(const uint8_t *data, size_t bytes, uint32_t seed, record *out)
         return 0;
     uint32_t type = load_le32(data + 12);
     uint32_t length = load_le32(data + 8);
-    /* Cheap refusals first: a scan after damage asks at every multiple of 8. */
+    /* Cheap checks first: a scan after damage calls this at every multiple of 8. */
     if (type < RECORD_ENTRY || type > RECORD_MASTER_KEY || record_bytes(length) > bytes)
         return 0;
     if (crc32c(seed, data + 4, RECORD_HEADER_BYTES - 4) != load_le32(data))
@@ -49,11 +49,11 @@ int record_payload_intact(const record *r) {
 int record_payload_has_one_wrong_bit(const record *r) {
     static const uint8_t zero[1];
     uint32_t wrong = crc32c(0, r->payload, r->length) ^ r->payload_crc;
-    uint32_t change[8]; /* of the checksum, by a wrong bit in the byte that is looked at */
+    uint32_t change[8]; /* of the CRC, by each flipped bit in the byte at `at` from the end */
     for (int bit = 0; bit < 8; bit++)
         change[bit] = 1u << bit;
-    /* From the last byte to the first: each byte behind the wrong one shifts its change once. The
-     * inversions take out those of crc32c. */
+    /* From the last byte to the first: each byte after the wrong one shifts its change once. The
+     * inversions cancel those of crc32c. */
     for (uint32_t at = 0; at < r->length; at++)
         for (int bit = 0; bit < 8; bit++) {
             change[bit] = ~crc32c(~change[bit], zero, 1);
@@ -63,7 +63,7 @@ int record_payload_has_one_wrong_bit(const record *r) {
     return 0;
 }
 
-int record_mend_header(uint8_t *data, size_t bytes, uint32_t seed) {
+int record_repair_header(uint8_t *data, size_t bytes, uint32_t seed) {
     if (bytes < RECORD_HEADER_BYTES)
         return 0;
     for (int bit = 0; bit < RECORD_HEADER_BYTES * 8; bit++) {

@@ -1,4 +1,4 @@
-/* replay.c - reading journal files back: which files, which groups, which records. */
+/* replay.c - reading journal files at start: files, groups, records. */
 #define _GNU_SOURCE
 #include "replay.h"
 
@@ -10,13 +10,13 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "replay_window.h"
 
 enum {
-    LOOK_AHEAD_CLEAN_BYTES = 4 << 20,  /* behind a zero block, where a file was never written */
-    LOOK_AHEAD_BYTES = 64 << 20,       /* behind anything else */
-    SALVAGE_BYTES_MAX = 16 << 20,      /* of a group whose header is unreadable */
+    LOOK_AHEAD_CLEAN_BYTES = 4 << 20,  /* after a zero block: the file was probably not written */
+    LOOK_AHEAD_BYTES = 64 << 20,       /* after other invalid blocks */
+    SALVAGE_BYTES_MAX = 16 << 20,      /* of groups with unreadable headers */
     SALVAGE_SEQUENCES_MAX = 64,
     SUSPECTS_MAX = 4096,
     SUSPECTS_REPORTED_MAX = 32,
@@ -28,33 +28,33 @@ typedef struct found_file {
     int fd;
     int has_first;      /* first is the valid header of the file's first group */
     int header_damaged;
-    int half_recycled;  /* by a crash: nothing in it is needed */
+    int half_recycled;  /* the recycling was interrupted: nothing in it is needed */
     group_header first;
 } found_file;
 
-/* Something bad, of which is only known at the end whether it was torn or damaged. */
+/* A bad place. Only at the end of the replay is it known whether it is torn or damaged. */
 typedef struct suspect {
     uint64_t file_id, sequence, offset;
-    uint64_t salt;                 /* of its session; 0: it is damage for certain */
-    uint64_t lost_bytes;           /* 0: a record with a known identity */
+    uint64_t salt;                 /* of its session; 0: certainly damage */
+    uint64_t lost_bytes;           /* 0: a record whose identity is known */
     int64_t ledger_id, entry_id;
     uint8_t type;
-    uint8_t unsynced; /* of a session without syncs: nothing tells who was told of it */
+    uint8_t unsynced; /* its session does not sync: acknowledgements cannot be inferred */
 } suspect;
 
-/* All groups between a start and the next one, which share a salt. */
+/* All groups between two starts, which share a salt. */
 typedef struct session {
     uint64_t salt;
-    uint64_t synced_through; /* its groups up to this one are known to have been synced */
+    uint64_t synced_through; /* its groups up to this one are known to be synced */
 } session;
 
-/* A record behind a place of which is not known yet whether it was torn, or (segment NULL) such a
- * place itself: the sequence of its group and the salt of its session. */
-typedef struct waiting {
+/* A record after a bad place, deferred until it is known whether the place is torn; or (segment
+ * NULL) the bad place itself: the sequence of its group and the salt of its session. */
+typedef struct deferred {
     segment *segment; /* held */
     record found;
     uint64_t sequence, salt;
-} waiting;
+} deferred;
 
 typedef struct replay {
     const replay_options *options;
@@ -62,46 +62,46 @@ typedef struct replay {
     replay_result *result;
     found_file *files;
     size_t count, capacity;
-    uint64_t last;           /* sequence of the last group found, at first the checkpoint */
-    uint64_t salt;           /* of that group's session, or of the one that is being read */
-    int syncs;               /* whether that session syncs what it writes, before it goes on */
+    uint64_t last;           /* sequence of the last group found; initially the checkpoint */
+    uint64_t salt;           /* of that group's session, or of the one being read */
+    int syncs;               /* 1 when that session syncs each write before the next */
     uint64_t intact_through; /* groups up to this one were found intact by a later start */
     session sessions[SESSIONS_MAX];
     size_t session_count;
     suspect *suspects;
     size_t suspect_count, suspects_dropped;
-    waiting *waiting;        /* in their order; the first one is a place */
-    size_t waiting_count, waiting_capacity;
-    int error;               /* the sink's, or a disk's */
-    uint64_t error_at;       /* where in the file that is being read */
+    deferred *deferred;        /* in journal order; the first one is a bad place */
+    size_t deferred_count, deferred_capacity;
+    int error;               /* of the sink or the disk */
+    uint64_t error_at;       /* offset in the file being read */
 } replay;
 
-static void replay_wait(replay *r, const waiting *one) {
-    if (r->waiting_count == r->waiting_capacity) {
-        size_t capacity = r->waiting_capacity == 0 ? 64 : 2 * r->waiting_capacity;
-        waiting *grown = realloc(r->waiting, capacity * sizeof *grown);
+static void replay_defer(replay *r, const deferred *one) {
+    if (r->deferred_count == r->deferred_capacity) {
+        size_t capacity = r->deferred_capacity == 0 ? 64 : 2 * r->deferred_capacity;
+        deferred *grown = realloc(r->deferred, capacity * sizeof *grown);
         if (grown == NULL) {
             r->error = -ENOMEM;
             return;
         }
-        r->waiting = grown;
-        r->waiting_capacity = capacity;
+        r->deferred = grown;
+        r->deferred_capacity = capacity;
     }
     if (one->segment != NULL)
         pin_hold(&one->segment->pin, 1);
-    r->waiting[r->waiting_count++] = *one;
+    r->deferred[r->deferred_count++] = *one;
 }
 
-/* What is behind a place waits until it is known whether that was torn (salt 0: it was not). Of a
- * session without syncs nobody gets to know it: what was acknowledged may be behind the place, and
- * is not given up for it. In one with syncs the next write tells, so that little waits. */
-static void replay_doubt(replay *r, uint64_t sequence, uint64_t salt) {
-    waiting place = {.sequence = sequence, .salt = salt};
+/* Defers what follows a bad place until it is known whether the place is torn (salt 0: it is not).
+ * In a session without syncs this never becomes known; what follows may have been acknowledged, so
+ * it is kept. In a session with syncs the next write decides, so little is deferred. */
+static void replay_defer_after(replay *r, uint64_t sequence, uint64_t salt) {
+    deferred place = {.sequence = sequence, .salt = salt};
     if (salt != 0 && r->syncs && r->error == 0)
-        replay_wait(r, &place);
+        replay_defer(r, &place);
 }
 
-static void replay_note(replay *r, const suspect *s) {
+static void replay_add_suspect(replay *r, const suspect *s) {
     if (r->suspects == NULL)
         r->suspects = malloc(SUSPECTS_MAX * sizeof *r->suspects);
     if (r->suspects == NULL || r->suspect_count == SUSPECTS_MAX)
@@ -113,37 +113,37 @@ static void replay_note(replay *r, const suspect *s) {
 }
 
 static void replay_suspect(replay *r, const suspect *s) {
-    replay_note(r, s);
-    replay_doubt(r, s->sequence, s->salt);
+    replay_add_suspect(r, s);
+    replay_defer_after(r, s->sequence, s->salt);
 }
 
 static void replay_accept(replay *r, replay_window *w, const record *found) {
-    waiting one = {.segment = w->segment, .found = *found};
+    deferred one = {.segment = w->segment, .found = *found};
     r->result->records++;
     if (r->error != 0)
         return;
-    if (r->waiting_count > 0)
-        replay_wait(r, &one);
+    if (r->deferred_count > 0)
+        replay_defer(r, &one);
     else
         r->error = r->sink->record(r->sink->arg, w->segment, found, 1);
 }
 
-/* Puts one wrong bit of the record header at `at` right: a write that was torn does not look so. */
-static int replay_mend(replay *r, const replay_window *w, record_scan *scan, uint8_t *data,
-                       size_t at, uint64_t offset) {
-    if (!record_mend_header(data + at, scan->bytes - at, scan->seed))
+/* Corrects one flipped bit of the record header at `at`. Torn writes do not look like that. */
+static int replay_repair_header(replay *r, const replay_window *w, record_scan *scan, uint8_t *data,
+                                size_t at, uint64_t offset) {
+    if (!record_repair_header(data + at, scan->bytes - at, scan->seed))
         return 0;
     events_add(r->options->events, EVENT_WARNING,
                "journal file %016" PRIx64 ".journal, offset %" PRIu64
-               ": one bit of a record's header is damaged and was put right",
+               ": one bit of a record's header was damaged and was corrected",
                w->file_id, offset + at);
     r->result->intact = 0;
     scan->at = at;
     return 1;
 }
 
-/* Hands over the records of the bytes at data, which stand at offset in the file. When the bytes
- * are known to be records, what is none is suspect. Returns how many were good. */
+/* Passes on the records of the bytes at data, which are at offset in the file. If `known`, the
+ * bytes must be records, so others are suspect. Returns how many records were good. */
 static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_t bytes,
                                uint64_t offset, uint64_t sequence, uint64_t salt, int known) {
     record_scan scan = {.data = data, .bytes = bytes, .seed = record_seed(sequence, salt)};
@@ -154,7 +154,7 @@ static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_
         enum record_found what = record_scan_next(&scan, &found);
         if (what == RECORD_NONE)
             return good;
-        /* The header of a group that is salvaged, and what is behind its records. */
+        /* The header of a salvaged group, and the bytes after its records. */
         int outside = !known && (scan.at <= GROUP_HEADER_BYTES || scan.at == bytes);
         suspect s = {
             .file_id = w->file_id, .sequence = sequence, .salt = salt, .offset = offset + at};
@@ -165,19 +165,19 @@ static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_
             s.ledger_id = found.ledger_id;
             s.entry_id = found.entry_id;
             s.type = found.type;
-            /* Behind the last write there is nothing that tells whether it was synced. */
+            /* After the last write no later group proves that it was synced. */
             if (record_payload_has_one_wrong_bit(&found))
                 s.salt = 0;
             replay_suspect(r, &s);
-        } else if (!outside && !replay_mend(r, w, &scan, data, at, offset)) {
+        } else if (!outside && !replay_repair_header(r, w, &scan, data, at, offset)) {
             s.lost_bytes = scan.skipped_bytes;
             replay_suspect(r, &s);
         }
     }
 }
 
-/* Looks for the records of groups whose headers are unreadable, between from and to. Returns how
- * many were good. */
+/* Searches from..to for the records of groups with unreadable headers. Returns how many were
+ * good. */
 static uint64_t replay_salvage(replay *r, replay_window *w, uint64_t from, uint64_t to,
                            uint64_t last_sequence, uint64_t salt) {
     uint64_t first = r->last + 1, all = 0;
@@ -194,20 +194,20 @@ static uint64_t replay_salvage(replay *r, replay_window *w, uint64_t from, uint6
         if (good > 0)
             events_add(r->options->events, EVENT_WARNING,
                        "journal file %016" PRIx64 ".journal: the header of group %" PRIu64
-                       " near offset %" PRIu64 " is unreadable; its intact records were found",
+                       " near offset %" PRIu64 " is unreadable; its intact records were salvaged",
                        w->file_id, sequence, from);
     }
     return all;
 }
 
-/* Reports groups that should stand before h and do not; salvages what is left of them. */
+/* Notes groups that are missing before h, and salvages their records. */
 static void replay_gap(replay *r, replay_window *w, const group_header *h, uint64_t bad_from,
                        uint64_t at) {
     int first_ever = r->last == r->options->checkpoint && r->options->unsure;
     if (h->previous <= r->last || first_ever)
         return;
-    /* Groups of one write may reach the disk in any order; those before it had been synced. Before
-     * the first write of a session there are none. */
+    /* The groups of one write may reach the disk in any order, but earlier writes were synced. No
+     * write precedes the first one of a session. */
     int follows = h->write_sequence == r->last + 1 ||
                   h->write_sequence == r->last + GROUP_SEQUENCE_STEP;
     int damage = !follows && (h->flags & GROUP_SYNCED) != 0;
@@ -216,23 +216,23 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
                  .salt = damage ? 0 : h->salt,
                  .offset = bad_from < at ? bad_from : at,
                  .lost_bytes = bad_from < at ? at - bad_from : 1};
-    replay_note(r, &s);
-    /* A sector that is lost with a header has a record's, too: a header alone was not torn. */
+    replay_add_suspect(r, &s);
+    /* A sector lost with a header also loses records, so a bad header alone is not torn. */
     if (bad_from >= at || replay_salvage(r, w, bad_from, at, h->previous, h->salt) == 0)
-        replay_doubt(r, s.sequence, s.salt);
+        replay_defer_after(r, s.sequence, s.salt);
 }
 
-/* What a group proves about those before it: within its session that the earlier writes had been
- * synced; about earlier sessions nothing, unless its session found them intact when it started. */
-static void replay_evidence(replay *r, const group_header *h) {
+/* Notes what a group proves about earlier ones: in its own session the earlier writes were synced.
+ * About earlier sessions it proves nothing, unless its session found them intact at its start. */
+static void replay_note_evidence(replay *r, const group_header *h) {
     if (r->session_count == 0 || r->sessions[r->session_count - 1].salt != h->salt) {
         if (r->session_count == SESSIONS_MAX) {
             r->session_count--;
             memmove(r->sessions, r->sessions + 1, r->session_count * sizeof *r->sessions);
         }
         r->sessions[r->session_count++] = (session){.salt = h->salt};
-        /* The group before the first one of a session is an earlier session's, and of one whose
-         * first groups are unreadable none is known but those that were read. */
+        /* The predecessor of a session's first group belongs to an earlier session. If the first
+         * groups of a session are unreadable, only the groups read before are known to be. */
         int is_first = h->sequence - h->previous >= GROUP_SEQUENCE_STEP;
         uint64_t earlier = is_first || h->previous < r->last ? h->previous : r->last;
         if ((h->flags & GROUP_AFTER_INTACT) != 0 && earlier > r->intact_through)
@@ -252,13 +252,13 @@ static int replay_is_damage(const replay *r, const suspect *s) {
     return 0;
 }
 
-/* What waits behind a place that turns out as damage is handed over, and what is behind one that
- * was torn is cut: nobody was told that any of it is stored, and what follows a gap would pass for
- * all that was sent before it. salt is that of the session that goes on, 0 at the end. */
-static void replay_settle(replay *r, uint64_t salt) {
+/* Resolves deferred records. Those after a place that is damage are passed on. Those after a torn
+ * place are cut: none of them was acknowledged, and after a gap they would pass for everything that
+ * was sent. salt is that of the session that continues, 0 at the end. */
+static void replay_resolve_deferred(replay *r, uint64_t salt) {
     size_t at = 0, kept;
-    for (; at < r->waiting_count; at++) {
-        waiting *one = &r->waiting[at];
+    for (; at < r->deferred_count; at++) {
+        deferred *one = &r->deferred[at];
         if (one->segment != NULL) {
             if (r->error == 0)
                 r->error = r->sink->record(r->sink->arg, one->segment, &one->found, 1);
@@ -269,22 +269,22 @@ static void replay_settle(replay *r, uint64_t salt) {
         if (!replay_is_damage(r, &place))
             break;
     }
-    kept = r->waiting_count - at;
-    if (kept > 0 && r->waiting[at].salt == salt) {
+    kept = r->deferred_count - at;
+    if (kept > 0 && r->deferred[at].salt == salt) {
         if (at > 0)
-            memmove(r->waiting, r->waiting + at, kept * sizeof *r->waiting);
+            memmove(r->deferred, r->deferred + at, kept * sizeof *r->deferred);
     } else {
-        for (; at < r->waiting_count; at++)
-            if (r->waiting[at].segment != NULL) {
-                pin_drop(&r->waiting[at].segment->pin);
+        for (; at < r->deferred_count; at++)
+            if (r->deferred[at].segment != NULL) {
+                pin_drop(&r->deferred[at].segment->pin);
                 r->result->records--;
             }
         kept = 0;
     }
-    r->waiting_count = kept;
+    r->deferred_count = kept;
 }
 
-/* A group whose header is valid, at the offset at. */
+/* Reads the group at offset `at`, whose header is valid. */
 static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
     uint8_t *group = replay_window_get(w, at, h->length);
     if (group != NULL)
@@ -292,27 +292,26 @@ static void replay_group(replay *r, replay_window *w, const group_header *h, uin
                        at + GROUP_HEADER_BYTES, h->sequence, h->salt, 1);
 }
 
-/* Up to where to look for another valid group, when there is none at the offset at. */
+/* Returns the offset up to which to search for a valid group when there is none at `at`. */
 static uint64_t replay_limit(const replay *r, const found_file *file, const uint8_t *block,
                              uint64_t at, uint64_t next_previous) {
     if (next_previous > r->last)
-        return file->bytes; /* a later file says that there are more groups here */
+        return file->bytes; /* a later file proves that more groups were here */
     if (next_previous > 0)
         return at;
     uint64_t ahead = all_zero(block, BLOCK_BYTES) ? LOOK_AHEAD_CLEAN_BYTES : LOOK_AHEAD_BYTES;
     return file->bytes - at < ahead ? file->bytes : at + ahead;
 }
 
-/* 1 when a group of this file that comes after all found so far starts at block. */
-static int replay_is_group(const replay *r, const found_file *file, uint64_t last_in_file,
-                           const uint8_t *block, uint64_t at, group_header *h) {
-    (void)r;
+/* Returns 1 when block starts a group of this file that follows all groups found so far. */
+static int replay_is_group(const found_file *file, uint64_t last_in_file, const uint8_t *block,
+                           uint64_t at, group_header *h) {
     return group_header_decode(block, h) && h->file_id == file->id &&
            h->sequence > last_in_file && h->length <= file->bytes - at;
 }
 
-/* Reads one file. next_previous is what the next file with groups names as the group before it, 0
- * when there is none. Returns the last group's sequence in the file, 0 when it has none. */
+/* Reads one file. next_previous is the predecessor named by the next file with groups, 0 without
+ * such a file. Returns the sequence of the file's last group, 0 when it has none. */
 static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous) {
     replay_window w = {.disk = r->options->disk,
                        .events = r->options->events,
@@ -327,7 +326,7 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         group_header h;
         if (block == NULL)
             break;
-        if (!replay_is_group(r, file, last_in_file, block, at, &h)) {
+        if (!replay_is_group(file, last_in_file, block, at, &h)) {
             if (bad_from == 0) {
                 bad_from = at;
                 limit = replay_limit(r, file, block, at, next_previous);
@@ -340,9 +339,9 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         r->salt = h.salt;
         r->syncs = (h.flags & GROUP_SYNCED) != 0;
         if (h.sequence > r->options->checkpoint) {
-            /* First what waits of an earlier session: what is found in the gap is not behind it. */
-            replay_evidence(r, &h);
-            replay_settle(r, h.salt);
+            /* Deferred records of an earlier session come first: the gap does not precede them. */
+            replay_note_evidence(r, &h);
+            replay_resolve_deferred(r, h.salt);
             replay_gap(r, &w, &h, bad_from == 0 ? at : bad_from, at);
             replay_group(r, &w, &h, at);
         }
@@ -357,7 +356,7 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         uint64_t before = r->result->records;
         uint64_t missing = next_previous == 0 ? r->last + 1 : next_previous;
         replay_salvage(r, &w, bad_from, end, missing, r->salt);
-        /* A salvaged group's sequence is used up. */
+        /* The sequence of a salvaged group must not be reused. */
         if (r->result->records > before)
             last_in_file = r->last = missing;
     }
@@ -369,8 +368,8 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
     return last_in_file;
 }
 
-/* What is said of a bad place that is no damage for certain. */
-static const char *torn_words(const suspect *s) {
+/* Returns the description of a bad place that may be torn. */
+static const char *torn_description(const suspect *s) {
     if (s->unsynced)
         return s->lost_bytes == 0 ? "unreadable; it was written without syncs, and may have been "
                                     "acknowledged"
@@ -380,8 +379,8 @@ static const char *torn_words(const suspect *s) {
                               : "the torn end of an unacknowledged write was cut";
 }
 
-/* Says what was bad, now that it is known what was synced; damaged entries become known as such. */
-static void replay_judge(replay *r) {
+/* Reports bad places, now that the synced groups are known; passes on damaged entries as such. */
+static void replay_report(replay *r) {
     events *events = r->options->events;
     size_t reported = 0;
     for (size_t i = 0; i < r->suspect_count && r->error == 0; i++) {
@@ -402,14 +401,14 @@ static void replay_judge(replay *r) {
                        "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": entry %" PRId64
                        " of ledger %" PRId64 " is %s",
                        s->file_id, s->offset, s->entry_id, s->ledger_id,
-                       damage ? "damaged and is served to nobody" : torn_words(s));
+                       damage ? "damaged and is not served" : torn_description(s));
         else
             events_add(events, severity,
                        "journal file %016" PRIx64 ".journal, offset %" PRIu64 ": %s",
                        s->file_id, s->offset,
                        damage ? "records that had been synced are unreadable; the entries in them "
                                 "are lost"
-                              : torn_words(s));
+                              : torn_description(s));
     }
     if (reported > SUSPECTS_REPORTED_MAX || r->suspects_dropped > 0)
         events_add(events, EVENT_ERROR, "the journal has %zu more unreadable places",
@@ -440,8 +439,8 @@ static int by_file_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-/* What the first two blocks of an opened file say; bytes of them were read. */
-static void replay_judge_file(replay *r, found_file *file, const uint8_t *blocks, ssize_t bytes,
+/* Evaluates the first two blocks of an opened file, of which `bytes` were read. */
+static void replay_check_file(replay *r, found_file *file, const uint8_t *blocks, ssize_t bytes,
                               uint64_t size, journal_header *header) {
     int valid = bytes >= BLOCK_BYTES && journal_header_decode(blocks, header);
     file->bytes = round_down(size, BLOCK_BYTES);
@@ -452,30 +451,30 @@ static void replay_judge_file(replay *r, found_file *file, const uint8_t *blocks
     file->header_damaged = !valid || header->bytes != size;
     if (file->header_damaged && !file->half_recycled)
         events_add(r->options->events, EVENT_ERROR,
-                   "journal file %016" PRIx64 ".journal has %s; its groups are read all the same",
-                   file->id, valid ? "not the size it was made with" : "a damaged first block");
+                   "journal file %016" PRIx64 ".journal has %s; its groups are read nevertheless",
+                   file->id, valid ? "a wrong size" : "a damaged first block");
 }
 
 /* Opens a file and reads its first two blocks. Returns 0, an error, or -EPROTO and the version when
- * a newer one has written it. */
+ * a newer one wrote it. */
 static int replay_open_file(replay *r, found_file *file, uint32_t *version) {
     const disk_calls *disk = r->options->disk;
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, file->id);
-    file->fd = disk_open_direct_patiently(disk, r->options->directory_fd, name, O_RDONLY);
+    file->fd = disk_open_direct_retrying(disk, r->options->directory_fd, name, O_RDONLY);
     if (file->fd < 0)
         return file->fd;
-    int64_t size = disk_file_bytes_patiently(disk, file->fd);
+    int64_t size = disk_file_bytes_retrying(disk, file->fd);
     uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
     if (size < 0 || blocks == NULL) {
         free(blocks);
         return size < 0 ? (int)size : -ENOMEM;
     }
     memset(blocks, 0, 2 * BLOCK_BYTES);
-    ssize_t got = disk_read_patiently(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
+    ssize_t got = disk_read_retrying(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
     journal_header header = {.version = JOURNAL_VERSION};
     if (got >= 0 || r->options->accept_loss)
-        replay_judge_file(r, file, blocks, got, (uint64_t)size, &header);
+        replay_check_file(r, file, blocks, got, (uint64_t)size, &header);
     free(blocks);
     *version = header.version;
     if (got < 0 && !r->options->accept_loss)
@@ -483,7 +482,7 @@ static int replay_open_file(replay *r, found_file *file, uint32_t *version) {
     return header.version > JOURNAL_VERSION ? -EPROTO : 0;
 }
 
-/* What the first later file with groups says about the group before it; 0: there is none. */
+/* Returns the predecessor named by the first later file with groups; 0 without such a file. */
 static uint64_t replay_next_previous(const replay *r, size_t file) {
     for (size_t i = file + 1; i < r->count; i++)
         if (!r->files[i].half_recycled && r->files[i].has_first)
@@ -491,44 +490,44 @@ static uint64_t replay_next_previous(const replay *r, size_t file) {
     return 0;
 }
 
-/* Reads one opened file, or passes over it, and hands it to the keeper of files. */
+/* Reads or skips one opened file and passes it to journal_files. Returns 0 or an error. */
 static int replay_one(replay *r, size_t number) {
     found_file *file = &r->files[number];
     journal_files *files = r->options->files;
     if (file->half_recycled)
-        return journal_files_adopt(files, file->id, file->bytes, JOURNAL_USELESS, 0);
+        return journal_files_adopt(files, file->id, file->bytes, JOURNAL_UNUSABLE, 0);
     uint64_t next_previous = replay_next_previous(r, number);
-    /* All its groups are at or before the one that the next file continues from. */
+    /* All its groups are at or before the predecessor that the next file names. */
     int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
     uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
     const disk_calls *disk = r->options->disk;
-    disk_patience patience = {0};
-    /* After a kill without a power cut, what was read may never have been synced; from now on it
-     * counts as durable, so it has to be. */
+    disk_retry retry = {0};
+    /* After a kill without a power cut, the data read may never have been synced. From now on it
+     * counts as durable, so it must be synced. */
     if (r->error == 0 && last > r->options->checkpoint)
         do
             r->error = disk->fdatasync(disk->ctx, file->fd);
-        while (disk_patience_again(&patience, disk, r->error));
+        while (disk_retry_again(&retry, disk, r->error));
     if (r->error < 0)
         return r->error;
     enum journal_use use = last > 0 ? JOURNAL_RETIRED : JOURNAL_SPARE;
-    /* Spares are used in the order of their ids, so one that was passed over is of no use. */
+    /* Spares are used in the order of their ids, so one before a used file is unusable. */
     if (last == 0 && (file->header_damaged || next_previous > 0))
-        use = JOURNAL_USELESS;
+        use = JOURNAL_UNUSABLE;
     disk->close(disk->ctx, file->fd);
     file->fd = -1;
     return journal_files_adopt(files, file->id, file->bytes, use, last);
 }
 
-/* Finds the journal files. Returns 0 or an error with its sentence. */
+/* Lists the journal files. Returns 0, or an error and a message. */
 static int replay_list(replay *r, char *error, size_t error_bytes) {
     const disk_calls *disk = r->options->disk;
-    disk_patience patience = {0};
+    disk_retry retry = {0};
     int status;
     do {
         r->count = 0;
         status = disk->list(disk->ctx, r->options->directory_fd, replay_name, r);
-    } while (disk_patience_again(&patience, disk, status));
+    } while (disk_retry_again(&retry, disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
     if (r->count > 0)
@@ -536,7 +535,7 @@ static int replay_list(replay *r, char *error, size_t error_bytes) {
     return status;
 }
 
-/* Compares what was found with what should be there. Returns 0 or an error with its sentence. */
+/* Looks for the files of the manifest. Returns 0, or an error and a message. */
 static int replay_compare(replay *r, char *error, size_t error_bytes) {
     journal_manifest *listed = &r->options->files->manifest;
     for (size_t i = listed->count; i > 0; i--) {
@@ -553,13 +552,13 @@ static int replay_compare(replay *r, char *error, size_t error_bytes) {
         }
         events_add(r->options->events, EVENT_ERROR,
                    "journal file %016" PRIx64 ".journal is missing: acknowledged messages that "
-                   "were not in an entry log yet may be lost, which was accepted", wanted.id);
+                   "were not in an entry log yet may be lost (--accept-loss)", wanted.id);
         journal_manifest_remove(listed, wanted.id);
     }
     return 0;
 }
 
-/* Opens and reads all files. Returns 0 or an error with its sentence. */
+/* Opens and reads all files. Returns 0, or an error and a message. */
 static int replay_files(replay *r, char *error, size_t error_bytes) {
     int status = 0;
     uint64_t reading = 0;
@@ -582,8 +581,8 @@ static int replay_files(replay *r, char *error, size_t error_bytes) {
         snprintf(error, error_bytes,
                  "journal file %016" PRIx64 ".journal cannot be read (offset %" PRIu64 ": %s); "
                  "nothing was changed; %s", reading, r->error_at, strerror(-status),
-                 status == -EIO ? "restore it, or start with --accept-loss to lose what is there"
-                                : "start again when that is mended");
+                 status == -EIO ? "restore it, or start with --accept-loss to lose its content"
+                                : "start again when the cause is fixed");
     return status;
 }
 
@@ -599,9 +598,9 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
         status = replay_compare(&r, error, error_bytes);
     if (status == 0)
         status = replay_files(&r, error, error_bytes);
-    replay_settle(&r, 0);
+    replay_resolve_deferred(&r, 0);
     if (status == 0) {
-        replay_judge(&r);
+        replay_report(&r);
         status = r.error;
     }
     for (size_t i = 0; i < r.count; i++)
@@ -609,7 +608,7 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
             options->disk->close(options->disk->ctx, r.files[i].fd);
     free(r.files);
     free(r.suspects);
-    free(r.waiting);
+    free(r.deferred);
     result->last_group = r.last;
     return status;
 }

@@ -1,4 +1,4 @@
-/* replay_window.c - reading ahead in large pieces, and getting past blocks that cannot be read. */
+/* replay_window.c - reading ahead in large pieces, and skipping unreadable blocks. */
 #include "replay_window.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 
 enum { REPLAY_READ_BYTES = 1 << 20 };
 
@@ -16,8 +16,8 @@ void replay_window_close(replay_window *w) {
     w->segment = NULL;
 }
 
-/* Goes through a piece that could not be read block by block. Returns 0, or an error for the first
- * unreadable one unless that loss is accepted. */
+/* Reads an unreadable piece block by block. Returns 0, or without accept_loss the error of the
+ * first unreadable block. */
 static int replay_window_blocks(replay_window *w, uint8_t *to, size_t bytes, uint64_t at) {
     for (size_t done = 0; done < bytes; done += BLOCK_BYTES) {
         ssize_t got = disk_read_all(w->disk, w->fd, to + done, BLOCK_BYTES, (int64_t)(at + done));
@@ -31,13 +31,13 @@ static int replay_window_blocks(replay_window *w, uint8_t *to, size_t bytes, uin
         memset(to + done, 0, BLOCK_BYTES);
         events_add(w->events, EVENT_ERROR,
                    "journal file %016" PRIx64 ".journal, offset %" PRIu64
-                   ": a block cannot be read (%s), and its loss was accepted",
+                   ": a block cannot be read (%s); its content is lost (--accept-loss)",
                    w->file_id, at + done, strerror(-error));
     }
     return 0;
 }
 
-/* Fills the segment up to at least the given number of bytes. */
+/* Fills the segment up to at least `wanted` bytes. */
 static void replay_window_fill(replay_window *w, size_t wanted) {
     while (w->filled < wanted && w->error == 0) {
         uint64_t at = w->start + w->filled;
@@ -47,7 +47,7 @@ static void replay_window_fill(replay_window *w, size_t wanted) {
         if (bytes > w->file_bytes - at)
             bytes = (size_t)(w->file_bytes - at);
         uint8_t *to = w->segment->base + w->filled;
-        ssize_t got = disk_read_patiently(w->disk, w->fd, to, bytes, (int64_t)at);
+        ssize_t got = disk_read_retrying(w->disk, w->fd, to, bytes, (int64_t)at);
         if (got != (ssize_t)bytes)
             w->error = replay_window_blocks(w, to, bytes, at);
         if (w->error == 0)
@@ -63,7 +63,7 @@ uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes) {
         return NULL;
     if (w->segment == NULL || at < w->start || at + bytes > w->start + w->segment->bytes) {
         replay_window_close(w);
-        /* Forced: what was acknowledged is read back whatever the cache's limit is. */
+        /* Forced: acknowledged data is read whatever the limit of the cache is. */
         w->segment = segment_take(w->pool, bytes, 1);
         if (w->segment == NULL) {
             w->error = -ENOMEM;

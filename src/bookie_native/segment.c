@@ -1,4 +1,4 @@
-/* segment.c - the pool of segments; free ones are reused last in, first out, pages still warm. */
+/* segment.c - the pool of segments; the last one returned is reused first, its pages still warm. */
 #define _GNU_SOURCE
 #include "segment.h"
 
@@ -8,26 +8,26 @@
 
 #include "bytes.h"
 
-/* To or nothing into a byte that the owner may be writing is no race, though it looks like one. */
+/* OR-ing 0 atomically into a byte that the owner writes is harmless, but looks like a data race. */
 #if defined(__SANITIZE_THREAD__)
-#define UNRACED __attribute__((no_sanitize("thread")))
+#define NO_RACE_CHECK __attribute__((no_sanitize("thread")))
 #else
-#define UNRACED
+#define NO_RACE_CHECK
 #endif
 
 enum {
     HUGE_PAGE_BYTES = 2 << 20,
-    SEGMENT_FIRST_BYTES = 128 << 10, /* that are touched ahead of small pages */
+    SEGMENT_FIRST_BYTES = 128 << 10, /* touched ahead while pages are small */
 };
 
 struct segment_pool {
     pthread_mutex_t lock;
     segment *free;
     size_t free_count;
-    size_t out_count;      /* taken and not yet back */
+    size_t out_count;      /* segments in use */
     size_t segments_max;
     size_t segment_bytes;
-    int refused;           /* somebody was refused since the last notification */
+    int refused;           /* a caller was refused since the last notification */
     int closed;
     _Atomic int huge; /* fresh segments ask for huge pages */
     void (*notify)(void *);
@@ -44,7 +44,7 @@ static void segment_pool_free(segment_pool *pool) {
     free(pool);
 }
 
-/* The last hold is gone: back into the pool. */
+/* Returns a segment without holds to the pool. */
 static void segment_release(storage_pin *pin) {
     segment *s = (segment *)pin;
     segment_pool *pool = s->pool;
@@ -60,7 +60,7 @@ static void segment_release(storage_pin *pin) {
         pool->free = s;
         pool->free_count++;
     }
-    /* Under the lock, so that the storage cannot close between the decision and the call. */
+    /* Under the lock, so that the storage cannot be closed between the decision and the call. */
     if (notify)
         pool->notify(pool->arg);
     pthread_mutex_unlock(&pool->lock);
@@ -99,8 +99,8 @@ void segment_pool_close(segment_pool *pool) {
         segment_pool_free(pool);
 }
 
-/* Fresh memory. Large pieces start at a huge page, and ask for huge pages if told to. Returns NULL
- * when there is none. */
+/* Returns new memory, or NULL. Large pieces are aligned to huge pages, and request them if `huge`
+ * is set. */
 static uint8_t *segment_memory(size_t bytes, int huge) {
     size_t slack = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
     uint8_t *memory =
@@ -116,7 +116,7 @@ static uint8_t *segment_memory(size_t bytes, int huge) {
     if (before < slack)
         munmap(base + bytes, slack - before);
     if (huge)
-        (void)madvise(base, bytes, MADV_HUGEPAGE); /* a hint that small kernels lack */
+        (void)madvise(base, bytes, MADV_HUGEPAGE); /* a hint; some kernels do not support it */
     return base;
 }
 
@@ -135,7 +135,7 @@ static segment *segment_allocate(segment_pool *pool, size_t bytes) {
     return s;
 }
 
-/* Takes one; *error is set when there is none. */
+/* Takes a segment, or returns NULL and *error. */
 static segment *segment_obtain(segment_pool *pool, size_t bytes, int forced, int *error) {
     segment *s = NULL;
     *error = -ENOMEM;
@@ -168,7 +168,7 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
     return segment_obtain(pool, bytes, forced, &error);
 }
 
-segment *segment_take_or_why(segment_pool *pool, int *error) {
+segment *segment_take_or_error(segment_pool *pool, int *error) {
     return segment_obtain(pool, 0, 0, error);
 }
 
@@ -176,13 +176,13 @@ void segment_pool_use_huge(segment_pool *pool, int on) {
     atomic_store_explicit(&pool->huge, on, memory_order_relaxed);
 }
 
-UNRACED void segment_populate(segment *s, size_t from, size_t bytes) {
+NO_RACE_CHECK void segment_populate(segment *s, size_t from, size_t bytes) {
     if (from >= s->bytes)
         return;
     if (bytes > s->bytes - from)
         bytes = s->bytes - from;
-    /* One page after the other: asking the kernel for all of them at once would keep others from
-     * this processor, and from mapping memory, until it has done. */
+    /* Page by page: MADV_POPULATE_WRITE for the whole range would block this processor, and the
+     * mapping of memory by other threads, until it ends. */
     for (size_t at = from; at < from + bytes; at += BLOCK_BYTES)
         (void)__atomic_fetch_or(s->base + at, 0, __ATOMIC_RELAXED);
 }
@@ -194,10 +194,10 @@ void segment_pool_prepare(segment_pool *pool) {
     segment *s = wanted ? segment_take(pool, 0, 0) : NULL;
     if (s == NULL)
         return;
-    /* Small pages are cheap to come by, and a storage that is hardly used should be small. */
+    /* Small pages are cheap to allocate, and a storage with little traffic should stay small. */
     int huge = atomic_load_explicit(&pool->huge, memory_order_relaxed);
     segment_populate(s, 0, huge ? SEGMENT_PIECE_BYTES : SEGMENT_FIRST_BYTES);
-    pin_drop(&s->pin); /* which makes it the first of the free ones */
+    pin_drop(&s->pin); /* the pool returns it next */
 }
 
 size_t segment_pool_segment_bytes(const segment_pool *pool) {

@@ -1,4 +1,4 @@
-/* sha1.c - SHA-1 by the processor's own instructions, or in C. */
+/* sha1.c - SHA-1 by the processor's instructions, or in C. */
 #include "sha1.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 #define SHA1_X86 1
 #endif
 
-enum { SHA1_LENGTH_AT = 56 }; /* where a last block has the length */
+enum { SHA1_LENGTH_AT = 56 }; /* offset of the length in the last block */
 
 static inline uint32_t rotate(uint32_t value, int bits) {
     return value << bits | value >> (32 - bits);
@@ -29,7 +29,7 @@ static inline uint32_t majority(uint32_t b, uint32_t c, uint32_t d) {
     return (b & c) | (d & (b | c));
 }
 
-/* The word of a round; those from 16 on take the place of the ones that are sixteen before. */
+/* Returns the word of a round; words from 16 on replace the word sixteen rounds earlier. */
 static inline uint32_t sha1_word(uint32_t words[16], int round) {
     if (round < 16)
         return words[round];
@@ -38,8 +38,8 @@ static inline uint32_t sha1_word(uint32_t words[16], int round) {
     return words[round & 15] = rotate(mixed, 1);
 }
 
-/* A quarter of the rounds, which share a function and a constant. Five rounds bring every letter
- * back to its place, so nothing is moved. */
+/* A quarter of the rounds, which share a function and a constant. After five rounds every variable
+ * has its original role again, so that no values are moved. */
 #define SHA1_ROUND(a, b, c, d, e, f, constant, round)                                              \
     e += rotate(a, 5) + f(b, c, d) + constant + sha1_word(words, round);                           \
     b = rotate(b, 30)
@@ -70,13 +70,12 @@ void sha1_blocks_portable(uint32_t state[5], const uint8_t *data, size_t count) 
 }
 
 static void (*blocks_chosen)(uint32_t *, const uint8_t *, size_t) = sha1_blocks_portable;
-static const char *variant = "portable";
 
 #if defined(SHA1_X86)
 
 #define SHA1_TARGET __attribute__((target("sha,sse4.1")))
 
-/* Four rounds of a quarter: the instruction wants its number to be a constant. */
+/* Does four rounds of a quarter. The instruction requires the quarter as a constant. */
 SHA1_TARGET static inline __m128i four_rounds(__m128i abcd, __m128i e, int quarter) {
     switch (quarter) {
     case 0: return _mm_sha1rnds4_epu32(abcd, e, 0);
@@ -86,14 +85,14 @@ SHA1_TARGET static inline __m128i four_rounds(__m128i abcd, __m128i e, int quart
     }
 }
 
-/* The highest lane has the first of four words, as the instructions have it. */
+/* Processes whole blocks. The instructions expect the first of four words in the highest lane. */
 SHA1_TARGET static void blocks_x86(uint32_t state[5], const uint8_t *data, size_t count) {
     const __m128i reversed = _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f);
     __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0x1b);
     __m128i e = _mm_set_epi32((int)state[4], 0, 0, 0);
     for (; count > 0; count--, data += SHA1_BLOCK_BYTES) {
         const __m128i abcd_before = abcd, e_before = e;
-        __m128i words[4], last = abcd; /* abcd as it was before the last four rounds */
+        __m128i words[4], last = abcd; /* abcd before the last four rounds */
 #pragma GCC unroll 20
         for (int four = 0; four < 20; four++) {
             __m128i now;
@@ -124,15 +123,10 @@ __attribute__((constructor)) static void sha1_prepare(void) {
     if (__get_cpuid_count(EXTENDED_FEATURES, 0, &a, &b, &c, &d) && (b & HAS_SHA) != 0 &&
         __builtin_cpu_supports("sse4.1")) {
         blocks_chosen = blocks_x86;
-        variant = "sha-ni";
     }
 }
 
 #endif
-
-const char *sha1_variant(void) {
-    return variant;
-}
 
 void sha1_begin(sha1_state *s) {
     static const uint32_t first[5] = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u,

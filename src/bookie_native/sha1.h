@@ -1,8 +1,8 @@
 /*
- * sha1.h - SHA-1 (FIPS 180-4), for BookKeeper's MAC digests and keys. It is what the format asks
- * for; nothing of our own rests on it.
+ * sha1.h - SHA-1 (FIPS 180-4), for BookKeeper's MAC digests and master keys. The format requires
+ * it; pyxbroker uses it for nothing else.
  *
- * A state is a plain value: a copy goes on independently. Any thread, each with its own state.
+ * A state can be copied; the copies are independent. Any thread, each with its own state.
  */
 #ifndef PYXBROKER_SHA1_H
 #define PYXBROKER_SHA1_H
@@ -21,13 +21,10 @@ typedef struct sha1_state {
 void sha1_begin(sha1_state *s);
 void sha1_add(sha1_state *s, const uint8_t *data, size_t length);
 
-/* Writes the hash; the state is used up. */
+/* Writes the hash. The state cannot be used afterwards. */
 void sha1_end(sha1_state *s, uint8_t out[SHA1_BYTES]);
 
-/* Takes whole blocks in, without the processor's own instructions; public for the tests. */
+/* Processes whole blocks without special instructions of the processor; public for the tests. */
 void sha1_blocks_portable(uint32_t state[5], const uint8_t *data, size_t count);
-
-/* "sha-ni" or "portable": chosen when the library is loaded. */
-const char *sha1_variant(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* storage.c - opening, closing and counting: how the parts are put together. */
+/* storage.c - opening and closing the storage, and its statistics. */
 #define _GNU_SOURCE
 #include "storage.h"
 
@@ -9,19 +9,19 @@
 #include <sys/eventfd.h>
 
 #include "bytes.h"
-#include "disk_patience.h"
+#include "disk_retry.h"
 #include "replay.h"
 #include "storage_parts.h"
 
 enum {
     SEGMENT_BYTES_MAX = 8 << 20,
     SEGMENT_BYTES_MIN = 64 << 10,
-    SEGMENTS_MIN = 4, /* one active, one being flushed, and some to go on with */
+    SEGMENTS_MIN = 4, /* one active, one being flushed, two spare */
     ENTRY_BYTES_MIN = 64
 };
 
-/* How large segments are: a few in each generation, each with room for the largest entry in a group
- * of its own, and none larger than a journal file. 0 when that is impossible. */
+/* Returns the size of segments, or 0 if the options contradict each other. A generation has several
+ * segments. Each has room for a group with the largest entry, and none exceeds a journal file. */
 static uint64_t storage_segment_bytes(const storage_options *options) {
     uint64_t needed =
         round_up(GROUP_HEADER_BYTES + record_bytes(options->entry_bytes_max), BLOCK_BYTES);
@@ -42,9 +42,9 @@ static int storage_check(const storage_options *options, char *error, size_t err
     const char *wrong = NULL;
     if (options->journal_file_bytes % BLOCK_BYTES != 0 ||
         options->journal_file_bytes < 4 * BLOCK_BYTES)
-        wrong = "the journal file size is not a multiple of 4096 and at least 16384 bytes";
+        wrong = "the journal file size must be a multiple of 4096 and at least 16384 bytes";
     else if (options->entry_bytes_max < ENTRY_BYTES_MIN)
-        wrong = "the largest entry is less than 64 bytes";
+        wrong = "the largest entry size is less than 64 bytes";
     else if (storage_segment_bytes(options) == 0)
         wrong = "the journal files are too small for the largest entry";
     if (wrong == NULL)
@@ -53,12 +53,12 @@ static int storage_check(const storage_options *options, char *error, size_t err
     return -EINVAL;
 }
 
-/* A segment came back after a refusal. */
+/* Signals that a segment was returned after a refusal. */
 static void storage_notify(void *arg) {
     event_ring(((storage *)arg)->event_fd);
 }
 
-/* A row of an entry log, at open. */
+/* Takes a row of an entry log, at open. */
 static int storage_on_row(void *arg, const log_row *row) {
     storage *s = arg;
     ledger_state *ledger = storage_ledger(s, row->ledger_id);
@@ -75,7 +75,7 @@ static int storage_on_row(void *arg, const log_row *row) {
     return 0;
 }
 
-/* Puts a replayed entry into the generation. Returns 0 or -ENOMEM. */
+/* Adds a replayed entry to the generation. Returns 0 or -ENOMEM. */
 static int storage_replay_entry(storage *s, ledger_state *ledger, cache_ledger *part, segment *from,
                                 const record *r) {
     generation *g = s->active;
@@ -105,11 +105,11 @@ static int storage_replay_entry(storage *s, ledger_state *ledger, cache_ledger *
     return 0;
 }
 
-/* A record of the journal, at open. */
+/* Takes a record of the journal, at open. */
 static int storage_on_record(void *arg, segment *from, const record *r, int intact) {
     storage *s = arg;
     if (!intact && r->type == RECORD_MASTER_KEY)
-        return 0; /* what it was is lost; the next writer brings the key again */
+        return 0; /* the key is lost; the next writer sends it again */
     ledger_state *ledger = storage_ledger(s, r->ledger_id);
     cache_ledger *part = ledger == NULL ? NULL : generation_ledger(s->active, r->ledger_id);
     if (part == NULL)
@@ -136,15 +136,15 @@ static int storage_on_name(void *arg, const char *name) {
     return 0;
 }
 
-/* Opens a directory, making it when it is missing, and makes the names in it durable: a process
- * that was killed may have left some that are not, and from now on they are trusted. */
+/* Opens a directory, creating it if needed, and syncs it: a killed process may have left names that
+ * are not durable, and from now on they must be. */
 static int storage_directory_once(const disk_calls *disk, const char *path, int *fd) {
     int empty = 1;
     int status = *fd = disk->open_directory(disk->ctx, path);
     if (status >= 0)
         status = disk->list(disk->ctx, *fd, storage_on_name, &empty);
-    /* The first file is made only after the directory is durable, so only an empty one is in doubt.
-     */
+    /* The first file is created only after the directory is durable, so that only an empty
+     * directory may be undurable itself. */
     if (status == -ENOENT || (status >= 0 && empty)) {
         if (*fd >= 0)
             disk->close(disk->ctx, *fd);
@@ -162,14 +162,14 @@ static int storage_directory_once(const disk_calls *disk, const char *path, int 
     return status;
 }
 
-/* The same, tried again while the disk fails and there is time. */
+/* Opens a directory, with retries while the disk fails. */
 static int storage_directory(storage *s, const char *path, int *fd, char *error,
                              size_t error_bytes) {
-    disk_patience patience = {0};
+    disk_retry retry = {0};
     int status;
     do
         status = storage_directory_once(s->disk, path, fd);
-    while (disk_patience_again(&patience, s->disk, status));
+    while (disk_retry_again(&retry, s->disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "directory %s cannot be used: %s", path, strerror(-status));
     return status < 0 ? status : 0;
@@ -194,7 +194,7 @@ static int storage_directories(storage *s, const storage_options *options, char 
     return status;
 }
 
-/* Reads entry logs and journal. Returns 0 or an error. */
+/* Reads the entry logs and the journal. Returns 0 or an error. */
 static int storage_recover(storage *s, replay_result *found, char *error, size_t error_bytes) {
     int status = log_list_open(&s->logs, s->disk, &s->events, s->ledger_fd, storage_on_row, s,
                                error, error_bytes);
@@ -211,7 +211,7 @@ static int storage_recover(storage *s, replay_result *found, char *error, size_t
     return replay_journal(&options, &sink, found, error, error_bytes);
 }
 
-/* Starts the threads; what was replayed goes to the flush thread as one generation. */
+/* Starts the threads and hands the replayed generation to the flush thread. */
 static int storage_start(storage *s, const storage_options *options,
                          const replay_result *found) {
     int status = journal_files_start(&s->files);
@@ -243,16 +243,16 @@ static int storage_start(storage *s, const storage_options *options,
     return status;
 }
 
-/* Stops the threads in the order of their work. Returns the first error. */
+/* Stops the threads in the order of the data flow. Returns the first error. */
 static int storage_stop(storage *s, int flush) {
     int error = 0;
     warmer_close(&s->warmer);
     if (s->opened) {
-        journal_files_hurry(&s->files);
+        journal_files_begin_shutdown(&s->files);
         error = journal_close(&s->journal);
         int flush_error = flusher_close(&s->flusher);
-        /* An entry log covers the journal up to its checkpoint, so one that was not written must
-         * not be followed by a newer one. */
+        /* An entry log covers the journal up to its checkpoint, so after a failed flush no newer
+         * generation may be written. */
         if (flush && error == 0 && flush_error == 0 && !storage_is_flushing(s) &&
             generation_has_content(s->active)) {
             journal_use_segment(&s->journal, NULL, &s->active->last_group);
@@ -267,7 +267,7 @@ static int storage_stop(storage *s, int flush) {
     return error;
 }
 
-/* Frees all that is left once no thread runs. */
+/* Frees all memory after the threads have ended. */
 static void storage_free(storage *s) {
     while (s->oldest != NULL) {
         generation *next = s->oldest->next;
@@ -359,12 +359,12 @@ int storage_failure(const storage *s) {
 }
 
 int storage_next_event(storage *s, storage_event *out) {
-    storage_put_off_work(s);
+    storage_do_deferred_work(s);
     return events_take(&s->events, out);
 }
 
 void storage_get_stats(const storage *constant, storage_stats *out) {
-    storage *s = (storage *)(uintptr_t)constant; /* its locks are taken, nothing else changes */
+    storage *s = (storage *)(uintptr_t)constant; /* only its locks are modified */
     *out = (storage_stats){.adds = s->adds,
                            .add_bytes = s->add_bytes,
                            .ledgers = s->ledgers.count,
@@ -401,7 +401,7 @@ void storage_get_stats(const storage *constant, storage_stats *out) {
 }
 
 void storage_get_latencies(const storage *constant, storage_latencies *out) {
-    storage *s = (storage *)(uintptr_t)constant; /* its locks are taken, nothing else changes */
+    storage *s = (storage *)(uintptr_t)constant; /* only its locks are modified */
     pthread_mutex_lock(&s->journal.lock);
     out->add = s->journal.add_latency;
     out->sync = s->journal.sync_latency;

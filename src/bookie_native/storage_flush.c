@@ -1,9 +1,9 @@
-/* storage_flush.c - the owner hands a closed generation to the flush thread, now or later. */
+/* storage_flush.c - handing closed generations to the flush thread. */
 #include <errno.h>
 
 #include "storage_parts.h"
 
-#define MEMORY_CALM_NS 1000000000u /* after the last refusal, when nobody has tried since */
+#define MEMORY_RECOVERED_NS 1000000000u /* since the last refusal, without further attempts */
 
 int storage_is_flushing(storage *s) {
     if (s->flushing != NULL &&
@@ -22,7 +22,7 @@ int storage_rotate(storage *s) {
         generation_free(fresh);
         return error;
     }
-    /* What was not durable when the journal failed is no longer in it. */
+    /* The generation no longer contains what was not durable when the journal failed. */
     if (s->failure_seen)
         g->last_group = journal_durable_group(&s->journal);
     g->next = fresh;
@@ -34,8 +34,8 @@ int storage_rotate(storage *s) {
 }
 
 void storage_flush(storage *s) {
-    /* One at a time: while another is being flushed, or without memory, the wish is kept. */
-    storage_notice_failure(s);
+    /* Only one generation is flushed at a time; until it is done, the request is remembered. */
+    storage_check_failure(s);
     s->flush_wanted = storage_is_flushing(s);
     if (s->flush_wanted || !generation_has_content(s->active))
         return;
@@ -43,7 +43,7 @@ void storage_flush(storage *s) {
     if (s->flush_wanted)
         storage_refuse_memory(s);
     else if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
-        storage_memory_again(s);
+        storage_memory_recovered(s);
 }
 
 void storage_save_space(storage *s, int on) {
@@ -51,8 +51,8 @@ void storage_save_space(storage *s, int on) {
         storage_flush(s);
 }
 
-void storage_put_off_work(storage *s) {
-    storage_notice_failure(s);
+void storage_do_deferred_work(storage *s) {
+    storage_check_failure(s);
     generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;
     if (returned != NULL) {
         returned->last_group = journal_durable_group(&s->journal);
@@ -61,6 +61,6 @@ void storage_put_off_work(storage *s) {
     if (s->flush_wanted)
         storage_flush(s);
     if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0 && !s->flush_wanted &&
-        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_CALM_NS)
-        storage_memory_again(s);
+        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_RECOVERED_NS)
+        storage_memory_recovered(s);
 }

@@ -1,4 +1,4 @@
-/* storage_ledgers.c - what the owner knows: its ledgers, and which entries are in the cache. */
+/* storage_ledgers.c - the owner's look-ups of ledgers and cached entries. */
 #include <stdlib.h>
 
 #include "storage_parts.h"

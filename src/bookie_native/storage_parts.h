@@ -1,4 +1,4 @@
-/* storage_parts.h - the composition behind storage.h, for the files that implement it. */
+/* storage_parts.h - the internals of storage.h, for the files that implement it. */
 #ifndef PYXBROKER_STORAGE_PARTS_H
 #define PYXBROKER_STORAGE_PARTS_H
 
@@ -13,15 +13,15 @@
 #include "storage.h"
 #include "warmer.h"
 
-/* What the owner knows about a ledger. */
+/* The owner's state of a ledger. */
 typedef struct ledger_state {
     int64_t ledger_id;
     int64_t last_entry;   /* -1: none */
-    int64_t last_evicted; /* the highest one in an entry log or in an evicted generation; -1 */
+    int64_t last_evicted; /* the highest id in an entry log or in an evicted generation; -1 */
     uint8_t fenced, has_key;
     uint8_t key[MASTER_KEY_BYTES];
     cache_ledger *active; /* its part of the generation with the number active_in */
-    uint64_t active_in;   /* 0: none; numbers, unlike addresses, do not come back */
+    uint64_t active_in;   /* 0: none; a number, because addresses are reused */
 } ledger_state;
 
 struct storage {
@@ -40,58 +40,58 @@ struct storage {
     warmer warmer;
     int opened; /* journal, flusher and reader are set up */
 
-    /* The rest belongs to the owner. */
+    /* The fields below belong to the owner. */
     generation *oldest, *active;
-    generation *flushing; /* the one handed to the flush thread, until it was seen to be clean */
+    generation *flushing; /* handed to the flush thread and not yet seen as clean */
     id_map ledgers;       /* of ledger_state */
-    ledger_state *recent; /* the ledger of the last add */
+    ledger_state *recent; /* the ledger of the last look-up */
     int flush_wanted;
-    int failure_seen; /* what the journal's failure lost is dropped */
+    int failure_seen; /* entries lost by the journal's failure have been dropped */
     uint64_t memory_failed_ns;
-    _Atomic int no_memory; /* -ENOMEM while adds or a flush are refused for it; any thread reads */
+    _Atomic int no_memory; /* -ENOMEM while adds or a flush fail for it; read by any thread */
     uint64_t segment_ns; /* when the active segment was taken */
     uint64_t adds, add_bytes, cache_hits, replayed;
 };
 
-/* The ledger, made when missing; NULL without memory. */
+/* Returns the ledger, creating it if needed; NULL when out of memory. */
 ledger_state *storage_ledger(storage *s, int64_t ledger_id);
 
-/* The ledger or NULL. */
+/* Returns the ledger or NULL. */
 ledger_state *storage_known_ledger(storage *s, int64_t ledger_id);
 
-/* The newest copy of an entry in the cache (its data is NULL when it is known to be damaged), with
- * its generation and its ledger's part of that; NULL when there is none. */
+/* Returns the newest cached copy of an entry (its data is NULL when it is known to be damaged), its
+ * generation and its ledger's part of that generation; NULL when it is not cached. */
 const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
                                 const generation **in, const cache_ledger **part);
 
-/* Closes the active generation and hands it to the flush thread, which has none.
- * Returns 0 or -ENOMEM. */
+/* Closes the active generation and hands it to the flush thread, which must be idle. Returns 0 or
+ * -ENOMEM. */
 int storage_rotate(storage *s);
 
-/* An allocation failed: STORAGE_FULL for who is to try again when the eventfd rings. */
+/* Records a failed allocation. Returns STORAGE_FULL: the caller retries after the next event. */
 int storage_refuse_memory(storage *s);
 
-/* An allocation went well after one had failed. */
-void storage_memory_again(storage *s);
+/* Records that an allocation succeeded after a failed one. */
+void storage_memory_recovered(storage *s);
 
-/* Drops what was not durable when the journal failed. */
-void storage_after_failure(storage *s);
+/* Drops the entries that were not durable when the journal failed. */
+void storage_drop_lost(storage *s);
 
-/* Before anything is looked up. */
-static inline void storage_notice_failure(storage *s) {
+/* Must be called before every look-up. */
+static inline void storage_check_failure(storage *s) {
     if (atomic_load_explicit(&s->journal.failure, memory_order_acquire) != 0 && !s->failure_seen)
-        storage_after_failure(s);
+        storage_drop_lost(s);
 }
 
-/* Does what was put off until now: a flush that had to wait, or had no memory. */
-void storage_put_off_work(storage *s);
+/* Does deferred work: a flush that had to wait or had no memory. */
+void storage_do_deferred_work(storage *s);
 
-/* 1 when the generation has something worth an entry log. */
+/* Returns 1 when the generation has content for an entry log. */
 static inline int generation_has_content(const generation *g) {
     return g->list_count > 0;
 }
 
-/* Memory that the generation keeps in use, in bytes. */
+/* Returns the memory that the generation holds, in bytes. */
 static inline uint64_t generation_bytes(const generation *g) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < g->segment_count; i++)
@@ -99,7 +99,7 @@ static inline uint64_t generation_bytes(const generation *g) {
     return bytes;
 }
 
-/* 1 while a generation is with the flush thread. */
+/* Returns 1 while the flush thread has a generation. */
 int storage_is_flushing(storage *s);
 
 #endif

@@ -1,13 +1,13 @@
-/* storage_read.c - the owner's way out: reads, and what is known about ledgers. */
+/* storage_read.c - the owner's reads, and the state of ledgers. */
 #include <errno.h>
 
 #include "storage_parts.h"
 
-enum { SLOTS_PER_LEDGER_MAX = 16 }; /* looked at in one call, for each id that was asked for */
+enum { SLOTS_PER_LEDGER_MAX = 16 }; /* visited in one call, per requested id */
 
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out) {
-    storage_notice_failure(s);
+    storage_check_failure(s);
     int count = 0;
     uint64_t bytes = 0;
     const generation *g;
@@ -39,7 +39,7 @@ int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t la
                         uint64_t bytes_max, entry_ref *out, uint64_t tag) {
     if (first < 0 || max < 1 || last < first)
         return -EINVAL;
-    storage_notice_failure(s);
+    storage_check_failure(s);
     read_request request = {.ledger_id = ledger_id,
                             .first = first,
                             .last = last,
@@ -70,7 +70,7 @@ int storage_read_completions(storage *s, read_completion *out, int max) {
 }
 
 int64_t storage_last_entry(storage *s, int64_t ledger_id) {
-    storage_notice_failure(s);
+    storage_check_failure(s);
     const ledger_state *ledger = storage_known_ledger(s, ledger_id);
     return ledger == NULL ? STORAGE_NO_LEDGER : ledger->last_entry;
 }
@@ -80,9 +80,9 @@ int storage_is_fenced(storage *s, int64_t ledger_id) {
     return ledger == NULL ? STORAGE_NO_LEDGER : ledger->fenced;
 }
 
-/* A position is the table's capacity, a power of two, plus how many slots have been looked at: so
- * its highest bit tells whether the table is still the same. Slots are looked at from the last to
- * the first: a removal moves others towards the first, so they are met again rather than missed. */
+/* A position is the table's capacity, a power of two, plus the number of visited slots, so its
+ * highest bit shows whether the table has grown. Slots are visited from last to first: a removal
+ * moves other slots towards the first, so that those are visited twice rather than missed. */
 int storage_ledgers(const storage *s, uint64_t *position, int64_t *out, int max) {
     uint64_t capacity = s->ledgers.capacity;
     uint64_t seen = *position >= capacity && *position < 2 * capacity ? *position - capacity : 0;

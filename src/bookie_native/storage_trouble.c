@@ -1,12 +1,12 @@
 /*
- * storage_trouble.c - the owner's part in bad times: no memory, and the end of the journal.
+ * storage_trouble.c - the owner's handling of failed allocations and of a failed journal.
  *
- * Without memory an add is refused as if the cache were full. The flush thread then rings the owner
- * now and again, so that who waits tries again also when nothing else happens.
+ * Without memory an add is refused as if the cache were full. The flush thread then signals the
+ * owner periodically, so that waiting callers retry even if nothing else happens.
  *
- * When the journal has failed, what was not durable then never will be. The owner drops it from the
- * cache, so that nobody takes it for stored, and hands what is left to the flush thread: it was
- * acknowledged, and may be on a disk that is going to fail altogether.
+ * After a failure of the journal, entries that were not durable will never be. The owner drops them
+ * from the cache, so that they are not read as stored. It hands the rest to the flush thread: those
+ * entries were acknowledged, and the journal's disk may fail completely.
  */
 #include <errno.h>
 
@@ -26,18 +26,18 @@ int storage_refuse_memory(storage *s) {
     if (atomic_exchange(&s->no_memory, -ENOMEM) == 0) {
         flusher_remind(&s->flusher, 1);
         events_add(&s->events, EVENT_ERROR,
-                   "there is not enough memory to store more; retrying");
+                   "not enough memory to store more; retrying");
     }
     return STORAGE_FULL;
 }
 
-void storage_memory_again(storage *s) {
+void storage_memory_recovered(storage *s) {
     atomic_store(&s->no_memory, 0);
     flusher_remind(&s->flusher, 0);
-    events_add(&s->events, EVENT_INFO, "there is enough memory again");
+    events_add(&s->events, EVENT_INFO, "memory is available again");
 }
 
-/* Removes what never became durable from one ledger's part. Returns how many entries. */
+/* Removes entries that never became durable from one ledger's part. Returns their number. */
 static size_t part_drop_lost(const generation *g, cache_ledger *part) {
     size_t kept = 0;
     for (size_t i = 0; i < part->count; i++) {
@@ -51,8 +51,8 @@ static size_t part_drop_lost(const generation *g, cache_ledger *part) {
     return dropped;
 }
 
-/* What is the last entry now that some are gone. */
-static void ledger_look_again(storage *s, ledger_state *ledger) {
+/* Recomputes the last entry after entries were dropped. */
+static void ledger_update_last_entry(storage *s, ledger_state *ledger) {
     ledger->last_entry = ledger->last_evicted;
     for (const generation *g = s->oldest; g != NULL; g = g->next) {
         const cache_ledger *part = generation_find(g, ledger->ledger_id);
@@ -62,12 +62,12 @@ static void ledger_look_again(storage *s, ledger_state *ledger) {
     }
 }
 
-void storage_after_failure(storage *s) {
+void storage_drop_lost(storage *s) {
     s->failure_seen = 1;
     journal_mark_lost(&s->journal);
     uint64_t durable = journal_durable_group(&s->journal);
     for (generation *g = s->oldest; g != NULL; g = g->next) {
-        /* The flush thread reads the entries only of one that is durable as a whole. */
+        /* The flush thread reads the entries of generations that are durable as a whole. */
         if (g != s->active && g->last_group <= durable)
             continue;
         for (size_t i = 0; i < g->list_count; i++) {
@@ -76,7 +76,7 @@ void storage_after_failure(storage *s) {
             ledger_state *ledger =
                 dropped > 0 ? storage_known_ledger(s, g->list[i]->ledger_id) : NULL;
             if (ledger != NULL)
-                ledger_look_again(s, ledger);
+                ledger_update_last_entry(s, ledger);
         }
     }
     s->flush_wanted = 1;

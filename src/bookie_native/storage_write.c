@@ -1,4 +1,4 @@
-/* storage_write.c - the owner's way in: add, fence, master key, commit, delete. */
+/* storage_write.c - the owner's writes: add, fence, master key, commit, delete. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 enum { PACKAGED_HEADER_BYTES_MIN = 16 };
 
-#define SEGMENT_FAST_NS 250000000u /* to fill a segment; with 8 MiB: 32 MiB/s */
+#define SEGMENT_FAST_NS 250000000u /* time to fill a segment; with 8 MiB: 32 MiB/s */
 
-/* Drops the oldest generation if it is clean. Returns 1 when it did. */
+/* Drops the oldest generation if it is clean. Returns 1 if it was. */
 static int storage_evict(storage *s) {
     generation *g = s->oldest;
     if (g == s->active ||
@@ -31,20 +31,20 @@ static int storage_evict(storage *s) {
     return 1;
 }
 
-/* A segment, for which clean generations may have to go; NULL and *error when there is none. */
+/* Takes a segment, evicting clean generations if needed; NULL and *error on failure. */
 static segment *storage_take_segment(storage *s, int *error) {
-    segment *fresh = segment_take_or_why(s->pool, error);
+    segment *fresh = segment_take_or_error(s->pool, error);
     while (fresh == NULL && storage_evict(s))
-        fresh = segment_take_or_why(s->pool, error);
+        fresh = segment_take_or_error(s->pool, error);
     if (fresh != NULL)
         return fresh;
-    /* What is dirty must become evictable, even if that is less than usual. */
+    /* Flushes even a small generation, so that it can be evicted. */
     if (!storage_is_flushing(s) && generation_has_content(s->active) && storage_rotate(s) < 0)
         *error = -ENOMEM;
     return NULL;
 }
 
-/* Gives the active generation, or a new one, another segment. Returns 0 or an error. */
+/* Adds a segment to the active generation, or starts a new generation. Returns 0 or an error. */
 static int storage_next_segment(storage *s) {
     generation *g = s->active;
     uint64_t segment_bytes = segment_pool_segment_bytes(s->pool);
@@ -54,7 +54,7 @@ static int storage_next_segment(storage *s) {
             return STORAGE_FULL;
         error = storage_rotate(s);
     } else {
-        /* Sealed before there is a new segment, which then cannot be refused any more. */
+        /* Sealed before the new segment is taken, because sealing afterwards could fail. */
         error = journal_use_segment(&s->journal, NULL, NULL);
     }
     if (error < 0)
@@ -66,7 +66,7 @@ static int storage_next_segment(storage *s) {
         pin_drop(&fresh->pin);
         return -ENOMEM;
     }
-    /* Huge pages pay when memory is filled fast; when it is not, nobody may wait for them. */
+    /* Huge pages pay off when memory is filled fast. Otherwise waiting for them is not worth it. */
     uint64_t now = s->disk->clock_ns(s->disk->ctx);
     segment_pool_use_huge(s->pool, now - s->segment_ns < SEGMENT_FAST_NS);
     s->segment_ns = now;
@@ -74,7 +74,7 @@ static int storage_next_segment(storage *s) {
     return journal_use_segment(&s->journal, fresh, NULL);
 }
 
-/* The ledger's part of the active generation, with room for one more entry; NULL without memory. */
+/* Returns the ledger's part of the active generation, with room for one more entry, or NULL. */
 static cache_ledger *storage_active_part(storage *s, ledger_state *ledger) {
     if (ledger->active_in != s->active->number) {
         cache_ledger *part = generation_ledger(s->active, ledger->ledger_id);
@@ -86,8 +86,8 @@ static cache_ledger *storage_active_part(storage *s, ledger_state *ledger) {
     return cache_reserve(ledger->active) < 0 ? NULL : ledger->active;
 }
 
-/* Appends a record, with a new segment or generation where one is needed. Returns 0 and *payload
- * and the ledger's *part of the active generation, or an error that left nothing behind. */
+/* Appends a record, taking a new segment or generation if needed. Returns 0, *payload and the
+ * ledger's *part of the active generation, or an error after which nothing has changed. */
 static int storage_append(storage *s, ledger_state *ledger, const record *r, const uint8_t *header,
                           uint32_t header_length, const uint8_t *data, uint32_t data_length,
                           const uint8_t **payload, cache_ledger **part) {
@@ -105,17 +105,17 @@ static int storage_append(storage *s, ledger_state *ledger, const record *r, con
             if (warmer_is_due(&s->warmer, end))
                 warmer_ask(&s->warmer, s->active->segments[s->active->segment_count - 1], end);
             if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
-                storage_memory_again(s);
+                storage_memory_recovered(s);
             return 0;
         }
         int error = storage_next_segment(s);
         if (error < 0)
             return error == -ENOMEM ? storage_refuse_memory(s) : error;
     }
-    return -EMSGSIZE; /* not even an empty segment holds it; entry_bytes_max prevents this */
+    return -EMSGSIZE; /* larger than an empty segment; entry_bytes_max prevents this */
 }
 
-/* 1 when an intact copy of the entry is in the cache. */
+/* Returns 1 when the cache has an intact copy of the entry. */
 static int storage_has_cached(storage *s, int64_t ledger_id, int64_t entry_id) {
     const generation *g;
     const cache_ledger *part;
@@ -142,7 +142,7 @@ int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, c
         return STORAGE_FENCED;
     if (r.entry_id <= ledger->last_entry && storage_has_cached(s, r.ledger_id, r.entry_id))
         return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
-                                                     : (int64_t)journal_note(&s->journal);
+                                                     : (int64_t)journal_next_sequence(&s->journal);
     r.payload_crc = crc32c(0, header, header_length);
     if (flags & STORAGE_ADD_HAS_CRC)
         r.payload_crc = crc32c_combine(r.payload_crc, data_crc, data_length);
@@ -174,7 +174,7 @@ int64_t storage_fence(storage *s, int64_t ledger_id) {
         return storage_refuse_memory(s);
     if (ledger->fenced)
         return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
-                                                     : (int64_t)journal_note(&s->journal);
+                                                     : (int64_t)journal_next_sequence(&s->journal);
     record r = {.type = RECORD_FENCE, .ledger_id = ledger_id, .entry_id = -1};
     const uint8_t *payload;
     cache_ledger *part;
@@ -215,7 +215,7 @@ int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20])
 void storage_commit(storage *s) {
     journal_commit(&s->journal);
     if (s->flush_wanted)
-        storage_put_off_work(s);
+        storage_do_deferred_work(s);
 }
 
 int storage_delete_ledger(storage *s, int64_t ledger_id) {
@@ -225,7 +225,7 @@ int storage_delete_ledger(storage *s, int64_t ledger_id) {
     if (s->recent == ledger)
         s->recent = NULL;
     free(ledger);
-    /* First the generations, then the logs: log_list_publish relies on this order. */
+    /* Generations before logs: log_list_publish relies on this order. */
     for (generation *g = s->oldest; g != NULL; g = g->next)
         generation_delete(g, ledger_id);
     log_list_delete(&s->logs, ledger_id);

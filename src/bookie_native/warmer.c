@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The size of a piece: a huge page, or a whole segment where those are smaller. */
+/* Returns the size of a piece: a huge page, or a whole segment if that is smaller. */
 static size_t warmer_piece(const segment *s) {
     return s->bytes < SEGMENT_PIECE_BYTES ? s->bytes : SEGMENT_PIECE_BYTES;
 }
@@ -63,7 +63,7 @@ void warmer_ask(warmer *w, segment *active, const uint8_t *end) {
     if (next >= active->bytes) {
         w->fresh_wanted = 1;
     } else if (w->ahead == NULL) {
-        /* While the thread is behind, the owner touches the memory itself, as it would without. */
+        /* While the thread is behind, the owner touches the memory itself. */
         pin_hold(&active->pin, 1);
         w->ahead = active;
         w->from = next;

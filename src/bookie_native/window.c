@@ -1,4 +1,4 @@
-/* window.c - stretches of entry logs in memory of our own; see window.h. */
+/* window.c - ranges of entry logs in memory, and the open files of logs. */
 #define _GNU_SOURCE
 #include "window.h"
 
@@ -23,7 +23,7 @@ int windows_open(windows *w, const disk_calls *disk, int directory_fd) {
 
 void windows_close(windows *w) {
     if (w->pool == NULL)
-        return; /* it was never opened */
+        return; /* never opened */
     for (int i = 0; i < WINDOWS_HELD; i++)
         if (w->held[i].memory != NULL)
             pin_drop(&w->held[i].memory->pin);
@@ -35,7 +35,7 @@ void windows_close(windows *w) {
     w->pool = NULL;
 }
 
-void windows_forget(windows *w, uint64_t log_id) {
+void windows_release_log(windows *w, uint64_t log_id) {
     for (int i = 0; i < WINDOWS_HELD; i++)
         if (w->held[i].memory != NULL && w->held[i].log_id == log_id) {
             pin_drop(&w->held[i].memory->pin);
@@ -67,7 +67,7 @@ static const window *windows_find(const windows *w, uint64_t log_id, uint64_t fr
     return NULL;
 }
 
-/* The descriptor of a log, opened when it is not among the latest. Returns it or an error. */
+/* Returns the descriptor of a log, opening it if needed, or an error. */
 static int windows_file(windows *w, uint64_t log_id) {
     for (int i = 0; i < WINDOW_FILES; i++)
         if (w->files[i].fd >= 0 && w->files[i].log_id == log_id)
@@ -85,7 +85,7 @@ static int windows_file(windows *w, uint64_t log_id) {
     return fd;
 }
 
-/* Returns how many of the bytes there were before the end of the file, or an error. */
+/* Reads up to the end of the file. Returns the number of bytes, or an error. */
 static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t bytes,
                             uint64_t offset) {
     size_t done = 0;
@@ -96,7 +96,7 @@ static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t byte
         if (got == -EINTR)
             continue;
         if (got == -EINVAL && direct) {
-            /* The end of a log that lost its tail need not be aligned. */
+            /* The size of a truncated log may be unaligned. */
             direct = 0;
             int error = w->disk->drop_direct(w->disk->ctx, fd);
             if (error < 0)
@@ -105,8 +105,8 @@ static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t byte
         }
         if (got < 0)
             return entry_log_error((int)got);
-        /* A direct read goes on at an aligned place only; what was read beyond it comes again. Less
-         * than one block is what the file ends with, or a disk that gave up on the way. */
+        /* A direct read can continue only at an aligned offset, so bytes beyond it are read again.
+         * Less than one block is the end of the file, or an incomplete read of a failing disk. */
         size_t kept = done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
                                                  : (size_t)got;
         if (kept == 0) {
@@ -122,7 +122,7 @@ static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t byte
     return (int64_t)done;
 }
 
-/* The held stretch that leads up to begin: somebody reads along the log. NULL: none. */
+/* Returns the held range that ends at or overlaps `begin` (a sequential reader), or NULL. */
 static const window *windows_before(const windows *w, uint64_t log_id, uint64_t begin) {
     for (int i = 0; i < WINDOWS_HELD; i++) {
         const window *held = &w->held[i];
@@ -133,9 +133,9 @@ static const window *windows_before(const windows *w, uint64_t log_id, uint64_t 
     return NULL;
 }
 
-/* Where to hold a stretch that begins at begin: in place of the last but one of those that led up
- * to it, since readers of one topic are close together, or else of the oldest. A reader alone so
- * goes on in the memory that it has, which is faster than memory that was never touched. */
+/* Returns the slot for a range that begins at `begin`. It replaces the range before the preceding
+ * one, since readers of one topic are close together, or else the oldest. So a single sequential
+ * reader reuses its memory, which is faster than untouched memory. */
 static window *windows_place(windows *w, uint64_t log_id, uint64_t begin) {
     const window *before = windows_before(w, log_id, begin);
     if (before != NULL)
@@ -147,9 +147,9 @@ static window *windows_place(windows *w, uint64_t log_id, uint64_t begin) {
     return oldest;
 }
 
-/* Reads bytes begin..end of a log, of which those up to the byte to are needed. */
-static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, uint64_t to,
-                         window *out) {
+/* Reads bytes begin..end of a log; those up to `to` are required. */
+static int windows_load(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, uint64_t to,
+                        window *out) {
     int fd = windows_file(w, log_id);
     if (fd < 0)
         return fd;
@@ -166,7 +166,7 @@ static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t e
     return 0;
 }
 
-/* The whole blocks up to the one with the byte before to, as far as the log goes. */
+/* Returns `to` rounded up to a whole block, at most log_bytes. */
 static uint64_t windows_end(uint64_t log_bytes, uint64_t to) {
     uint64_t end = round_up(to, WINDOW_ALIGNMENT);
     return end > log_bytes ? log_bytes : end;
@@ -186,7 +186,7 @@ int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, 
     uint64_t end = windows_end(log_bytes, to < begin + reach ? begin + reach : to);
     if (to > end)
         return STORAGE_DAMAGED;
-    int error = windows_bring(w, log_id, begin, end, to, out);
+    int error = windows_load(w, log_id, begin, end, to, out);
     if (error < 0 || !ahead)
         return error;
     window *place = windows_place(w, log_id, begin);
@@ -202,7 +202,7 @@ int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t 
     uint64_t end = windows_end(log_bytes, to);
     if (to > end)
         return STORAGE_DAMAGED;
-    return windows_bring(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, to, out);
+    return windows_load(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, to, out);
 }
 
 void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to) {

@@ -1,13 +1,13 @@
 /*
- * window.h - stretches of entry logs, read into memory of our own for readers.
+ * window.h - ranges of entry logs read into memory, as the source of entries for readers.
  *
- * The read thread brings a stretch of a log in with one direct read and hands out slices of it;
- * what lies behind the entries that were asked for is in the same stretch, so that a reader that
- * goes on finds it there. The memory comes from a pool and is used again, which costs neither page
- * faults nor the page cache, and bounds what reading old data takes. The latest stretches are held;
- * pins keep any other alive as long as it is being sent.
+ * The read thread loads a range of a log with one direct read and returns slices of it. The range
+ * also contains what follows the requested entries, so that a reader that continues finds it
+ * there. The memory comes from a pool and is reused. This avoids page faults and the page cache,
+ * and limits the memory for reading old data. The latest ranges are held; pins keep others while
+ * they are being sent.
  *
- * All functions belong to the read thread, but for pins, which any thread drops.
+ * All functions belong to the read thread. Pins may be dropped on any thread.
  */
 #ifndef PYXBROKER_WINDOW_H
 #define PYXBROKER_WINDOW_H
@@ -15,19 +15,19 @@
 #include "entry_log.h"
 
 enum {
-    WINDOW_ALIGNMENT = 4096, /* of what a direct read begins and ends at */
-    WINDOW_BYTES = SEGMENT_PIECE_BYTES, /* of a log that one read brings in: one huge page, which
-                                           the kernel pins at once and the disk fills in one go */
-    WINDOW_FIRST_BYTES = 256 << 10, /* the same, where no reader came along the log before */
-    WINDOWS_HELD = 8,          /* latest ones kept */
-    WINDOWS_POOLED_MAX = 16,   /* in use and free ones that are kept for reuse */
+    WINDOW_ALIGNMENT = 4096, /* of the start and end of a direct read */
+    WINDOW_BYTES = SEGMENT_PIECE_BYTES, /* per read: one huge page, which the kernel pins in one
+                                           step and the disk fills in one transfer */
+    WINDOW_FIRST_BYTES = 256 << 10, /* per read, when the log is not being read sequentially yet */
+    WINDOWS_HELD = 8,          /* latest ranges that are held */
+    WINDOWS_POOLED_MAX = 16,   /* windows in use and free ones kept for reuse */
     WINDOW_FILES = 8           /* open descriptors of logs */
 };
 
 typedef struct window {
     segment *memory; /* NULL: none */
     uint64_t log_id;
-    uint64_t from, to; /* bytes of the file */
+    uint64_t from, to; /* offsets in the file */
 } window;
 
 typedef struct window_file {
@@ -41,42 +41,41 @@ typedef struct windows {
     segment_pool *pool;
     window held[WINDOWS_HELD];
     window_file files[WINDOW_FILES];
-    unsigned next_held, next_file; /* to be replaced next */
+    unsigned next_held, next_file; /* the next ones to be replaced */
 } windows;
 
 /* Returns 0 or -ENOMEM. */
 int windows_open(windows *w, const disk_calls *disk, int directory_fd);
 
-/* Lets go of all memory that nobody pins, and of the files. */
+/* Releases all memory that is not pinned, and closes the files. */
 void windows_close(windows *w);
 
-/* Lets go of a log that was removed; an open descriptor would keep its space on the disk. */
-void windows_forget(windows *w, uint64_t log_id);
+/* Releases a removed log; an open descriptor would keep its disk space allocated. */
+void windows_release_log(windows *w, uint64_t log_id);
 
-/* Where the held stretch ends that has the byte at offset of a log; 0 when none has it. */
+/* Returns the end of the held range that contains the byte at offset of a log; 0: none does. */
 uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset);
 
-/* The most bytes that one window can have which begins with the byte at offset. */
+/* Returns the largest size of a window that begins with the byte at offset. */
 static inline uint64_t window_room(uint64_t offset) {
     return WINDOW_BYTES - offset % WINDOW_ALIGNMENT;
 }
 
-/* Bytes from..to of a log of log_bytes: finds them held, or reads them, with what follows them when
- * ahead. Fills in out, with a hold for the caller on out->memory. Returns 0; STORAGE_DAMAGED when
- * the file ends before to, although it did not when it was opened; or an error, after which the
- * same may be tried again. */
+/* Returns bytes from..to of a log of log_bytes in *out, held or read now, with a hold on
+ * out->memory for the caller. If ahead, also reads what follows. Returns 0; STORAGE_DAMAGED when
+ * the file ends before `to`, so that it was truncated since it was opened; or an error, after which
+ * the caller may retry. */
 int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
                 int ahead, window *out);
 
-/* The same past all that is held: those bytes and the blocks that they lie on come from the disk
- * once more. */
+/* Reads like windows_get, but always from the disk: these bytes and the rest of their blocks. */
 int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
                       window *out);
 
-/* Holds no stretch any more that has some of these bytes. */
+/* Stops holding any range that overlaps these bytes. */
 void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to);
 
-/* Where the byte at offset of the log lies; it must be in the window. */
+/* Returns the address of the byte at offset of the log, which must be in the window. */
 static inline const uint8_t *window_at(const window *found, uint64_t offset) {
     return found->memory->base + (offset - found->from);
 }

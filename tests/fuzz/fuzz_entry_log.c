@@ -82,7 +82,7 @@ static void make_right(uint8_t *log, size_t bytes, unsigned which) {
 
 /* Reads every entry of a row through its index; log is the file's content. */
 static void read_row(log_indexes *indexes, log_row *row, const uint8_t *log, size_t bytes) {
-    if (log_indexes_need(indexes, row) < 0)
+    if (log_indexes_ensure(indexes, row) < 0)
         abort();
     int64_t wanted[] = {row->first_entry, row->last_entry, 0, 2, INT64_MAX, -1};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -127,7 +127,7 @@ static void open_and_read(const uint8_t *log, size_t bytes) {
     for (size_t i = 0; status == 0 && i < 2 * opened->row_count; i++)
         read_row(&indexes, &opened->rows[i % opened->row_count], log, bytes);
     if (status == 0) {
-        log_indexes_forget(&indexes, opened);
+        log_indexes_release(&indexes, opened);
         if (indexes.bytes != 0 || indexes.latest != NULL || indexes.oldest != NULL)
             abort();
         entry_log_free(opened);

@@ -20,7 +20,7 @@ enum {
     FILE_BYTES = 16 * BLOCK_BYTES,
     FILES = 3,
     SALT = 7,
-    EVENTS_TAKEN_MAX = EVENTS_KEPT_MAX + 1
+    EVENTS_TAKEN_MAX = EVENTS_RING_MAX + 1
 };
 
 typedef struct input {

@@ -313,7 +313,7 @@ static void test_indexes_take_no_more_than_their_limit(void) {
         uint64_t random = i;
         for (int step = 0; step < 200; step++) {
             log_row *row = &log->rows[sim_random(&random) % LEDGERS];
-            CHECK(log_indexes_need(&indexes, row) == 0);
+            CHECK(log_indexes_ensure(&indexes, row) == 0);
             int64_t entry = (int64_t)(sim_random(&random) % ENTRIES);
             log_place place;
             CHECK(log_row_entry(row, log_row_position(row, entry), &place) == entry);
@@ -323,7 +323,7 @@ static void test_indexes_take_no_more_than_their_limit(void) {
             CHECK(there == indexes.bytes && (there <= limits[i] || there == one));
             CHECK(step < 20 || there + one > limits[i]); /* and the room is used */
         }
-        log_indexes_forget(&indexes, log);
+        log_indexes_release(&indexes, log);
         CHECK(indexes.bytes == 0 && indexes.latest == NULL && indexes.oldest == NULL);
     }
     entry_log_free(log);

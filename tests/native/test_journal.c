@@ -73,7 +73,7 @@ static void stop(setting *t) {
 
 static segment *take_segment(setting *t) {
     int error;
-    segment *taken = segment_take_or_why(t->pool, &error);
+    segment *taken = segment_take_or_error(t->pool, &error);
     CHECK(taken != NULL);
     CHECK(journal_use_segment(&t->journal, taken, NULL) == 0);
     return taken;

@@ -195,7 +195,7 @@ static void test_who_gets_no_file_is_told_why(void) {
     start(&t);
     atomic_store(&create_error, -EIO);
     journal_file *first = take(&t), *second;
-    journal_files_hurry(&t.files);
+    journal_files_begin_shutdown(&t.files);
     CHECK(journal_files_take(&t.files, FILE_BYTES, &second) == -EIO && second == NULL);
     atomic_store(&create_error, 0);
     stop(&t, first);
@@ -221,7 +221,7 @@ static void test_a_file_that_is_useless_is_not_written_to(void) {
     wait_for_a_spare(&t);
     pthread_mutex_lock(&t.files.lock);
     int before = t.files.fresh != NULL;
-    CHECK(journal_files_adopt(&t.files, 77, FILE_BYTES, JOURNAL_USELESS, 9) == 0);
+    CHECK(journal_files_adopt(&t.files, 77, FILE_BYTES, JOURNAL_UNUSABLE, 9) == 0);
     CHECK((t.files.fresh != NULL) == before && t.files.retired->id == 77);
     CHECK(t.files.retired->last_group == 0 && !journal_manifest_has(&t.files.manifest, 77));
     pthread_mutex_unlock(&t.files.lock);

@@ -429,7 +429,7 @@ static void test_many_damaged_entries_are_told_in_a_few_lines(void) {
         if (sscanf(event.text, "the journal has %d more unreadable places", &more) == 1)
             CHECK(event.severity == 2);
     }
-    CHECK(told == EVENTS_OF_A_CAUSE);
+    CHECK(told == EVENTS_PER_CAUSE_MAX);
     CHECK(more == damaged - REPORTED);
     CHECK(storage_close(s, 0) == 0);
     sim_disk_free(killed);

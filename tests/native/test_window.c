@@ -131,9 +131,9 @@ static void test_what_is_forgotten_is_one_log(void) {
     windows w;
     sim_disk *disk = disk_with_log(&w);
     step(&w, 0);
-    windows_forget(&w, LOG + 1);
+    windows_release_log(&w, LOG + 1);
     CHECK(windows_reach(&w, LOG, 0) != 0);
-    windows_forget(&w, LOG);
+    windows_release_log(&w, LOG);
     CHECK(windows_reach(&w, LOG, 0) == 0);
     close_both(&w, disk);
 }

@@ -1,1 +1,1 @@
-"""One storage node: what it keeps on disk and how it is asked for it."""
+"""One storage node (a bookie): its storage on disk and the calls that add and read entries."""

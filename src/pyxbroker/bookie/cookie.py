@@ -1,14 +1,14 @@
-"""The cookie: which bookie a data directory belongs to (BookKeeper's Cookie).
+"""The cookie, which records the bookie that a data directory belongs to (BookKeeper's Cookie).
 
 The same text is in the directory (current/VERSION) and in metadata (/ledgers/cookies/<bookieId>):
-a line with the layout version, then protobuf text of CookieFormat. A directory of another cluster
-is refused, and so is one whose cookie is gone, damaged or of a newer layout: a new cookie made in
-silence would give the entries that are there to nobody.
+a line with the layout version, then protobuf text of CookieFormat. A start refuses a directory of
+another cluster, and one whose cookie is missing, damaged or of a newer layout. Creating a new
+cookie silently would make the stored entries unreachable.
 
-The file is written under another name, synced, renamed, and the directory synced, so that a power
-cut leaves the whole cookie or none. It is written after the metadata store and the directories of
-journal and entry logs exist, and before the first entry: whoever finds a cookie has to find them as
-well (bookie/layout.py).
+The file is written under another name, synced and renamed, and the directory is synced, so that a
+power cut leaves a complete cookie or none. It is written after the metadata store and the
+directories of journal and entry logs exist, and before the first entry. So if the cookie exists,
+the others must exist too (bookie/layout.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILE = Path("current") / "VERSION"
 
 
 class Cookie(NamedTuple):
-    """What a cookie says, and its text."""
+    """The parsed fields of a cookie, and its text."""
 
     text: str
     bookie_id: str
@@ -39,7 +39,7 @@ class Cookie(NamedTuple):
 
 
 def cookie_text(bookie_id: str, directory: Path, instance_id: str) -> str:
-    """The cookie of a bookie with one directory."""
+    """Return the text of the cookie of a bookie with one directory."""
     return (
         f"{LAYOUT_VERSION}\n"
         f'bookieHost: "{bookie_id}"\n'
@@ -50,7 +50,7 @@ def cookie_text(bookie_id: str, directory: Path, instance_id: str) -> str:
 
 
 def parse_cookie(data: bytes, place: str) -> Cookie:
-    """Reads a cookie; `place` says in a refusal where it is.
+    """Parse a cookie; `place` is its location for error messages.
 
     Raises DamagedCookie and NewerFormat.
     """
@@ -74,7 +74,7 @@ def parse_cookie(data: bytes, place: str) -> Cookie:
 
 
 def read_cookie(directory: Path) -> Cookie | None:
-    """The cookie of a directory; None when it has none. An I/O error is tried again for 2 s.
+    """Return the cookie of a directory, or None. I/O errors are retried for 2 s.
 
     Raises OSError, DamagedCookie and NewerFormat.
     """
@@ -87,7 +87,7 @@ def read_cookie(directory: Path) -> Cookie | None:
 
 
 def write_cookie(directory: Path, text: str) -> None:
-    """Writes the cookie of a directory, durable when this returns. Raises OSError."""
+    """Write the cookie of a directory durably. Raises OSError."""
     file = directory / FILE
     make_directory(file.parent)
     write_whole_file(file, text.encode())
@@ -96,10 +96,10 @@ def write_cookie(directory: Path, text: str) -> None:
 async def check_cookie(
     cookie: Cookie, directory: Path, instance_id: str, store: MetadataStore, *, alone: bool
 ) -> None:
-    """Holds the cookie of a directory against its copy in metadata, which is made when missing.
+    """Compare the cookie of a directory with its copy in metadata; create a missing copy.
 
-    `alone` says that the store is of this bookie only, so that any other cookie in it means that
-    the id in the file is not what was written. Raises CookieMismatch and DamagedCookie.
+    If `alone`, the store belongs to this bookie only, so a cookie under any other id means that the
+    id in the file is damaged. Raises CookieMismatch and DamagedCookie.
     """
     path = paths.cookie(cookie.bookie_id)
     found = await store.get(path)
@@ -108,8 +108,8 @@ async def check_cookie(
             raise DamagedCookie(f"The cookie {directory / FILE}")
         raise CookieMismatch(
             f"The data in {directory} belongs to the cluster {cookie.instance_id}, but the"
-            f" metadata store is that of the cluster {instance_id}; use the metadata store that it"
-            " was made with, or another data directory."
+            f" metadata store is that of the cluster {instance_id}; use the metadata store that the"
+            " data was created with, or another data directory."
         )
     if found is None:
         if alone and await store.children(paths.COOKIES):
@@ -117,16 +117,16 @@ async def check_cookie(
         await store.put(path, cookie.text.encode())
     elif found.value != cookie.text.encode():
         log.warning(
-            "the cookie and its copy in the metadata differ, though not in what they are for",
+            "the cookie and its copy in the metadata differ in fields that are not checked",
             file=directory / FILE,
             copy=path,
         )
 
 
 async def find_copy(store: MetadataStore, default_bookie_id: str, *, alone: bool) -> Cookie | None:
-    """The copy in metadata of the cookie of a directory that has none, None when there is none.
+    """Return the copy in metadata of the cookie of a directory without one, or None.
 
-    In a store of its own that is the last one written, whatever the bookie is called now.
+    In a store of a single bookie this is the last one written, whatever the bookie id is now.
     """
     ids = await store.children(paths.COOKIES) if alone else [default_bookie_id]
     found = [(each, await store.get(paths.cookie(each))) for each in ids]
@@ -137,7 +137,7 @@ async def find_copy(store: MetadataStore, default_bookie_id: str, *, alone: bool
     return parse_cookie(last.value, f"The copy of the cookie at {paths.cookie(bookie_id)}")
 
 
-async def keep_copy(bookie_id: str, text: str, store: MetadataStore) -> None:
-    """Stores the copy of a new cookie, unless there is one."""
+async def store_copy(bookie_id: str, text: str, store: MetadataStore) -> None:
+    """Store the copy of a new cookie, unless a copy exists."""
     if await store.get(paths.cookie(bookie_id)) is None:
         await store.put(paths.cookie(bookie_id), text.encode())

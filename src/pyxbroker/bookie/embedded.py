@@ -1,4 +1,4 @@
-"""The bookie that lives in the broker's process: storage calls instead of a socket."""
+"""The bookie inside the broker's process: calls of the storage instead of a socket."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ log = get_logger("pyxbroker.bookie")
 
 _SEVERITIES = (log.info, log.warning, log.error)
 
-# adder, its slot, run, last add confirmed, length, entries of the run that are stored, flags
+# adder, its slot, run, last add confirmed, length, number of the run's stored entries, flags
 _StalledAdd = tuple[Adder, int, EntryRun, int, int, int, int]
 
 
 class EmbeddedBookie:
-    """Adds and reads of the local storage; completions arrive by its eventfd, a run at a time.
+    """Adds to and reads from the local storage; completions arrive in batches, by its eventfd.
 
     Implements ledger/bookie.py. It is the only bookie of its ensembles, so its adds have no stripe.
-    on_full(bool) is called when the write cache refuses entries and when it takes them again;
-    on_trouble() when the storage begins to fail, fails in another way, or works again. `layout` has
-    the paths of the files that events of the storage are about.
+    It calls on_full(True) when the write cache refuses entries and on_full(False) when the cache
+    accepts them again. It calls on_trouble() when the storage starts to fail, fails for another
+    reason, or works again. `layout` has the paths of the files that the storage's events name.
     """
 
     is_embedded = True
@@ -48,9 +48,9 @@ class EmbeddedBookie:
         self.storage = storage
         self.failure: int = 0
         self.trouble: int = 0
-        """0, or the negative errno because of which nothing can be stored for now."""
+        """0, or the negative errno of the condition that prevents writes for now."""
         self.holding = False
-        """Nothing that clients publish is given to the storage."""
+        """True while messages of clients wait here and are not passed to the storage."""
         self._closed = False
         self._turn = turn
         self._on_full = on_full
@@ -60,7 +60,7 @@ class EmbeddedBookie:
         self._reader = StorageReader(storage)
         # (sequence, adder, slot, first, last): runs in the order in which they become durable.
         self._adds: deque[tuple[int, Adder, int, int, int]] = deque()
-        # Adds that the write cache had no room for, and those of high priority apart.
+        # Adds that wait for room in the write cache, and those of high priority separately.
         self._stalled: deque[_StalledAdd] = deque()
         self._urgent: deque[_StalledAdd] = deque()
         self._waiting_fences: deque[tuple[int, Callable[[int], None]]] = deque()
@@ -82,7 +82,7 @@ class EmbeddedBookie:
         flags: int = 0,
         stripe: Stripe | None = None,
     ) -> bool:
-        """Add a run; return False when it has to wait for room (its data is copied then)."""
+        """Add a run; return False when it must wait for room (its data is copied then)."""
         assert stripe is None, "the embedded bookie is the only one of its ensembles"
         if self.failure:
             self._later(adder.on_adds_failed, slot, run.first_entry_id, self.failure)
@@ -136,7 +136,7 @@ class EmbeddedBookie:
         self._stalled.append(add)
 
     def _retry_stalled(self) -> None:
-        """Gives the storage what waits for room, while it takes it."""
+        """Add the waiting runs while the storage has room."""
         urgent, self._urgent = self._urgent, deque()
         if not self._retry(urgent):
             self._urgent.extend(urgent)
@@ -150,7 +150,7 @@ class EmbeddedBookie:
             self._stalled.extend(waiting)
 
     def _retry(self, waiting: deque[_StalledAdd]) -> bool:
-        """Adds them from the front on; False when some had to stay."""
+        """Add runs from the front of the queue; return False when some are left."""
         while waiting:
             adder, slot, run, last_add_confirmed, length, done, flags = waiting[0]
             if self.holding and not done and not flags & ADD_HIGH_PRIORITY:
@@ -162,17 +162,18 @@ class EmbeddedBookie:
         return True
 
     def set_holding(self, on: bool) -> None:
-        """Whether what clients publish waits here: there is no space for it. What the broker itself
-        has to remember is stored all the same.
+        """Hold back messages of clients while there is no space for them.
+
+        Adds of high priority, the broker's own state, are stored nevertheless.
         """
         self.holding = on
         if not on and not self.failure and not self._closed:
             self._retry_stalled()
 
     def take_back(self, only: Adder | None = None) -> None:
-        """Gives what waits for room back to its ledgers, newest first, as if it had never come.
+        """Return the waiting adds to their ledgers, newest first, as if they were never added.
 
-        A run of which the storage has a part stays, and so do adds of high priority.
+        Runs that are partly stored stay, and so do adds of high priority.
         """
         if not self._stalled:
             return
@@ -188,13 +189,13 @@ class EmbeddedBookie:
             self._on_full(False)
 
     def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
-        """Fences a ledger; callback(0) when that is durable, callback(error) when it failed."""
+        """Fence a ledger; callback(0) when that is durable, callback(error) when it failed."""
         try:
             sequence = self.failure or self.storage.fence(ledger_id)
         except OSError as error:
             sequence = -(error.errno or -FAILED)
         if sequence == FULL:
-            # The write cache has no room: tried again when it has, as adds are.
+            # The write cache has no room: retried when it has, like adds.
             self._waiting_fences.append((ledger_id, callback))
         elif sequence < 0:
             self._later(callback, sequence)
@@ -221,7 +222,7 @@ class EmbeddedBookie:
     def read_cached(
         self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
     ) -> EntryBatch | None:
-        """Entries from first on that are in memory, or None when first is not."""
+        """Return cached entries starting at `first`, or None when `first` is not cached."""
         if self._closed:
             return None
         return self._reader.read_cached(ledger_id, first, last, count_max, bytes_max)
@@ -235,7 +236,7 @@ class EmbeddedBookie:
         bytes_max: int,
         callback: ReadCallback,
     ) -> None:
-        """Reads from disk; callback(EntryBatch), or callback(storage error) for entry first."""
+        """Read from disk; callback(EntryBatch), or callback(storage error) for entry `first`."""
         tag = FAILED
         if not self._closed:
             tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
@@ -245,7 +246,7 @@ class EmbeddedBookie:
             self._reads[tag] = callback
 
     def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
-        """Answer the highest entry id that is stored; -1 without any, or after the close."""
+        """Report the highest stored entry id; -1 without entries, or after the close."""
         found = -1
         if not self._closed:
             with contextlib.suppress(FileNotFoundError):
@@ -253,7 +254,7 @@ class EmbeddedBookie:
         self._later(callback, found)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Frees a ledger's space; nothing happens when no entry of it was ever stored."""
+        """Free a ledger's space; does nothing when none of its entries was ever stored."""
         if self._closed:
             return
         try:
@@ -262,7 +263,7 @@ class EmbeddedBookie:
             return
 
     def save_space(self, is_short: bool) -> None:
-        """Give spare journal files back while the journal's disk is short of space."""
+        """Remove spare journal files while the journal's disk is short of space."""
         if not self._closed:
             self.storage.save_space(is_short)
 
@@ -301,14 +302,14 @@ class EmbeddedBookie:
 
     @staticmethod
     def _answer(callback: Callable[..., None], *results: object) -> None:
-        """Call back; a defect of one ledger or reader must not cost the others their answers."""
+        """Call back. An exception of one ledger or reader must not affect the others."""
         try:
             callback(*results)
         except Exception as error:
-            log.failure("an answer of the storage was not taken in", error)
+            log.failure("a callback of the storage failed", error)
 
     def _fail(self, code: int) -> None:
-        """The journal failed: nothing that is not durable now will ever be."""
+        """Handle the journal's failure: adds that are not durable now never will be."""
         self.failure = code
         adds, self._adds = self._adds, deque()
         stalled, self._stalled = self._stalled, deque()
@@ -334,16 +335,16 @@ class EmbeddedBookie:
     # --- the end ------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stops taking completions and closes the storage; what is not written yet is flushed.
+        """Stop taking completions and close the storage, which flushes unwritten entries.
 
-        The flush is the disk's work and takes as long as the disk does, in a thread.
+        The flush runs in a thread and takes as long as the disk needs.
         """
         self._turn.loop.remove_reader(self._event_fd)
         self._reads.clear()
         journal_failed = bool(self.failure)
-        # Whoever comes later is answered, and never reaches the storage.
+        # Later calls are answered here and do not reach the storage.
         self._closed = True
         self.failure = self.failure or FAILED
         await asyncio.to_thread(self.storage.close, flush=not journal_failed)
         if journal_failed:
-            log.error("the journal had failed; the next start recovers what was acknowledged")
+            log.error("the journal has failed; the next start recovers all acknowledged entries")

@@ -1,14 +1,14 @@
-"""Garbage collection: ledgers that were deleted give their space back.
+"""Garbage collection: frees the space of deleted ledgers.
 
-As BookKeeper's ScanAndCompareGarbageCollector: list what is stored here, then look which of it
-metadata has. In that order a ledger that is created meanwhile cannot be taken for garbage, since
-its metadata is written before its first entry. A ledger that a pass misses is met by the next one.
+Works like BookKeeper's ScanAndCompareGarbageCollector: it lists the stored ledgers, then checks
+which of them exist in metadata. In this order a ledger that is created meanwhile is not taken for
+garbage, because its metadata is written before its first entry. A ledger that a pass misses is
+found by the next one.
 
-A ledger that metadata does not have goes only when metadata remembers that it was deleted. Another
-one is there because metadata lost it (damage, an older state that was restored): it is kept, named
-once, and deleted when somebody asks for that (`pyxbroker metadata repair
---delete-unknown-ledgers`). A create that was refused leaves no such ledger, since nothing was
-written to it.
+A ledger without metadata is deleted only if metadata records its deletion. Otherwise metadata has
+lost it (damage, an older state that was restored): it is kept, logged once, and deleted on request
+(`pyxbroker metadata repair --delete-unknown-ledgers`). A refused creation leaves no such ledger,
+because nothing was written to it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LEDGERS_NAMED_MAX = 20
 
 
 def stored_ledgers(storage: _native.Storage) -> Iterator[list[int]]:
-    """The ids of all ledgers of a storage in one pass, some at a time and in no order.
+    """Yield the ids of all ledgers of a storage in one pass, in unordered batches.
 
-    Ledgers may come and go between two steps; one that is there all the while may come twice, and
-    seldom not at all when others go.
+    Ledgers may be created and deleted between two batches. A ledger that exists throughout may be
+    listed twice, and in rare cases, when others are deleted, not at all.
     """
     position = 0
     while True:
@@ -43,17 +43,17 @@ def stored_ledgers(storage: _native.Storage) -> Iterator[list[int]]:
 
 
 class GarbageCollector:
-    """The collection of one storage's garbage. `unknown_ledgers` are those that are kept aside."""
+    """The garbage collector of one storage. `unknown_ledgers` have no metadata and are kept."""
 
     def __init__(self, storage: _native.Storage, store: MetadataStore) -> None:
         self.unknown_ledgers: list[int] = []
         self._storage = storage
         self._store = store
-        self._deleted: set[int] = set()  # a crash of this process may bring them back
-        self._damaged: set[int] = set()  # whose metadata is, as the log was told
+        self._deleted: set[int] = set()  # a crash of this process may restore them
+        self._damaged: set[int] = set()  # with damaged metadata, already logged
 
     async def collect(self) -> int:
-        """One pass; returns how many ledgers were deleted. Raises MetadataError."""
+        """Do one pass; return the number of deleted ledgers. Raises MetadataError."""
         deleted = 0
         unknown: set[int] = set()
         for stored in stored_ledgers(self._storage):
@@ -64,13 +64,13 @@ class GarbageCollector:
                 if not was_deleted:
                     unknown.add(ledger_id)
                     continue
-                # Its owner may have deleted it here as well by now.
+                # The ledger's owner may have deleted it from the storage already.
                 self._deleted.add(ledger_id)
                 with suppress(FileNotFoundError):
                     self._storage.delete_ledger(ledger_id)
                     deleted += 1
-        await self._keep(sorted(unknown))
-        await self._forget()
+        await self._record_unknown(sorted(unknown))
+        await self._forget_deletions()
         if deleted:
             log.info("garbage collected", ledgers=deleted)
         return deleted
@@ -87,7 +87,7 @@ class GarbageCollector:
         ]
 
     def _is_known(self, ledger_id: int, answer: bool | BaseException) -> bool:
-        """Damaged metadata may be repaired one day: its ledger stays, and the pass goes on."""
+        """Return True for existing metadata, and for damaged metadata, which may be repaired."""
         if isinstance(answer, CorruptStore):
             if ledger_id not in self._damaged:
                 self._damaged.add(ledger_id)
@@ -97,8 +97,8 @@ class GarbageCollector:
             raise answer
         return answer
 
-    async def _keep(self, ledger_ids: list[int]) -> None:
-        """Remembers the unknown ledgers and names those that were not named before."""
+    async def _record_unknown(self, ledger_ids: list[int]) -> None:
+        """Store the list of unknown ledgers, and log those that are new in it."""
         self.unknown_ledgers = ledger_ids
         named = set(await self._store.unknown())
         names = [paths.ledger(each) for each in ledger_ids]
@@ -108,22 +108,22 @@ class GarbageCollector:
         new = [each for each, name in zip(ledger_ids, names, strict=True) if name not in named]
         if new:
             log.error(
-                "ledgers that metadata does not know, and whose deletion it does not know of, are"
-                " kept; `pyxbroker metadata repair --delete-unknown-ledgers` deletes them",
+                "ledgers without metadata, whose deletion is not recorded either, are kept;"
+                " `pyxbroker metadata repair --delete-unknown-ledgers` deletes them",
                 ledgers=len(new),
                 ids=",".join(str(each) for each in new[:LEDGERS_NAMED_MAX]),
             )
 
-    async def _forget(self) -> None:
-        """Forgets deletions of ledgers that the disk does not have any more.
+    async def _forget_deletions(self) -> None:
+        """Remove the records of deletions whose ledgers are no longer stored.
 
-        A ledger that was deleted by this process may be back after a crash, so only those that
-        earlier ones deleted, and that this one has not found when it started.
+        A ledger deleted by this process may be back after a crash. So this covers only deletions by
+        earlier processes, of ledgers that this process did not find when it started.
         """
         old = await self._store.old_deletions(paths.LEDGERS + "/")
         if not old:
             return
-        stored = {each for some in stored_ledgers(self._storage) for each in some}
+        stored = {each for batch in stored_ledgers(self._storage) for each in batch}
         gone = []
         for path in old:
             ledger_id = paths.ledger_id(path)

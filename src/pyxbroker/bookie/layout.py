@@ -1,15 +1,15 @@
-"""What belongs together in a data directory, and whether all of it is there.
+"""The parts of a data directory, and the check that all of them exist.
 
     bookie/current/VERSION   the cookie: written once, when everything else exists
-    bookie/journal           the journal, unless journalDirectories says otherwise
-    bookie/ledgers           the entry logs, unless ledgerDirectories says otherwise
-    metadata/metadata.db     the embedded metadata store, unless it is elsewhere
-    metadata.copies          copies of that store, made later than it
+    bookie/journal           the journal, unless journalDirectories names another directory
+    bookie/ledgers           the entry logs, unless ledgerDirectories names another directory
+    metadata/metadata.db     the embedded metadata store, unless an external one is used
+    metadata.copies          copies of that store, created after it
 
-A first start makes them in this order: metadata, journal and entry logs, the cookie, then the first
-entry. So with a cookie all others have to be there, and without one there can be no entry. A kill
-at any moment of a first start leaves one of these states; anything else is a loss, and is refused
-with its name before a file is made.
+A first start creates them in this order: metadata, journal and entry logs, the cookie, then the
+first entry. So with a cookie all others must exist, and without one there can be no entry. A kill
+during a first start leaves one of these states. Anything else is a loss: the start is refused with
+the name of the missing part, before any file is created.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATABASE_NAME = "metadata.db"
 JOURNAL_BLOCK_BYTES = 4096
 GROUP_MAGIC = b"PBJG"
 
-# How sentences of the storage name its files and directories.
+# The names of files and directories in the storage's messages.
 _PLACES = re.compile(
     r"(?<![/\w])(?:[0-9a-f]{16}\.(?:log|journal)|journal\.manifest|the manifest of entry logs"
     r"|the (?:journal|ledger) directory)"
@@ -43,7 +43,7 @@ _PLACES = re.compile(
 
 
 class Layout(NamedTuple):
-    """Where the parts of a data directory are; `metadata` is None when the store is elsewhere."""
+    """The paths of a data directory; `metadata` is None when the store is external."""
 
     bookie: Path
     journal: Path
@@ -56,13 +56,13 @@ class Layout(NamedTuple):
 
     @property
     def copies(self) -> Path | None:
-        """The copies of the embedded store, beside it."""
+        """The directory with the copies of the embedded store."""
         if self.metadata is None:
             return None
         return self.metadata.with_name(f"{self.metadata.name}.copies")
 
     def with_paths(self, sentence: str) -> str:
-        """Return a sentence of the storage with the paths of the files that it names."""
+        """Return a message of the storage with the paths of the files that it names."""
 
         def place(found: re.Match[str]) -> str:
             path = self._path_of(found[0])
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
         return _PLACES.sub(place, sentence)
 
     def path_in(self, sentence: str) -> Path | None:
-        """Return the path of the file or directory that a sentence of the storage is about."""
+        """Return the path of the file or directory that a message of the storage names."""
         found = _PLACES.search(sentence)
         if found is not None:
             return self._path_of(found[0])
@@ -87,23 +87,24 @@ class Layout(NamedTuple):
         return (self.ledgers if name.endswith(".log") else self.journal) / name
 
     def is_new(self) -> bool:
-        """Whether nothing was ever made here, and no metadata elsewhere may know of anything that
-        was. Raises OSError.
+        """Return True if this directory was never used, as far as local files and metadata show.
+
+        Raises OSError.
         """
         is_known = self._has_any(self.bookie / FILE) or self._has_database()
         return not is_known and not self.has_entries()
 
     def has_entries(self) -> bool:
-        """Whether an entry was ever stored here: an entry log, or a group in a journal file."""
+        """Return True if an entry was ever stored: an entry log, or a group in a journal file."""
         if any(name.endswith(".log") for name in _names(self.ledgers)):
             return True
         files = [self.journal / each for each in _names(self.journal) if each.endswith(".journal")]
         return any(retry_transient(_has_group, each) for each in files)
 
     def examine(self) -> Cookie | None:
-        """The cookie; None for a directory that was never used. Makes nothing, changes nothing.
+        """Return the cookie, or None for a directory that was never used. Changes nothing.
 
-        Raises DataError when a part is missing that was there, and OSError.
+        Raises DataError when a part is missing, and OSError.
         """
         cookie = read_cookie(self.bookie)
         if cookie is None and not self._is_used():
@@ -115,12 +116,12 @@ class Layout(NamedTuple):
         return cookie
 
     def accept_losses(self) -> tuple[Cookie | None, list[str]]:
-        """As `examine`, but prepares to do without what is missing; returns also what that is.
+        """Check like `examine`, but prepare to start without missing parts; return those too.
 
-        Without the metadata nobody can say what the entries are: they are set aside under another
-        name, so that the new store's ledger ids meet nothing old.
+        Without the metadata the owners of the entries are unknown. The entries are moved aside, so
+        that ledger ids of the new store cannot collide with old ones.
 
-        Raises what is not a loss, such as a newer format, and OSError.
+        Raises errors that are not losses, such as a newer format, and OSError.
         """
         losses: list[str] = []
         cookie: Cookie | None = None
@@ -133,18 +134,18 @@ class Layout(NamedTuple):
         missing = list(self._missing()) if is_used else []
         losses += map(str, missing)
         if any(isinstance(each, MetadataMissing) for each in missing):
-            return None, losses + self._set_aside()
+            return None, losses + self._move_aside()
         if cookie is None and not losses and self.has_entries():
             losses.append(str(CookieMissing(self.bookie, self.bookie / FILE)))
         return cookie, losses
 
     def _is_used(self) -> bool:
-        """Whether a directory without a cookie had one: it has entries, or only its copies."""
+        """Return True if a directory without a cookie was used: it has entries, or only copies."""
         has_only_copies = self._has_any(self.copies) and not self._has_database()
         return has_only_copies or self.has_entries()
 
     def _missing(self) -> Iterator[DataError]:
-        """What is not there of a data directory that was used."""
+        """Yield the missing parts of a data directory that was used."""
         if self.database is not None and not self._has_database():
             copies = self.copies if self._has_any(self.copies) else None
             yield MetadataMissing(self.database, self.bookie, copies)
@@ -155,8 +156,9 @@ class Layout(NamedTuple):
             yield DirectoryMissing("journal", self.journal, loses)
 
     def _has_database(self) -> bool:
-        """Whether the metadata is there, or a new database on its way there: a kill may have kept
-        it from its place, and a start puts it there.
+        """Return True if the database exists, or a new one that a kill kept from being renamed.
+
+        A start renames the latter.
         """
         path = self.database
         return path is None or self._has_any(path, path.with_name(f"{path.name}.new"))
@@ -164,9 +166,9 @@ class Layout(NamedTuple):
     def _has_any(self, *files: Path | None) -> bool:
         return any(each is not None and exists(each) for each in files)
 
-    def _set_aside(self) -> list[str]:
-        """Gives other names to what nobody can read any more. Returns what that was."""
-        told = []
+    def _move_aside(self) -> list[str]:
+        """Rename data that has become unreadable. Return a message for each rename."""
+        moved = []
         ending = time.strftime(".lost-%Y%m%d-%H%M%S", time.gmtime())
         parts = [self.bookie, self.journal, self.ledgers, self.metadata, self.copies]
         for path in parts:
@@ -175,8 +177,8 @@ class Layout(NamedTuple):
             aside = path.with_name(path.name + ending)
             path.rename(aside)
             sync_directory(path.parent)
-            told.append(f"{path} is {aside} now.")
-        return told
+            moved.append(f"{path} was renamed to {aside}.")
+        return moved
 
 
 def _names(directory: Path) -> list[str]:

@@ -1,16 +1,16 @@
-"""Whether anything can be stored, and a reserve of space for the time when others filled the disk.
+"""The check that entries can be stored, and a reserve of space for a full disk.
 
-A file system is short when it has less free space than what is in memory needs on its way to the
-disk: both generations of the write cache where entry logs are, one journal file where the journal
-is, METADATA_BYTES where the metadata is; where several of them share a file system, the sum. Then
-nothing more is taken from producers, so that no write that has begun meets the end of the disk. It
-is short no more when there is a quarter more than that, so that it does not come and go.
+A file system is short of space when its free space is less than what the data in memory needs on
+its way to the disk: both generations of the write cache for entry logs, one journal file for the
+journal, METADATA_BYTES for the metadata, or the sum where they share a file system. Then the broker
+accepts no more messages from producers, so that no write in progress meets a full disk. To avoid
+oscillation, the state ends only with a quarter more free space.
 
-The reserve is a file of blocks that are allocated and never written. It is given back when
-something could not be written for want of space, and when the disk is full at the start: what it
-leaves is for deleting, acknowledging, trimming, one flush and a start, which all make space. It is
-made again as soon as there is space for it. What counts as free is always what would be free with
-the reserve made, or the reserve that was given back would be published away.
+The reserve is a file of allocated blocks that are never written. It is released when a write failed
+for lack of space, and when the disk is full at the start. Its space is for deleting, acknowledging,
+trimming, one flush and a start, all of which free space. It is allocated again as soon as there is
+space for it. Free space is always computed as if the reserve were allocated; otherwise producers
+would fill the released reserve.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ log = get_logger("pyxbroker.bookie")
 
 RESERVE_NAME = "reserve"
 METADATA_BYTES = 8 << 20
-"""For the change log of the metadata, and what its database grows by."""
+"""For the change log of the metadata, and the growth of its database."""
 SHARE_MAX = 0.25
-"""A small file system is not short as long as this part of it is free."""
+"""A small file system is not short while this share of it is free."""
 RESERVE_SHARE = 8
-"""The reserve takes at most one part in this many of a file system."""
+"""The reserve takes at most the share 1 / RESERVE_SHARE of a file system."""
 MARGIN = 1.25
-"""What was short has to have this much more than is needed."""
+"""A file system that was short must have this factor of the needed space."""
 ROOM_BYTES = 16 << 20
-"""With less, the reserve is given back for a start (a first journal file, metadata) or a stop (the
-flush of what is in memory)."""
+"""With less free space, the reserve is released for a start (a first journal file, metadata) or a
+stop (the flush of the write cache)."""
 _CANNOT_STORE = "messages cannot be stored"
 _MIB = 1 << 20
 
 
 class Usage(NamedTuple):
-    """What a file system has, in bytes."""
+    """The size and free space of a file system, in bytes."""
 
     free: int  # for a user without privileges
     total: int
@@ -55,7 +55,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(path: Path) -> Usage:
-    """The file system that a path is on, or will be on when it is made. Raises OSError."""
+    """Return the usage of the file system of a path, which may not exist yet. Raises OSError."""
     found = os.statvfs(_existing(path))
     return Usage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
@@ -67,7 +67,7 @@ def _existing(path: Path) -> Path:
 
 
 class Reserve:
-    """A file of allocated blocks that is given back when there is no other space."""
+    """A file of allocated blocks that is removed when there is no other space."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self.path = directory / RESERVE_NAME
@@ -75,16 +75,16 @@ class Reserve:
 
     @property
     def held(self) -> int:
-        """Bytes that it has on the disk now; all of it where the disk does not tell."""
+        """Bytes allocated now; all of them when the disk returns an error."""
         try:
             return min(self.path.stat().st_blocks * 512, self.size)
         except FileNotFoundError:
             return 0
         except OSError:
-            return self.size  # so that nobody makes it anew on a disk that fails
+            return self.size  # so that it is not allocated again on a failing disk
 
     def make(self) -> bool:
-        """Allocates it. Blocks; False when there is not enough space after all. Raises OSError."""
+        """Allocate the reserve. Blocks; return False without enough space. Raises OSError."""
         descriptor = open_file(self.path)
         try:
             os.posix_fallocate(descriptor, 0, self.size)
@@ -97,19 +97,19 @@ class Reserve:
             os.close(descriptor)
         return True
 
-    def give_back(self) -> bool:
-        """Frees its blocks; whether there were any. Any thread; blocks shortly. Raises OSError."""
+    def release(self) -> bool:
+        """Free the blocks; return True if there were any. Any thread; blocks. Raises OSError."""
         try:
             self.path.unlink()
         except FileNotFoundError:
             return False
-        # A file system with a journal gives the blocks to others when this is on the disk.
+        # Journaling file systems reuse the blocks only after the removal is on the disk.
         sync_directory(self.path.parent)
         return True
 
 
 class FileSystem:
-    """One file system that something is stored on."""
+    """One file system with storage directories."""
 
     def __init__(
         self,
@@ -120,27 +120,27 @@ class FileSystem:
         usage: Usage | None = None,
     ) -> None:
         self.device = device
-        self.directory = directory  # the first of those on it, which the log names
+        self.directory = directory  # the first of its directories, which the log names
         self.directories = [directory]
-        self.needed = needed  # bytes, for what is in memory
-        self.occupied = 0  # bytes that stay in use when every topic is deleted
+        self.needed = needed  # bytes, for the data in memory
+        self.occupied = 0  # bytes that stay in use when all topics are deleted
         self.reserve = reserve
         self.usage = usage or Usage(0, 0)
-        self.wanted = 0.0  # bytes; the same by now, and what the reserve lacks
+        self.wanted = 0.0  # bytes that must be free, including the missing part of the reserve
         self.is_short = False
 
-    def look(self, used_part_max: float) -> None:
-        """Asks for its free space and decides whether it is short. Raises OSError."""
+    def update(self, used_part_max: float) -> None:
+        """Query the free space and decide whether it is short. Raises OSError."""
         self.usage = usage_of(self.directory)
         is_over = used_part_max < 1 and self.usage.used_part > used_part_max
-        lent = 0 if self.reserve is None else self.reserve.size - self.reserve.held
+        released_bytes = 0 if self.reserve is None else self.reserve.size - self.reserve.held
         needed = min(self.needed, self.usage.total * SHARE_MAX)
-        self.wanted = lent + needed * (MARGIN if self.is_short else 1)
+        self.wanted = released_bytes + needed * (MARGIN if self.is_short else 1)
         self.is_short = is_over or self.usage.free < self.wanted
 
     @property
     def lacks_reserve(self) -> bool:
-        """The reserve is not there, and there is space for it, though perhaps for nothing else."""
+        """True if the reserve is not allocated, and there is space for it."""
         reserve = self.reserve
         return (
             reserve is not None
@@ -149,8 +149,8 @@ class FileSystem:
         )
 
     def too_small(self, reserve_bytes: int) -> str | None:
-        """Return the sentence for a file system on which publishing would not resume when it was
-        full and every topic is deleted; None for one that is large enough.
+        """Return an error message if publishing could not resume on this file system after it was
+        full and every topic was deleted; None if it is large enough.
         """
         smallest = smallest_bytes(self.occupied, self.needed, reserve_bytes)
         if not 0 < self.usage.total < smallest:
@@ -163,7 +163,7 @@ class FileSystem:
         )
 
     def __str__(self) -> str:
-        # Anybody may be told: where it is stands in the log.
+        # Any client may see this text, so the directory appears only in the log.
         free = f"{self.usage.free / _MIB:.1f} MiB free"
         if self.usage.free < self.wanted:
             return f"{free}, {self.wanted / _MIB:.1f} MiB are needed"
@@ -172,7 +172,7 @@ class FileSystem:
 
 def smallest_bytes(occupied: int, needed: int, reserve_bytes: int) -> int:
     """Return the size of the smallest file system that is not short while only `occupied` bytes and
-    the reserve are in use; each bound of FileSystem.look and of the reserve gives a candidate.
+    the reserve are in use; each bound of FileSystem.update and of the reserve gives a candidate.
     """
     needed_part, reserve_part = MARGIN * SHARE_MAX, 1 / RESERVE_SHARE
     fixed = MARGIN * needed
@@ -187,15 +187,15 @@ def smallest_bytes(occupied: int, needed: int, reserve_bytes: int) -> int:
 
 
 class Need(NamedTuple):
-    """What one directory needs of its file system, in bytes."""
+    """The space that one directory needs, in bytes."""
 
     directory: Path
-    needed: int  # for what is in memory
-    occupied: int = 0  # of files that stay when every topic is deleted
+    needed: int  # for the data in memory
+    occupied: int = 0  # by files that stay when all topics are deleted
 
 
 def file_systems_of(needs: Iterable[Need], reserve_bytes: int) -> list[FileSystem]:
-    """The file systems of some directories and what each directory needs of its own.
+    """Return the file systems of directories with the sum of their needs.
 
     The reserve of a file system is in the first of its directories.
     """
@@ -218,34 +218,34 @@ class StorageState:
     """The state of the disks and of the storage on them (a StorageView); one for each process, on
     the loop's thread.
 
-    trouble() is what the storage reports of itself (0, or a negative errno), failure() the reason
-    why it will never store anything again, or None.
+    trouble() returns the storage's trouble (0, or a negative errno); failure() the reason why it
+    will store nothing until a restart, or None.
     """
 
     def __init__(self, file_systems: list[FileSystem], used_part_max: float = 1.0) -> None:
         self.file_systems = file_systems
         self.run_blocking: Callable[..., object] = lambda call, *arguments: call(*arguments)
-        """Makes a call that waits for the disk; with an event loop, on another thread."""
+        """Runs a call that blocks on the disk; with an event loop, on another thread."""
         self.refusal: str | None = None
-        """Why nothing can be stored now, for anybody to read; None: all is well."""
+        """Human-readable reason why storage refuses writes, or None while it accepts them."""
         self.has_failed = False
-        """The refusal is for good, until a restart."""
+        """True if the refusal lasts until a restart."""
         self.trouble: Callable[[], int] = lambda: 0
         self.failure: Callable[[], str | None] = lambda: None
         self.set_holding: Callable[[bool], None] = lambda on: None
-        """EmbeddedBookie.set_holding, once there is a bookie."""
+        """EmbeddedBookie.set_holding, when there is a bookie."""
         self.take_back: Callable[[], None] = lambda: None
-        """EmbeddedBookie.take_back, once there is a bookie."""
+        """EmbeddedBookie.take_back, when there is a bookie."""
         self._used_part_max = used_part_max
         self._callbacks: list[Callable[[], None]] = []
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Calls callback() after each change of `refusal`."""
+        """Register a callback for changes of `refusal`."""
         self._callbacks.append(callback)
 
     @property
     def is_short(self) -> bool:
-        """There is not enough space: what is not needed any more has to go at once."""
+        """True if space is short, so that data that is no longer needed must be freed urgently."""
         return any(each.is_short for each in self.file_systems) or -self.trouble() in NO_SPACE
 
     def is_short_on(self, directory: Path) -> bool:
@@ -255,20 +255,20 @@ class StorageState:
         return any(each.is_short for each in self.file_systems if directory in each.directories)
 
     def check(self) -> None:
-        """Looks at everything anew. Called at intervals, and when the storage's trouble changed."""
+        """Check everything. Called periodically, and when the storage's trouble changes."""
         for each in self.file_systems:
             try:
-                each.look(self._used_part_max)
+                each.update(self._used_part_max)
             except OSError as error:
                 log.warning(
-                    "free space is not known", directory=each.directory, error=error.strerror
+                    "cannot query free space", directory=each.directory, error=error.strerror
                 )
         if -self.trouble() in NO_SPACE:
-            reason = "the storage could not write for want of space"
-            self.run_blocking(self.give_back_reserves, reason)
-        self._tell(*self._judge())
+            reason = "the storage could not write for lack of space"
+            self.run_blocking(self.release_reserves, reason)
+        self._set_refusal(*self._find_refusal())
 
-    def _judge(self) -> tuple[str | None, bool]:
+    def _find_refusal(self) -> tuple[str | None, bool]:
         failure = self.failure()
         if failure is not None:
             return failure, True
@@ -283,16 +283,16 @@ class StorageState:
             return with_reference(full, reference_to(_CANNOT_STORE)), False
         if trouble:
             return (
-                f"The storage cannot write ({os.strerror(trouble)}); it tries again by itself.",
+                f"The storage cannot write ({os.strerror(trouble)}); it retries automatically.",
                 False,
             )
         return None, False
 
-    def _tell(self, refusal: str | None, has_failed: bool) -> None:
+    def _set_refusal(self, refusal: str | None, has_failed: bool) -> None:
         before, self.refusal = self.refusal, refusal
         had_failed, self.has_failed = self.has_failed, has_failed
         if (before is None) == (refusal is None) and had_failed == has_failed:
-            return  # at most the numbers in the sentence have changed
+            return  # at most the numbers in the message have changed
         if refusal is None:
             log.info("messages can be stored again")
         else:
@@ -304,47 +304,48 @@ class StorageState:
     # --- the reserve ------------------------------------------------------------------------------
 
     def make_room(self, reason: str) -> None:
-        """Gives the reserve back where a start, or a stop, would fail for want of space."""
+        """Release the reserve where a start or a stop would fail for lack of space."""
         for each in self.file_systems:
             try:
                 free = usage_of(each.directory).free
             except OSError as error:
                 log.warning(
-                    "free space is not known", directory=each.directory, error=error.strerror
+                    "cannot query free space", directory=each.directory, error=error.strerror
                 )
                 continue
             if free < ROOM_BYTES:
-                self._give_back(each, reason)
+                self._release(each, reason)
 
-    def give_back_reserves(self, reason: str) -> bool:
-        """Gives back the reserves where space is short, or all if nobody knows where; whether there
-        was one. Any thread.
+    def release_reserves(self, reason: str) -> bool:
+        """Release the reserves of the file systems that are short, or all if none is known to be.
+
+        Return True if there was one. Any thread.
         """
         short = [each for each in self.file_systems if each.is_short] or self.file_systems
-        given = [self._give_back(each, reason) for each in short]
-        return any(given)
+        released = [self._release(each, reason) for each in short]
+        return any(released)
 
-    def give_back_on(self, directory: Path, reason: str) -> bool:
-        """The same on the file system of a directory where there was no space. Any thread."""
+    def release_reserve_on(self, directory: Path, reason: str) -> bool:
+        """Release the reserve on the file system of a directory without space. Any thread."""
         device = _existing(directory).stat().st_dev
         there = [each for each in self.file_systems if each.device == device]
-        given = [self._give_back(each, reason) for each in there]
-        return any(given)
+        released = [self._release(each, reason) for each in there]
+        return any(released)
 
-    def _give_back(self, file_system: FileSystem, reason: str) -> bool:
+    def _release(self, file_system: FileSystem, reason: str) -> bool:
         reserve = file_system.reserve
         try:
-            given = reserve is not None and reserve.give_back()
+            released = reserve is not None and reserve.release()
         except OSError as error:
             path = None if reserve is None else reserve.path
-            log.error("the reserve cannot be given back", file=path, error=error.strerror)
+            log.error("cannot release the reserve", file=path, error=error.strerror)
             return False
-        if given and reserve is not None:
-            log.warning("the reserve is given back", file=reserve.path, reason=reason)
-        return given
+        if released and reserve is not None:
+            log.warning("the reserve was released", file=reserve.path, reason=reason)
+        return released
 
     def missing_reserves(self) -> list[Reserve]:
-        """Those that there is space for by now; make() blocks."""
+        """Return the missing reserves that there is space for; make() blocks."""
         if self.trouble():
             return []
         return [
@@ -355,9 +356,9 @@ class StorageState:
 
 
 def make_reserves(reserves: Iterable[Reserve]) -> None:
-    """Allocates reserves. Blocks."""
+    """Allocate reserves. Blocks."""
     for each in reserves:
         try:
             each.make()
         except OSError as error:
-            log.warning("the reserve cannot be made", file=each.path, error=error.strerror)
+            log.warning("cannot allocate the reserve", file=each.path, error=error.strerror)

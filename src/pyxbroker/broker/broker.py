@@ -631,7 +631,7 @@ class Broker:
 
     async def _check_ages(self) -> None:
         await self.topics.upkeep.check_ages()
-        await self._ledgers.delete_again()
+        await self._ledgers.retry_deletions()
 
     # --- stopping -----------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """The ledger client: creates, opens, recovers and deletes ledgers (BookKeeper's client library).
 
-A ledger's metadata decides what it is; every change of it is a compare-and-set. Recovery takes a
-ledger away from its writer: mark it IN_RECOVERY, fence its bookies so that no further add of the
-old writer can reach an ack quorum, find the last entry that it may have confirmed, and close it
-there.
+A ledger's metadata determines its state; every change of it is a compare-and-set. Recovery takes a
+ledger away from its writer: it marks the ledger IN_RECOVERY, fences its bookies so that no further
+add of the old writer can reach an ack quorum, finds the last entry that the writer may have
+confirmed, and closes the ledger there.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.ledger")
 
-ID_TAKEN = "the ledger id was taken already; trying the next"
+ID_TAKEN = "the ledger id is in use already; trying the next one"
 
 
 class LedgerQuorums(NamedTuple):
-    """Copies of each entry: ensemble, write quorum, ack quorum (managedLedgerDefault...)."""
+    """The numbers of bookies and copies of each entry (managedLedgerDefault... settings)."""
 
     ensemble: int = 1
     write: int = 1
@@ -69,7 +69,7 @@ class LedgerQuorums(NamedTuple):
 
 
 class LedgerProtection(NamedTuple):
-    """What keeps entries from being changed, and ledgers from those who do not know the password
+    """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
     """
 
@@ -79,7 +79,7 @@ class LedgerProtection(NamedTuple):
 
 PLAIN = LedgerProtection()
 COMPACTED = LedgerProtection()
-"""Of compacted ledgers, which Pulsar opens without password, whatever the settings say."""
+"""For compacted ledgers, which Pulsar opens without a password, whatever the settings are."""
 
 
 class LedgerClient:
@@ -95,10 +95,10 @@ class LedgerClient:
         publish_latency: PublishLatency | None = None,
     ) -> None:
         self.turn = turn
-        self.cursor_pace = Pace()  # of cursors that write what nobody waits for
+        self.cursor_pace = Pace()  # of cursor writes that nobody waits for
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
-        # Of managed ledgers, by their namespaces with the domain.
+        # Of managed ledgers, by their namespace with the domain.
         self.add_errors: Counter[str] = Counter()
         self.read_errors: Counter[str] = Counter()
         self._store = store
@@ -108,17 +108,17 @@ class LedgerClient:
         self._quorums = quorums
         self._protection = protection
         self._digests = {DigestType.CRC32C: CRC32C}
-        self._first_made: int | None = None  # the ledger that was made first here; ids only grow
-        self._undeleted: set[int] = set()  # ledgers that nobody names, and metadata still has
+        self._first_created: int | None = None  # the first ledger created here; ids only grow
+        self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if quorums.ensemble > len(bookies):
             raise ValueError(
-                f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
+                f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
             )
 
     @property
     def journal_failure(self) -> JournalFailed | None:
-        """Why no ledger can be written any more, or None."""
+        """The reason why no ledger can be written until a restart, or None."""
         for bookie in self._bookies.values():
             if bookie.failure:
                 return journal_failed(bookie.bookie_id, bookie.failure)
@@ -126,22 +126,22 @@ class LedgerClient:
 
     @property
     def is_holding(self) -> bool:
-        """Return True while nothing that clients publish can be stored (Bookie.holding)."""
+        """True while messages of clients cannot be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
 
     def prefetch(self) -> None:
-        """Fetches a ledger id ahead, so that the first topic need not wait for it."""
+        """Fetch a ledger id in advance, so that the first topic need not wait for it."""
         self._ids.prefetch()
 
     async def create(
         self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
     ) -> LedgerHandle:
-        """Creates a ledger with this broker as its writer."""
+        """Create a ledger with this broker as its writer."""
         flags = 0 if cursor is None else ADD_HIGH_PRIORITY
-        return await self._create(listener, _of_managed_ledger(managed_ledger, cursor), flags)
+        return await self._create(listener, _custom_metadata(managed_ledger, cursor), flags)
 
     async def create_for_schema(self, listener: LedgerListener, schema_id: str) -> LedgerHandle:
-        """Creates the ledger of one version of a topic's schema."""
+        """Create the ledger of one version of a topic's schema."""
         custom = {"component": b"schema", "pulsar/schemaId": schema_id.encode()}
         return await self._create(listener, custom, ADD_HIGH_PRIORITY)
 
@@ -167,19 +167,19 @@ class LedgerClient:
         above: int = -1,
         quorums: LedgerQuorums | None = None,
     ) -> tuple[LedgerHandle, int]:
-        """Creates a ledger together with the write that names it elsewhere: both or neither.
+        """Create a ledger and write its reference to another node in one transaction.
 
-        `naming` gives that write for a ledger id; the id is greater than `above`. The result is
-        (handle, version of the node that was written). Raises BadVersion when the write of that
-        node is refused, LedgerError when there are fewer bookies than the ensemble needs.
+        `naming` returns that write for a ledger id, which is greater than `above`. Returns (handle,
+        new version of that node). Raises BadVersion when the write of the node is refused, and
+        NotEnoughBookies when there are fewer bookies than the ensemble needs.
         """
         quorums = quorums or self._quorums
         if quorums.ensemble > len(self._bookies):
             raise NotEnoughBookies(
-                f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
+                f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(self._bookies)}"
             )
-        metadata = self._new_metadata(_of_managed_ledger(managed_ledger), quorums)
+        metadata = self._new_metadata(_custom_metadata(managed_ledger), quorums)
         return await self._create_named(listener, metadata, naming, above)
 
     async def create_compacted(
@@ -189,8 +189,8 @@ class LedgerClient:
         compacted_to: bytes,
         naming: Callable[[int], Put],
     ) -> tuple[LedgerHandle, int]:
-        """The same for the compacted ledger of a topic; compacted_to: the id of its last message, a
-        MessageIdData.
+        """Create the compacted ledger of a topic, like create_named. compacted_to is the id of its
+        last message, a MessageIdData.
         """
         custom = {
             "component": b"compacted-ledger",
@@ -210,7 +210,7 @@ class LedgerClient:
         while True:
             ledger_id = await self._ids.next_id()
             if ledger_id <= above:
-                # It was fetched ahead before another broker made the ledgers that come first.
+                # Fetched in advance, before another broker created the ledgers that come first.
                 continue
             naming_put = naming(ledger_id)
             put = self._metadata.creation(ledger_id, metadata)
@@ -252,9 +252,9 @@ class LedgerClient:
         listener: LedgerListener,
         add_flags: int = 0,
     ) -> LedgerHandle:
-        """The writer of a ledger that has just been created."""
-        if self._first_made is None:
-            self._first_made = ledger_id
+        """Return the writer of a ledger that was just created."""
+        if self._first_created is None:
+            self._first_created = ledger_id
         handle = self._open_handle(ledger_id, metadata, version, listener, add_flags)
         handle.in_metadata = (metadata, version)
         return handle
@@ -285,7 +285,7 @@ class LedgerClient:
         )
 
     def _find_bookies(self, wanted: FindBookies) -> dict[int, str]:
-        """Return replacements for members of an ensemble, as far as there are other bookies."""
+        """Return replacements for members of an ensemble, as far as other bookies are available."""
         spare = (
             name
             for name, bookie in sorted(self._bookies.items())
@@ -295,8 +295,8 @@ class LedgerClient:
         return dict(zip(sorted(wanted.indexes), spare))  # noqa: B905
 
     async def close(self, handle: LedgerHandle) -> None:
-        """Write a drained ledger's end into its metadata. LedgerError when it has another
-        owner; after Unavailable it may be tried again.
+        """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has
+        another owner; after Unavailable the caller may retry.
         """
         assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
         metadata, version = handle.in_metadata
@@ -311,7 +311,7 @@ class LedgerClient:
         handle.in_metadata = None
 
     async def _is_closed_at(self, handle: LedgerHandle) -> bool:
-        """Whether a ledger has the end that its writer knows: an attempt before went through."""
+        """Return True if metadata has the writer's end: an earlier attempt succeeded."""
         try:
             found = (await self._read(handle.ledger_id)).metadata
         except NoSuchLedger:
@@ -320,23 +320,23 @@ class LedgerClient:
         return found.is_closed and (found.last_entry_id, found.length) == end
 
     async def open_read(self, ledger_id: int) -> ReadHandle:
-        """Opens a closed ledger for reading.
+        """Open a closed ledger for reading.
 
-        Metadata that is gone or cannot be decoded loses the ledger for good: NoSuchEntry; so does a
-        damaged node of which there is no copy: EntryDamaged. Any other LedgerError is a store that
-        is away, and it helps to try again.
+        Raises NoSuchEntry when the metadata is missing or cannot be decoded, and EntryDamaged for a
+        damaged node without a copy: both are permanent. Any other LedgerError means that the store
+        is unavailable, and a retry may succeed.
         """
         return self._reader(ledger_id, await self._metadata_of(ledger_id))
 
     async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int, int]:
-        """The same for a compacted ledger, with the id of its last entry and its bytes."""
+        """Open a compacted ledger; return its reader, last entry id and length in bytes."""
         metadata = await self._metadata_of(ledger_id, COMPACTED.password)
         if not metadata.is_closed:
             raise NoSuchEntry(f"the compacted ledger {ledger_id} was never finished")
         return self._reader(ledger_id, metadata), metadata.last_entry_id, metadata.length
 
     async def compacted_topic(self, ledger_id: int) -> str | None:
-        """The topic whose compacted ledger this is; None: it is none, or it is gone. Raises
+        """Return the topic of a compacted ledger; None for another or a missing ledger. Raises
         MetadataError.
         """
         try:
@@ -357,9 +357,9 @@ class LedgerClient:
             raise LedgerError(str(error)) from error
 
     async def recover(self, ledger_id: int) -> tuple[int, int]:
-        """Closes a ledger that another writer may still have; (last entry id, length in bytes).
+        """Close a ledger that may still have another writer; return (last entry id, bytes).
 
-        It may be called again when it has failed.
+        After a failure it may be called again.
         """
         found = await self._read(ledger_id)
         metadata = found.metadata
@@ -379,16 +379,16 @@ class LedgerClient:
         return last_entry_id, length
 
     async def check_password(self, ledger_id: int) -> None:
-        """Raises WrongPassword for a closed ledger that this broker cannot read. What else may be
-        wrong with it, its readers are told.
+        """Raise WrongPassword for a closed ledger that this broker cannot read. Its readers get any
+        other errors.
         """
-        if self._first_made is not None and ledger_id >= self._first_made:
+        if self._first_created is not None and ledger_id >= self._first_created:
             return
         with contextlib.suppress(NoSuchLedger, MalformedLedgerMetadata, CorruptStore):
             await self._read(ledger_id)
 
     async def end_of(self, ledger_id: int) -> tuple[int, int]:
-        """The same without closing it, where nobody can write: its end as it is stored."""
+        """Return (last entry id, bytes) as stored, without closing a ledger that has no writer."""
         metadata = (await self._read(ledger_id)).metadata
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
@@ -397,41 +397,41 @@ class LedgerClient:
         return await find_end(self._reader(ledger_id, metadata))
 
     async def stored_entries(self, ledger_id: int) -> int:
-        """Count the entries that bookies have of a ledger, whether or not metadata knows it."""
+        """Count the stored entries of a ledger, whether or not it has metadata."""
         from pyxbroker.ledger.recovery import stored_entries
 
         return await stored_entries(self._bookies.values(), ledger_id)
 
     async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's metadata; its bookies free the space when they notice.
+        """Delete a ledger's metadata and its entries on the bookies.
 
-        Where the store refuses it for now, `delete_again` does it: nobody names the ledger then.
+        If the store is unavailable, `retry_deletions` tries again later.
         """
         try:
             await self._metadata.delete(ledger_id)
         except NotFound:
-            log.info("the ledger was deleted already", ledger=ledger_id)
+            log.info("the ledger is deleted already", ledger=ledger_id)
         except Unavailable as error:
-            log.warning("a ledger is not deleted yet", ledger=ledger_id, error=error)
-            self._undeleted.add(ledger_id)
+            log.warning("cannot delete a ledger yet; retrying later", ledger=ledger_id, error=error)
+            self._pending_deletions.add(ledger_id)
             return
-        self._undeleted.discard(ledger_id)
+        self._pending_deletions.discard(ledger_id)
         for bookie in self._bookies.values():
             bookie.delete_ledger(ledger_id)
 
-    async def delete_again(self) -> None:
-        """Deletes the ledgers whose deletion was refused, as far as that goes well by now."""
-        for ledger_id in sorted(self._undeleted):
+    async def retry_deletions(self) -> None:
+        """Retry the deletions that failed, up to the first that fails again."""
+        for ledger_id in sorted(self._pending_deletions):
             await self.delete(ledger_id)
-            if ledger_id in self._undeleted:
+            if ledger_id in self._pending_deletions:
                 return
 
     async def stop(self) -> None:
-        """Stops fetching ids."""
+        """Stop fetching ids."""
         await self._ids.close()
 
     async def _read(self, ledger_id: int, password: bytes | None = None) -> VersionedLedgerMetadata:
-        """Its metadata. WrongPassword when it is not for this broker."""
+        """Return a ledger's metadata. Raises WrongPassword for one with another password."""
         try:
             found = await self._metadata.read(ledger_id)
         except NotFound as error:
@@ -442,7 +442,7 @@ class LedgerClient:
         if has_password and found.metadata.password != password:
             raise WrongPassword(
                 f"ledger {ledger_id} was made with another password: set managedLedgerPassword to"
-                " that"
+                " that password"
             )
         return found
 
@@ -451,15 +451,15 @@ class LedgerClient:
         return ReadHandle(ledger_id, segments, metadata.write_quorum_size, self._digest(metadata))
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
-        """A ledger keeps the digest that it was made with, whatever the setting says by now."""
+        """Return the digest of a ledger, which does not change with the setting."""
         digest_type = metadata.digest_type or self._protection.digest_type
         if digest_type not in self._digests:
             self._digests[digest_type] = Digest(digest_type, self._protection.password)
         return self._digests[digest_type]
 
 
-def _of_managed_ledger(name: str, cursor: str | None = None) -> dict[str, bytes]:
-    """What a ledger's metadata says of whose it is."""
+def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:
+    """Return the custom metadata that identifies a ledger's owner."""
     custom = {"component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
     if cursor is not None:
         custom["pulsar/cursor"] = cursor.encode()

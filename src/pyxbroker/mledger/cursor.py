@@ -23,7 +23,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.errors import JournalFailed, LedgerError
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -614,7 +614,7 @@ async def recover_cursor(
     name: str,
     value: bytes,
     version: int,
-    patience: Patience | None = None,
+    retries: Retries | None = None,
 ) -> Cursor:
     """Open a cursor from its node, with the state in the node or in the cursor ledger.
 
@@ -635,7 +635,7 @@ async def recover_cursor(
     cursor.position_properties = record.properties
     if record.cursors_ledger_id != NO_LEDGER:
         found = await recover_position(
-            managed_ledger.client, record.cursors_ledger_id, ends, patience
+            managed_ledger.client, record.cursors_ledger_id, ends, retries
         )
         if found is not None:
             cursor.acks, cursor.position_properties = found

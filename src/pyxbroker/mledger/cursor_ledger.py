@@ -28,8 +28,8 @@ from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry, NoSuchLedger
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
 from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -210,7 +210,7 @@ class CursorLedger:
 
 
 async def recover_position(
-    client: LedgerClient, ledger_id: int, ends: positions.Ends, patience: Patience | None = None
+    client: LedgerClient, ledger_id: int, ends: positions.Ends, retries: Retries | None = None
 ) -> tuple[AckSet, dict[str, int]] | None:
     """Take over a cursor ledger and return (acknowledgements, properties) of its newest state.
 
@@ -218,14 +218,14 @@ async def recover_position(
     skipped: acknowledgements that only they have are lost. Raises MalformedRecord, and LedgerError
     or MetadataError for a temporary failure, rather than return an older state.
     """
-    patience = patience or Patience(f"reading cursor ledger {ledger_id}")
+    retries = retries or Retries(f"reading cursor ledger {ledger_id}")
     find_end = client.recover if client.journal_failure is None else client.end_of
     try:
-        last, _ = await patience.ask(partial(find_end, ledger_id))
+        last, _ = await retries.call(partial(find_end, ledger_id))
     except NoSuchLedger:
         log.warning("a cursor's ledger does not exist, using the node's position", ledger=ledger_id)
         return None
-    reader = _CursorLedgerReader(await patience.ask(partial(client.open_read, ledger_id)), patience)
+    reader = _CursorLedgerReader(await retries.call(partial(client.open_read, ledger_id)), retries)
     try:
         return await _newest_state(reader, last, ends)
     finally:
@@ -256,9 +256,9 @@ async def _newest_state(
 class _CursorLedgerReader:
     """Reads the existing entries of a cursor ledger, and counts lost ones."""
 
-    def __init__(self, handle: ReadHandle, patience: Patience) -> None:
+    def __init__(self, handle: ReadHandle, retries: Retries) -> None:
         self._handle = handle
-        self._patience = patience
+        self._retries = retries
         self._lost: list[int] = []
         self._error: LedgerError | None = None
 
@@ -296,7 +296,7 @@ class _CursorLedgerReader:
     async def _read(self, first: int, last: int) -> EntryBatch | None:
         """Return entries from `first` on, or None if that entry is lost."""
         try:
-            return await self._patience.ask(partial(self._handle.read_future, first, last))
+            return await self._retries.call(partial(self._handle.read_future, first, last))
         except (EntryDamaged, NoSuchEntry) as error:
             self._lost.append(first)
             self._error = error

@@ -26,8 +26,8 @@ from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
 from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -140,7 +140,7 @@ class ManagedLedger:
         may_begin = self.state is State.TOO_FEW_BOOKIES and not self._closing
         if may_begin and limits.quorums != before.quorums:
             self.state = State.CREATING_LEDGER
-            self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
+            self.spawn(self._begin_next(Retries(f"the next ledger of {self.name}")))
         if limits.mark_delete_per_s != before.mark_delete_per_s:
             if len(self.cursors) <= CURSORS_PER_CALL:
                 for cursor in self.cursors.values():
@@ -523,18 +523,18 @@ class ManagedLedger:
         old = self.current
         assert old is not None
         # Readers continue meanwhile; producers wait, or are refused for lack of space.
-        patience = Patience(f"the next ledger of {self.name}", self._waits_for_space)
+        retries = Retries(f"the next ledger of {self.name}", self._waits_for_space)
         try:
-            await patience.ask(partial(self._close_ledger, old))
+            await retries.call(partial(self._close_ledger, old))
         except (LedgerError, MetadataError) as error:
             self._fail_without_next(error)
             return
-        await self._begin_next(patience)
+        await self._begin_next(retries)
 
-    async def _begin_next(self, patience: Patience) -> None:
+    async def _begin_next(self, retries: Retries) -> None:
         """Begin the next ledger, after the previous one was closed or if there was none."""
         try:
-            await patience.ask(self.begin_ledger)
+            await retries.call(self.begin_ledger)
         except NotEnoughBookies as error:
             self.refuse_for_bookies(error)
             await self._write_end()

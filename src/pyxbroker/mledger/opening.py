@@ -16,7 +16,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchLedger, NotEnoughBookies
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
@@ -48,7 +48,7 @@ async def open_managed_ledger(
     """Open a managed ledger, or create it; None if it does not exist and `create` is False.
 
     `properties` are those of a new managed ledger; `cache` is for bookies in other processes. Reads
-    that fail are retried, for PATIENCE_S in total. Then the managed ledger is not opened, rather
+    that fail are retried, for RETRY_FOR_S in total. Then the managed ledger is not opened, rather
     than opened with an older state. Raises LedgerError and MetadataError. After a failure of the
     journal it is opened read-only, and likewise while there are too few bookies for its next
     ledger.
@@ -57,7 +57,7 @@ async def open_managed_ledger(
     managed_ledger.properties = dict(properties)
     if cache is not None:
         managed_ledger.cache = cache.ledger_cache()
-    patience = Patience(f"opening {name}")
+    retries = Retries(f"opening {name}")
     failure = ledgers.journal_failure
     refusal: LedgerError | None = failure
     found = None
@@ -68,7 +68,7 @@ async def open_managed_ledger(
                 return managed_ledger
         except NotEnoughBookies as error:
             refusal = error
-        found = await patience.ask(partial(store.get, paths.managed_ledger(name)))
+        found = await retries.call(partial(store.get, paths.managed_ledger(name)))
         if found is None and not create:
             return None
         if found is None and refusal is not None:
@@ -78,7 +78,7 @@ async def open_managed_ledger(
             finally:
                 del refusal, failure  # their traceback refers to this frame
     try:
-        await _open(managed_ledger, found, patience)
+        await _open(managed_ledger, found, retries)
     except JournalFailed:
         if failure is not None:
             raise
@@ -87,7 +87,7 @@ async def open_managed_ledger(
     return managed_ledger
 
 
-async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patience) -> None:
+async def _open(managed_ledger: ManagedLedger, found: GetResult, retries: Retries) -> None:
     """Read everything before a new ledger makes the state that was read the newest."""
     managed_ledger.version = found.version
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
@@ -101,14 +101,14 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     failure = managed_ledger.client.journal_failure
     closed = _closed_last_ledger(managed_ledger)
     if closed is None:
-        await _recover_last_ledger(managed_ledger, failure is None, patience)
+        await _recover_last_ledger(managed_ledger, failure is None, retries)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
     if closed is not None:
         # Nothing else reads its metadata before the first read of its entries. Entries published
         # until then would have another password, and no password could read all of the topic.
-        await patience.ask(partial(managed_ledger.client.check_password, closed))
-    await _read_cursors(managed_ledger, patience)
+        await retries.call(partial(managed_ledger.client.check_password, closed))
+    await _read_cursors(managed_ledger, retries)
     last = _last_position(managed_ledger)
     if terminated is not None:
         managed_ledger.state = State.TERMINATED
@@ -137,7 +137,7 @@ def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
 
 
 async def _recover_last_ledger(
-    managed_ledger: ManagedLedger, may_write: bool, patience: Patience
+    managed_ledger: ManagedLedger, may_write: bool, retries: Retries
 ) -> None:
     """Fence the ledger that was being written and determine its end; drop it if it is empty.
 
@@ -150,7 +150,7 @@ async def _recover_last_ledger(
     client = managed_ledger.client
     find_end = client.recover if may_write else client.end_of
     try:
-        last_entry, length = await patience.ask(partial(find_end, last_id))
+        last_entry, length = await retries.call(partial(find_end, last_id))
     except NoSuchLedger as error:
         entries = await client.stored_entries(last_id)
         if entries:
@@ -181,17 +181,17 @@ def _last_position(managed_ledger: ManagedLedger) -> Position | None:
     return Position(last.ledger_id, last.entries - 1)
 
 
-async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> None:
+async def _read_cursors(managed_ledger: ManagedLedger, retries: Retries) -> None:
     """Recover all cursors. From then on the managed ledger notifies them of failures."""
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
-    names = await patience.ask(partial(store.children, path))
+    names = await retries.call(partial(store.children, path))
     slices = Slices()
     found: list[GetResult | BaseException | None] = []
     for at in range(0, len(names), CURSORS_PER_READ):
         some = names[at : at + CURSORS_PER_READ]
         found += await asyncio.gather(
-            *(patience.ask(partial(store.get, f"{path}/{name}")) for name in some),
+            *(retries.call(partial(store.get, f"{path}/{name}")) for name in some),
             return_exceptions=True,
         )
         await slices.pause()
@@ -203,7 +203,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> No
         try:
             if isinstance(node, BaseException):
                 raise node
-            cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
+            cursor = await recover_cursor(managed_ledger, name, node.value, node.version, retries)
         except (MalformedRecord, MalformedLedgerMetadata, CorruptStore) as error:
             # The topic serves all other subscriptions, and requests for this one are refused.
             managed_ledger.unreadable.add(name)

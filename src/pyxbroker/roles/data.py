@@ -21,7 +21,7 @@ from pyxbroker.bookie.cookie import (
     check_cookie,
     cookie_text,
     find_copy,
-    keep_copy,
+    store_copy,
     write_cookie,
 )
 from pyxbroker.bookie.errors import BookieMissing
@@ -91,7 +91,7 @@ class DataOpening(NamedTuple):
             opened = await asyncio.shield(storage)
             if text is not None:
                 write_cookie(self.layout.bookie, text)
-                await keep_copy(bookie_id, text, self.metadata)
+                await store_copy(bookie_id, text, self.metadata)
             return opened, bookie_id
         except BaseException:
             await self._close(storage)
@@ -206,7 +206,7 @@ class StandaloneData:
         """Called by the metadata's thread when its disk is full."""
         directory = self.metadata.directory
         assert directory is not None, "a store without files has no disk"
-        return self.storage_state.give_back_on(directory, "the metadata could not be written")
+        return self.storage_state.release_reserve_on(directory, "the metadata could not be written")
 
     def layout(self) -> Layout:
         config = self.config

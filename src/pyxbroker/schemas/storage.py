@@ -19,7 +19,7 @@ from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
@@ -105,9 +105,9 @@ class SchemaStorage:
 
     async def read(self, entry: IndexEntry) -> StoredSchema:
         """Read one version. Raises LedgerError, MetadataError."""
-        patience = Patience(f"reading version {entry.version} of a schema")
-        handle = await patience.ask(partial(self._ledgers.open_read, entry.ledger_id))
-        batch = await patience.ask(partial(handle.read_future, entry.entry_id, entry.entry_id))
+        retries = Retries(f"reading version {entry.version} of a schema")
+        handle = await retries.call(partial(self._ledgers.open_read, entry.ledger_id))
+        batch = await retries.call(partial(handle.read_future, entry.entry_id, entry.entry_id))
         return records.decode_schema(records.decode_entry(batch.data(0)), entry.version)
 
     def _cache(self, schema_id: str, versions: Versions) -> None:

@@ -19,8 +19,8 @@ from pyxbroker.compaction import unwrap, wrapped_position
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
 from pyxbroker.ledger.reader import ReadHandle
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -49,19 +49,19 @@ class CompactedLedger:
         """Find its last entry and its last message. Raises LedgerError; NoSuchEntry if all of its
         entries are lost.
         """
-        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        retries = Retries(f"the compacted ledger {self.ledger_id}")
         index = self.last_index
         while index >= 0 and self.last is None:
-            self.last = await self._position(index, patience)
+            self.last = await self._position(index, retries)
             index -= 1
         if self.last is None and self.last_index >= 0:
             # Treated as empty, it would hide the entries of the log up to the horizon.
             raise NoSuchEntry(f"none of its {self.last_index + 1} entries can be read")
         await self.last_message()
 
-    async def _position(self, index: int, patience: Patience) -> Position | None:
+    async def _position(self, index: int, retries: Retries) -> Position | None:
         """Return the id of an entry, or None if it is lost. Raises LedgerError."""
-        batch = await self.read_one(index, patience)
+        batch = await self.read_one(index, retries)
         return None if batch is None else wrapped_position(batch, 0)
 
     async def find(self, position: tuple[int, int]) -> int:
@@ -77,7 +77,7 @@ class CompactedLedger:
         index = await self._bisect(_publish_time, time_ms)
         if index > self.last_index:
             return None
-        return await self._position(index, Patience(f"the compacted ledger {self.ledger_id}"))
+        return await self._position(index, Retries(f"the compacted ledger {self.ledger_id}"))
 
     async def last_message(self) -> tuple[Position, int]:
         """Return (position, batch index) of its last message, as PersistentTopic.last_message.
@@ -90,9 +90,9 @@ class CompactedLedger:
         return self._last_message
 
     async def _read_last_message(self) -> tuple[Position, int]:
-        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        retries = Retries(f"the compacted ledger {self.ledger_id}")
         for index in range(self.last_index, -1, -1):
-            batch = await self.read_one(index, patience)
+            batch = await self.read_one(index, retries)
             entries = None if batch is None else unwrap(batch, 0)[0]
             if entries is not None:
                 return Position(entries.ledger_id, entries.entry_id(0)), last_index_of(
@@ -101,14 +101,14 @@ class CompactedLedger:
         return Position(-1, -1), -1
 
     async def _bisect(self, value_of: Callable[[EntryBatch], Any], wanted: Any) -> int:
-        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        retries = Retries(f"the compacted ledger {self.ledger_id}")
         low, high, lost = 0, self.last_index + 1, 0
         while low < high:
             middle = (low + high) // 2
             at, found = middle, None
             # A lost entry gives no direction, so the previous one is used. None is read twice.
             while at >= low and found is None:
-                batch = await self.read_one(at, patience)
+                batch = await self.read_one(at, retries)
                 found = None if batch is None else value_of(batch)
                 at -= 1
                 lost += found is None
@@ -123,10 +123,10 @@ class CompactedLedger:
                 low = middle + 1
         return low
 
-    async def read_one(self, index: int, patience: Patience) -> EntryBatch | None:
+    async def read_one(self, index: int, retries: Retries) -> EntryBatch | None:
         """Return the record of an entry, or None if it is lost. Raises LedgerError."""
         try:
-            return await patience.ask(partial(self.handle.read_future, index, index))
+            return await retries.call(partial(self.handle.read_future, index, index))
         except (EntryDamaged, NoSuchEntry):
             return None
 
@@ -160,9 +160,9 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
     ledger_id = compacted_ledger.current(managed_ledger)
     if ledger_id is None:
         return None
-    patience = Patience(f"the compacted ledger of {managed_ledger.name}")
+    retries = Retries(f"the compacted ledger of {managed_ledger.name}")
     try:
-        handle, last, size = await patience.ask(
+        handle, last, size = await retries.call(
             partial(managed_ledger.client.open_compacted, ledger_id)
         )
         found = CompactedLedger(ledger_id, handle, last, size)

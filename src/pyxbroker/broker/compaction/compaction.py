@@ -39,7 +39,7 @@ from pyxbroker.compaction import (
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.compacted_ledger import LEDGER_PROPERTY
@@ -191,7 +191,7 @@ class _Run:
         self._end = Position(-1, -1)  # the last entry to compact
         self._lost: set[Position] = set()  # lost entries of the log
         self._lost_records: set[int] = set()  # lost entries of the compacted ledger, by index
-        self._patience = Patience(f"compacting {topic.name}")
+        self._retries = Retries(f"compacting {topic.name}")
         self._began_s = self._scanned_s = time.monotonic()
 
     async def run(self) -> int:
@@ -297,7 +297,7 @@ class _Run:
         again: bool,
     ) -> EntryBatch | None:
         try:
-            found: EntryBatch = await self._patience.ask(read)
+            found: EntryBatch = await self._retries.call(read)
         except (EntryDamaged, NoSuchEntry):
             self._note_lost(position, index, again)
             return None
@@ -373,7 +373,7 @@ class _Run:
             await run_to_completion(self._create(writer, message_id))
             await self._write(writer)
             await writer.settle()
-            await self._patience.ask(partial(self._log.client.close, writer.handle))
+            await self._retries.call(partial(self._log.client.close, writer.handle))
             if cursor.closed:
                 raise CompactionFailed("The compaction's subscription was deleted meanwhile.")
         except BaseException:

@@ -11,7 +11,7 @@ from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 
 if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -91,7 +91,7 @@ async def position_of_index(topic: PersistentTopic, index: int) -> Position | No
     """
     managed_ledger = topic.managed_ledger
     end, count = managed_ledger.last_confirmed, managed_ledger.entries
-    patience = Patience(f"looking for index {index} of {topic.name}")
+    retries = Retries(f"looking for index {index} of {topic.name}")
 
     def place(at: int) -> Position | None:
         # Counted from the end, because ledgers may be trimmed meanwhile. None: trimmed.
@@ -104,7 +104,7 @@ async def position_of_index(topic: PersistentTopic, index: int) -> Position | No
         if position is None:
             return -1
         try:
-            return index_of(await patience.ask(lambda: managed_ledger.read_one(position)))
+            return index_of(await retries.call(lambda: managed_ledger.read_one(position)))
         except (EntryDamaged, NoSuchEntry):
             return -1
 

@@ -10,7 +10,7 @@ from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.delivery import Peeked, peek_entry
 from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 
 if TYPE_CHECKING:
     from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -27,7 +27,7 @@ class Peeking:
         self._log = managed_ledger
         self._topic = topic
         self._what = what
-        self._patience = Patience(f"looking for {what} of {topic}")
+        self._retries = Retries(f"looking for {what} of {topic}")
         self._error: LedgerError | None = None
 
     async def at(self, position: Position | None) -> Peeked | None:
@@ -40,7 +40,7 @@ class Peeking:
             return None
         wanted = position
         try:
-            batch = await self._patience.ask(lambda: self._log.read_one(wanted))
+            batch = await self._retries.call(lambda: self._log.read_one(wanted))
         except (EntryDamaged, NoSuchEntry) as error:
             self.was_lost = True
             if position.ledger_id in self._log.ledgers:

@@ -17,7 +17,7 @@ from pyxbroker.broker.broker_limits import EntryMetadataKinds
 from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -62,9 +62,9 @@ class EntryMetadata:
         last = self._managed_ledger.last_confirmed
         position = self._managed_ledger.normalize(last) if last.entry_id >= 0 else None
         if position is not None:
-            patience = Patience(f"the last index of {self._managed_ledger.name}")
+            retries = Retries(f"the last index of {self._managed_ledger.name}")
             try:
-                batch = await patience.ask(lambda: self._managed_ledger.read_one(position))
+                batch = await retries.call(lambda: self._managed_ledger.read_one(position))
             except (EntryDamaged, NoSuchEntry) as error:
                 log.error("the index of the last entry is lost", error=error,
                           managed_ledger=self._managed_ledger.name)  # fmt: skip

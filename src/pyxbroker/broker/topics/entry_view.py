@@ -15,7 +15,7 @@ from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryBatch
 from pyxbroker.entry import Position as Position  # who asks for an entry needs it
 from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -115,8 +115,8 @@ async def _read(topic: PersistentTopic, position: Position) -> EntryBatch | None
     last = managed_ledger.last_entry(position.ledger_id)
     if last is None or not 0 <= position.entry_id <= last:
         return None
-    patience = Patience(f"looking at {position} of {topic.name}")
+    retries = Retries(f"looking at {position} of {topic.name}")
     try:
-        return await patience.ask(lambda: managed_ledger.read_one(position))
+        return await retries.call(lambda: managed_ledger.read_one(position))
     except (EntryDamaged, NoSuchEntry):
         return None

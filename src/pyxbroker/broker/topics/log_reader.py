@@ -8,7 +8,7 @@ from functools import partial
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
-from pyxbroker.ledger.patience import Patience
+from pyxbroker.ledger.retries import Retries
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
@@ -34,7 +34,7 @@ async def read_batches(
     What is lost is passed over, with one line in the log for all of it. Raises LedgerError when an
     entry cannot be read now.
     """
-    patience = Patience(f"reading {what} of {managed_ledger.name}")
+    retries = Retries(f"reading {what} of {managed_ledger.name}")
     lost: list[Position] = []
     position = start
     while (wanted := managed_ledger.normalize(position)) is not None:
@@ -42,7 +42,7 @@ async def read_batches(
         if batch is None:
             read = partial(managed_ledger.read_some, wanted, ENTRIES_PER_READ, BYTES_PER_READ)
             try:
-                batch = await patience.ask(read)
+                batch = await retries.call(read)
             except (EntryDamaged, NoSuchEntry):
                 if wanted.ledger_id in managed_ledger.ledgers:  # else it was trimmed meanwhile
                     lost.append(wanted)

@@ -50,7 +50,7 @@ from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
-from pyxbroker.ledger.patience import may_pass
+from pyxbroker.ledger.retries import is_temporary
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
@@ -370,7 +370,7 @@ class Topics:
                 properties,
             )
         except (LedgerError, Unavailable) as error:
-            if not may_pass(error):
+            if not is_temporary(error):
                 raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
             # Nothing of it is kept: the next request begins anew.
             log.error("a topic cannot be opened now", topic=name, error=error)
