@@ -95,7 +95,7 @@ class Broker:
         await self.node.__aexit__(kind, error, trace)
 
     async def topic(self, name: str = TOPIC) -> Topic:
-        return await self.topics.get(TopicName.get(name), create=True)
+        return await self.topics.loader.get(TopicName.get(name), create=True)
 
     async def publish(self, *data: bytes) -> list[tuple[int, int]]:
         """Appends messages as a producer does; returns their positions."""

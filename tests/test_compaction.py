@@ -46,7 +46,7 @@ async def published(broker: Broker, *entries: bytes) -> Any:
 
 
 async def reopened(broker: Broker) -> Any:
-    await broker.topics.unload(NAME)
+    await broker.topics.deletion.unload(NAME)
     return await broker.topic()
 
 
@@ -862,7 +862,7 @@ async def ask_to_compact(rest: Rest) -> Answer:
     status, answer = await rest("PUT", f"{P}/t/compaction")
     if status >= 300:
         return status, answer
-    topic: Any = rest.broker.topics._topics.get(NAME)
+    topic: Any = rest.broker.topics.registry.find(NAME)
     if topic is None or topic.compaction is None:
         return 503, "it was closed"
     await topic.compaction.settle()

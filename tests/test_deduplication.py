@@ -75,7 +75,7 @@ async def stored(broker: Broker) -> list[bytes]:
 
 async def again(broker: Broker) -> Deduplication:
     """The topic, closed and opened."""
-    await broker.topics.unload(NAME)
+    await broker.topics.deletion.unload(NAME)
     topic = await open_topic(broker)
     assert topic.deduplication is not None
     return topic.deduplication
@@ -538,7 +538,7 @@ def test_it_begins_and_ends_with_its_policy_while_the_topic_is_open(tmp_path: Pa
         assert await sent(client, "p", 5, 5) == [True, False]
         await set_policy(broker, False)
         assert topic.managed_ledger.cursors == {}
-        assert await broker.topics.subscription_names(NAME) == []
+        assert await broker.topics.registry.subscription_names(NAME) == []
         publish(client, "p", 5)
         assert await receipts(client, 1) == [(5, True)]
         assert topic.publish == topic.managed_ledger.append
@@ -603,7 +603,7 @@ def test_a_topic_closes_while_a_change_is_to_be_tried_again(
         topic.on_policies(topic.policies._replace(deduplication=True))
         await until(lambda: switch._timer is not None)
         assert asked == 2
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         assert switch.is_settled
         topic.on_policies(topic.policies._replace(deduplication=False))
         assert switch.is_settled
@@ -624,9 +624,9 @@ def test_a_change_while_the_topic_is_being_deleted_is_in_force_when_it_stays(
             await asyncio.sleep(0.05)
             raise Unavailable("the metadata is away")
 
-        monkeypatch.setattr(broker.topics, "forget_schema", fails)
+        monkeypatch.setattr(broker.topics.deletion, "forget_schema", fails)
         with pytest.raises(Unavailable):
-            await broker.topics.delete(topic)
+            await broker.topics.deletion.delete(topic)
         assert topic.deduplication is None
         await settled(topic)
         assert topic.deduplication is not None
@@ -662,11 +662,11 @@ def test_its_cursor_is_nobodys_subscription(tmp_path: Path) -> None:
         for _ in range(2):
             topic = await open_topic(broker)
             assert topic.subscriptions == {}
-            await broker.topics.unload(NAME)
-            assert await broker.topics.subscription_names(NAME) == []
+            await broker.topics.deletion.unload(NAME)
+            assert await broker.topics.registry.subscription_names(NAME) == []
         assert not (await open_topic(broker))._is_used("delete_when_no_subscriptions")
-        await broker.topics.delete_by_name(NAME)
-        assert not await broker.topics.exists(NAME)
+        await broker.topics.deletion.delete_by_name(NAME)
+        assert not await broker.topics.registry.exists(NAME)
 
     run(tmp_path, scenario, **ON)
 
@@ -709,7 +709,7 @@ def test_a_topic_that_has_ended_keeps_nothing_for_it(tmp_path: Path) -> None:
         await sent(client, "p", *range(5))
         topic = await open_topic(broker)
         await topic.terminate()
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         topic = await open_topic(broker)
         assert topic.deduplication is None and topic.managed_ledger.cursors == {}
         assert topic.is_terminated

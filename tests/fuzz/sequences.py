@@ -384,7 +384,7 @@ def leftovers(broker: Broker, baseline: int) -> list[str]:
         left.append(f"{broker.handlers.lookups_admitted} admitted lookups")
     if len(asyncio.all_tasks()) > baseline:
         left.append("tasks" + _tasks())
-    for topic in broker.topics:
+    for topic in broker.topics.registry:
         if topic.producers:
             left.append(f"producers {list(topic.producers)} of {topic.name}")
         for subscription in topic.all_subscriptions():

@@ -180,7 +180,7 @@ class Broker:
         self.publish_gate = PublishGate(
             storage,
             connections,
-            lambda: self.topics,
+            lambda: self.topics.registry,
             config.storageUnavailableTimeoutMs / 1000,
         )
         self.producer_names = ProducerNames(config.clusterName, metadata)
@@ -211,7 +211,7 @@ class Broker:
         """The tenants of this instance."""
         from pyxbroker.broker.tenants import Tenants
 
-        return Tenants(self.config, self.metadata, self.topics, self.namespaces)
+        return Tenants(self.config, self.metadata, self.topics.cache, self.namespaces)
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -255,7 +255,7 @@ class Broker:
             self.metadata,
             self.permissions,
             self._grant_records,
-            self.topics,
+            self.topics.registry,
             lambda: self.handlers.lists,
             self.audit,
         )
@@ -378,7 +378,7 @@ class Broker:
         began_s = time.perf_counter()
         self.lookups_pending += 1
         try:
-            await self.topics.check_name(TopicName.get(topic))
+            await self.topics.loader.check_name(TopicName.get(topic))
             found = self.listeners.of(listener)
         except BaseException:
             self.lookups_failed += 1
@@ -414,7 +414,7 @@ class Broker:
             cursors=each and config.exposeManagedCursorMetricsInPrometheus,
         )
         undated: list[Subscription] = []
-        yield from read_stats(self.topics, detail, undated)
+        yield from read_stats(self.topics.registry, detail, undated)
         if undated and (self._dating is None or self._dating.done()):
             self._dating = asyncio.ensure_future(self._find_backlog_times(undated))
 
@@ -565,7 +565,7 @@ class Broker:
             await slices.pause()
 
     async def _delete_inactive(self) -> None:
-        await self.topics.delete_inactive()
+        await self.topics.inactive.delete_all()
 
     async def _note_rates(self) -> None:
         await self.topics.upkeep.note_rates()

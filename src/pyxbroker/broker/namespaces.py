@@ -126,7 +126,7 @@ class Namespaces:
         ones, or those non-persistent ones that are open here.
         """
         if domain == NON_PERSISTENT:
-            return await self._topics.open_names(name, domain)
+            return await self._topics.registry.open_names(name, domain)
         return await self._of_nodes(name, domain, paths.managed_ledgers(name))
 
     async def partitioned_names(self, name: str, domain: str) -> list[TopicName]:
@@ -162,7 +162,7 @@ class Namespaces:
         path = paths.local_policies(name)
         cache = self._topics.cache
         async with self.coming:
-            await self._topics.namespace_policies(NamespaceName.get(name))
+            await self._topics.policies.of_namespace(NamespaceName.get(name))
             if not await self._store.exists(path):
                 fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
                 await create_record(self._store, cache, path, fields)
@@ -207,7 +207,7 @@ class Namespaces:
         await self.change(name, lambda fields: fields.update({DELETED: True}))
         try:
             # Who began to make a topic before has made it then, and nobody else begins to.
-            await self._topics.settled(name)
+            await self._topics.loader.wait_settled(name)
             if not force:
                 await self._check_empty(name)
         except BaseException as error:
@@ -241,7 +241,7 @@ class Namespaces:
                 )
 
         async def delete(topic: TopicName) -> None:
-            await self._topics.delete_by_name(topic, force=True)
+            await self._topics.deletion.delete_by_name(topic, force=True)
 
         for is_system in (False, True):
             for look, work in (
@@ -300,8 +300,8 @@ class Namespaces:
         Raises NamespaceNotFound, PersistenceError.
         """
         await self.record(name)
-        found = self._topics.in_namespace(name)
-        await each_of(await _inside(found, bundle), self._topics.unload)
+        found = self._topics.registry.in_namespace(name)
+        await each_of(await _inside(found, bundle), self._topics.deletion.unload)
 
     async def clear_backlog(
         self,
@@ -369,13 +369,13 @@ class Namespaces:
             nonlocal count
             if topic.is_system and not await may_reach(topic):
                 return
-            names = await self._topics.subscription_names(topic)
+            names = await self._topics.registry.subscription_names(topic)
             if not names or not (subscription is None or subscription in names):
                 return
             count += 1
             # One that goes meanwhile takes its subscriptions with it.
             with contextlib.suppress(TopicNotFound):
-                await work(await self._topics.get(topic, create=False))
+                await work(await self._topics.loader.get(topic, create=False))
 
         found = await self.topic_names(name, PERSISTENT)
         await each_of(await _inside(found, bundle), do)
@@ -428,7 +428,7 @@ class Namespaces:
         """
         path = paths.local_policies(name)
         async with self.coming:
-            await self._topics.namespace_policies(NamespaceName.get(name))
+            await self._topics.policies.of_namespace(NamespaceName.get(name))
             before = await self.bundles(name)
             if not {bundle.lower, bundle.upper} <= set(before):
                 raise ConcurrentModification("Concurrent modification")
@@ -460,7 +460,7 @@ class Namespaces:
         if not force and not all(each.is_system for each in topics):
             raise BundleNotEmpty("Cannot delete non empty bundle")
         found = (each for each in topics if not each.is_system)
-        await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))
+        await each_of(found, lambda topic: self._topics.deletion.delete_by_name(topic, force=True))
 
 
 async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:

@@ -674,7 +674,7 @@ class Topic:
 
     async def delete(self) -> None:
         """Deletes the topic with its subscriptions and messages; its clients are sent away. Who
-        calls it, as Topics.delete() does, has fenced the topic.
+        calls it, as TopicDeletion.delete does, has fenced the topic.
 
         Raises MetadataError or ManagedLedgerError: then some of it may be left, and be opened.
         """
