@@ -190,7 +190,7 @@ class TopicPolicies:
         )
         events = namespace.events.setdefault(topic.name, _Events(topic.name))
         events.topic = topic
-        topic.set_confirm_listeners([_Listener(lambda: self._follow(events))])
+        topic.add_confirm_listener(_Listener(lambda: self._follow(events)))
         if namespace.is_loaded:
             self._follow(events)
 
@@ -357,7 +357,7 @@ class TopicPolicies:
 
 
 class _Listener:
-    """Told of what is durable in a topic of change events."""
+    """A listener that follows a topic of change events."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
