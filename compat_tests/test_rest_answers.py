@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 from typing import Any
@@ -119,3 +120,27 @@ def test_a_termination_tells_the_last_message(broker: Broker, topic: str) -> Non
     status, last = ask_json(broker, "POST", divided + "/terminate/partitions")
     assert (status, sorted(last)) == (200, ["0", "1"])
     assert {each["entryId"] for each in last.values()} == {-1}
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/admin/v2/clusters", "GET, HEAD, OPTIONS"),
+        (f"{PERSISTENT}/t/unload", "OPTIONS, PUT"),
+        ("/lookup/v2/topic/persistent/public/default/t", "GET, HEAD, OPTIONS"),
+        ("/topics/persistent/public/default/t", "OPTIONS, POST"),
+    ],
+)
+def test_options_has_the_methods_of_a_path(broker: Broker, path: str, methods: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.web_port, timeout=60)
+    try:
+        connection.request("OPTIONS", path)
+        answer = connection.getresponse()
+        allowed = re.split(", ?", answer.headers["Allow"])
+        assert (answer.status, sorted(allowed)) == (200, methods.split(", "))
+    finally:
+        connection.close()
+
+
+def test_options_of_what_is_not_there_is_404(broker: Broker) -> None:
+    assert broker.request("OPTIONS", "/admin/v2/none")[0] == 404

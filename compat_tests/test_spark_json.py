@@ -51,7 +51,7 @@ ALL = record_of(**TYPES)
 
 def filled_of(record: Record, *payloads: bytes | None) -> Filled:
     columns = record.columns(-1, lambda _: b"", 15)
-    columns.want(Position(3, -1), Position(4, 0))
+    columns.set_range(Position(3, -1), Position(4, 0))
     for number, each in enumerate(payloads):
         columns.take_entry(3, number, section(each or b"", each is None))
     return columns.finish()

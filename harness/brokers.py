@@ -221,10 +221,10 @@ class Broker:
         return status, json.loads(text) if text else None
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        """The same with the answer's text."""
+        """The same with the answer's text. Bytes are sent as they are, other bodies as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=60)
         try:
-            data = None if body is None else json.dumps(body)
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, self.headers | headers)
             answer = connection.getresponse()

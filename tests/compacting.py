@@ -103,7 +103,7 @@ def messages_of(entry: bytes) -> list[Sent | None]:
 Left = dict[tuple[int, int], Sent]  # by number of the entry and index in it
 
 
-def left_of(entries: list[list[Sent]], keeps_keyless: bool = False) -> Left:
+def left_of(entries: list[list[Sent]], retains_keyless: bool = False) -> Left:
     """What compaction leaves of messages."""
     newest: dict[str, tuple[int, int]] = {}
     left: Left = {}
@@ -111,7 +111,7 @@ def left_of(entries: list[list[Sent]], keeps_keyless: bool = False) -> Left:
         for index, each in enumerate(messages):
             if each.key is not None:
                 newest[each.key] = number, index
-            elif keeps_keyless:
+            elif retains_keyless:
                 left[number, index] = each
     for number, index in newest.values():
         if entries[number][index].value:

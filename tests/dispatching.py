@@ -223,7 +223,7 @@ class Desk:
             publish_bytes_max=1 << 30,
         )
         # How far a dispatcher comes in one turn must not depend on the machine.
-        without_end(group.turn.more)
+        without_end(group.turn.dispatching)
         self._far, near = socket.socketpair()
         near.setblocking(False)
         self._far.setblocking(False)

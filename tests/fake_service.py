@@ -169,7 +169,7 @@ class FakeService:
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 
-    async def lookup(self, topic_name: str, listener: str = "") -> Addresses:
+    async def lookup(self, topic_name: str, listener: str = "", client: str = "") -> Addresses:
         self.looked_up.append(topic_name)
         if self.refusal is not None:
             raise self.refusal

@@ -79,7 +79,7 @@ class Node:
         )
         self.turn = self.connections.turn
         # How far something comes in one turn must not depend on the machine.
-        without_end(self.turn.news, self.turn.more)
+        without_end(self.turn.notifications, self.turn.dispatching)
         self.storage = _native.Storage(
             self.directory / "journal", self.directory / "ledgers", **settings
         )

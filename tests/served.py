@@ -35,7 +35,7 @@ class Notes:
         return True
 
     def wait_turn(self, connection: Connection) -> None:
-        (self._loop or asyncio.get_running_loop()).call_soon(connection.go_on)
+        (self._loop or asyncio.get_running_loop()).call_soon(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         self.told.append(("command", kind, data, payload))

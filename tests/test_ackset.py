@@ -56,7 +56,7 @@ def assert_same(acks: AckSet, slow: SlowAckSet) -> None:
     assert acks.batch_ledger_ids() == sorted({ledger for ledger, _ in slow.left})
     assert acks.partial_words == sum(len(longs_of(left)) for left in slow.left.values())
     for position, left in slow.left.items():
-        assert acks.messages_left(*position) == len(left)
+        assert acks.unacked_in_batch(*position) == len(left)
         assert acks.ack_set(*position) == longs_of(left)
 
 
@@ -337,7 +337,7 @@ def test_an_ack_of_messages_completes_a_batch_in_any_order() -> None:
     assert run.partial == 6
     assert run.ack_set(4) == []
     assert acks.add_run(run, last_entry) == 4
-    assert (acks.partial, acks.messages_left(3, 1), acks.messages_left(3, 2)) == (2, 2, None)
+    assert (acks.partial, acks.unacked_in_batch(3, 1), acks.unacked_in_batch(3, 2)) == (2, 2, None)
     assert acks.ack_set(3, 1) == [0b1010]
     assert acks.ack_set(3, 3) == [0, 1]
     assert acks.ranges(3) == [(3, 4)]
@@ -521,11 +521,11 @@ def test_a_mark_that_passes_many_batches_forgets_them_in_parts_and_at_once_for_a
     for entry in range(parts):
         acks.acknowledge_batch(1, entry, [0b110])
     acks.mark_delete_to(1, parts - 2)
-    assert acks.has_passed
+    assert acks.has_passed_batches
     assert acks.partial > parts // 2
-    assert acks.messages_left(1, 0) is acks.messages_left(1, parts - 2) is None
+    assert acks.unacked_in_batch(1, 0) is acks.unacked_in_batch(1, parts - 2) is None
     assert acks.ack_set(1, parts - 2) == []
-    assert acks.messages_left(1, parts - 1) == 2
+    assert acks.unacked_in_batch(1, parts - 1) == 2
     # What is stored has them no longer.
     encoded, following = acks.encode_batches(1, 0, 5, 1 << 20, False)
     assert following == -1
@@ -538,7 +538,7 @@ def test_a_mark_that_passes_many_batches_forgets_them_in_parts_and_at_once_for_a
         steps += 1
         assert before > 1
     assert steps >= parts // 1024
-    assert (acks.partial, acks.has_passed) == (1, False)
+    assert (acks.partial, acks.has_passed_batches) == (1, False)
 
 
 def test_a_set_that_nobody_needs_is_let_go_in_parts() -> None:

@@ -235,9 +235,8 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await filled(rest, "t", 500, 400, 300, 200, 100)
         await subscription_of(topic, "o")
-        for nothing in (0, 2**31 - 1, 2**63 - 1):
-            assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{nothing}") == DONE
-        assert backlog(topic) == 5, "as in Pulsar, 0 is no age"
+        assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{2**31 - 1}") == DONE
+        assert backlog(topic) == 5, "nothing is old enough, which is no error"
         assert await rest("POST", f"{P}/t/subscription/s/expireMessages/350") == DONE
         assert (backlog(topic), backlog(topic, "o")) == (3, 5)
         assert await rest("POST", f"{P}/t/all_subscription/expireMessages/250") == DONE
@@ -256,9 +255,42 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
             assert "Expire message by position not issued on topic" in str(body)
         assert await to(4) == DONE
         assert backlog(topic) == 0
-        assert (await rest("POST", f"{P}/t/subscription/s/expireMessages", '{"ledgerId": 1}'))[
-            0
-        ] == 400
+        for body in ('{"ledgerId": "x"}', "[]", "null"):
+            status, _ = await rest("POST", f"{P}/t/subscription/s/expireMessages", body)
+            assert status == 400, body
+
+    run(tmp_path, scenario)
+
+
+def test_messages_do_not_expire_for_a_subscription_without_a_backlog(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 500, 400)
+        await subscription_of(topic, "o")
+
+        async def expire(whose: str, seconds: int) -> tuple[int, str]:
+            return await rest.reason("POST", f"{P}/t/{whose}/expireMessages/{seconds}")
+
+        assert await rest("POST", f"{P}/t/subscription/s/expireMessages/0") == DONE
+        assert (backlog(topic), backlog(topic, "o")) == (0, 2), "0: whatever its age is"
+        status, reason = await expire("subscription/s", 1)
+        assert status == 409
+        assert "not issued on topic persistent://public/default/t for subscription s " in reason
+        # The others expire all the same.
+        assert (await expire("all_subscription", 450))[0] == 409
+        assert (backlog(topic), backlog(topic, "o")) == (0, 1)
+
+    run(tmp_path, scenario)
+
+
+def test_messages_expire_where_another_partition_has_no_backlog(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/p/partitions", "2") == DONE
+        assert await rest("PUT", f"{P}/p/subscription/s") == DONE
+        topic = await filled(rest, "p-partition-0", 500, 400)
+        for whose in ("subscription/s", "all_subscription"):
+            status, reason = await rest.reason("POST", f"{P}/p/{whose}/expireMessages/450")
+            assert (status, "p-partition-1 for subscription s " in reason) == (409, True)
+            assert backlog(topic) == 1
 
     run(tmp_path, scenario)
 

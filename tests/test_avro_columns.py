@@ -64,7 +64,7 @@ def rows(
     """The rows of payloads with a schema version."""
     programs = Programs(newest, lambda asked: versions[asked.decode()])
     columns = programs.columns(-1)
-    columns.want(Position(3, -1), Position(4, -1))
+    columns.set_range(Position(3, -1), Position(4, -1))
     for number, each in enumerate(payloads):
         fields = {"schema_version": version} if version else {}
         columns.take_entry(3, number, section(each or b"", null_value=each is None, **fields))
@@ -206,22 +206,26 @@ def test_records_within_records_and_unions_are_not_flat(type_: Any) -> None:
 @pytest.mark.parametrize(
     ("type_", "payload", "sentence"),
     [
-        ("boolean", b"", "a field of 1 bytes at byte 0 of 0"),
-        ("int", b"", "a number runs past its end"),
-        ("int", b"\xff\xff", "a number runs past its end"),
-        ("long", b"\xff" * 11, "a number runs past its end"),
-        ("int", b"\x80\x80\x80\x80\x20", "4294967296 is no number of 32 bits"),
-        ("float", bytes(3), "a field of 4 bytes at byte 0 of 3"),
-        ("double", bytes(7), "a field of 8 bytes at byte 0 of 7"),
-        ("string", b"\x04a", "a field of 2 bytes at byte 1 of 2"),
+        ("boolean", b"", "a field of 1 bytes at offset 0 exceeds the 0 bytes"),
+        ("int", b"", "a number ends outside of the payload"),
+        ("int", b"\xff\xff", "a number ends outside of the payload"),
+        ("long", b"\xff" * 11, "a number ends outside of the payload"),
+        ("int", b"\x80\x80\x80\x80\x20", "4294967296 does not fit into 32 bits"),
+        ("float", bytes(3), "a field of 4 bytes at offset 0 exceeds the 3 bytes"),
+        ("double", bytes(7), "a field of 8 bytes at offset 0 exceeds the 7 bytes"),
+        ("string", b"\x04a", "a field of 2 bytes at offset 1 exceeds the 2 bytes"),
         ("string", b"\x01", "a field of -1 bytes"),
         ("bytes", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a field of 9223372036854775807"),
-        (FOUR, bytes(3), "a field of 4 bytes at byte 0 of 3"),
-        (COLOURS, b"\x06", "there is no symbol 3"),
-        (COLOURS, b"\x01", "there is no symbol -1"),
+        (FOUR, bytes(3), "a field of 4 bytes at offset 0 exceeds the 3 bytes"),
+        (COLOURS, b"\x06", "the enum has no symbol 3"),
+        (COLOURS, b"\x01", "the enum has no symbol -1"),
         (["null", "int"], b"\x04", "a union of two types has no branch 2"),
         (["null", "int"], b"\x01", "a union of two types has no branch -1"),
-        (MILLIS, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "milliseconds are no time"),
+        (
+            MILLIS,
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            "milliseconds are outside of the range",
+        ),
     ],
 )
 def test_payloads_that_are_no_record(type_: Any, payload: bytes, sentence: str) -> None:

@@ -192,7 +192,7 @@ def test_a_cumulative_ack_within_a_batch_keeps_what_is_behind_it(tmp_path: Path)
         await ack(client, (positions[0], [0b1]), cumulative=True)
         await ack(client, (positions[1], [ALL & ~0b1]), cumulative=True)
         assert cursor.acks.mark_delete == positions[0]
-        assert cursor.acks.messages_left(*positions[1]) == 7
+        assert cursor.acks.unacked_in_batch(*positions[1]) == 7
         await ack(client, (positions[1], []), cumulative=True)
         assert (cursor.acks.mark_delete, cursor.acks.partial) == (positions[1], 0)
 

@@ -217,7 +217,7 @@ def test_a_bundle_is_split(tmp_path: Path) -> None:
         ):
             answer = await rest.reason("PUT", f"{A}/{text}")
             assert answer[0] == status and reason in answer[1]
-        for body in ("{}", "[1.5]", "[true]", '["1"]', json.dumps([1] * 5_000)):
+        for body in ("{}", '["1.5"]', "[true]", "[[1]]", json.dumps([1] * 5_000)):
             assert (await rest.reason("PUT", f"{A}/{LAST}/split", body))[0] == 400
 
     run(tmp_path, scenario)

@@ -37,7 +37,7 @@ from served import (
     turns,
 )
 
-UNFINISHED_MAX = 128  # STRANGERS_SLABS_MAX
+UNFINISHED_MAX = 128  # UNAUTHENTICATED_SLABS_MAX
 SLAB_BYTES, SLABS_KEPT_MAX = 512 * 1024, 16
 ACKS_MAX = 1000
 
@@ -90,7 +90,9 @@ def unwatched() -> Connections:
     return Connections(UnwatchingLoop(), Notes(), **limits)
 
 
-@pytest.mark.parametrize(("spared", "what"), [(0, "clients"), (1, "strangers")])
+@pytest.mark.parametrize(
+    ("spared", "what"), [(0, "the sockets of clients"), (1, "unauthenticated connections")]
+)
 def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None:
     """Else nobody would ever be served."""
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -104,7 +106,7 @@ def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None
         for _ in range(spared):
             os.close(taken.pop())
         first = os.fstat(0)
-        with pytest.raises(OSError, match=f"the sockets of {what} cannot be watched"):
+        with pytest.raises(OSError, match=f"cannot create an epoll for {what}"):
             unwatched()
         gc.collect()
         assert os.path.samestat(os.fstat(0), first), "it has closed what it has not opened"
@@ -116,12 +118,12 @@ def test_sockets_that_cannot_be_watched_are_said(spared: int, what: str) -> None
 
 def test_strangers_that_cannot_be_watched_any_more_are_said() -> None:
     group = unwatched()
-    kept = os.dup(group.strangers_fd)
+    kept = os.dup(group.unauthenticated_fd)
     with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), group.strangers_fd)
-        with pytest.raises(OSError, match="the sockets of strangers cannot be watched"):
+        os.dup2(nothing.fileno(), group.unauthenticated_fd)
+        with pytest.raises(OSError, match="cannot poll the sockets of unauthenticated"):
             group.on_ready()
-    os.dup2(kept, group.strangers_fd)
+    os.dup2(kept, group.unauthenticated_fd)
     group.on_ready()
     os.close(kept)
 
@@ -417,7 +419,7 @@ def test_who_cannot_be_watched_any_more_ends_and_nothing_is_left_of_it() -> None
         far.send(struct.pack(">II", 100_000, 99_996) + bytes(19_996))
         await turns()
         assert list(side.group.unfinished) == [stranger]
-        with nothing_can_be_watched_by(side.group.strangers_fd):
+        with nothing_can_be_watched_by(side.group.unauthenticated_fd):
             stranger.send_frame(
                 bytes(10 << 20)
             )  # more than a socket takes: it has to be waited for

@@ -257,7 +257,7 @@ def test_what_was_not_stored_may_be_sent_again_and_nothing_overtakes_it(
             error = ManagedLedgerError("it was not stored")
             if at_once:
                 raise error
-            run.keep()
+            run.copy_data()
             broker.loop.call_soon(run.owner.on_run_failed, run, error)
 
         topic._log = type("Failing", (), {"append": staticmethod(fail)})()

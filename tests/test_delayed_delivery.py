@@ -295,7 +295,7 @@ def test_a_long_backlog_lets_others_have_their_turn(
         sent = await publish(broker, *[10] * 1000, None)
         client = await broker.client()
         topic = await broker.topic()
-        topic.turn.more.turn_ns = 1  # what goes on has a turn of its own
+        topic.turn.dispatching.turn_ns = 1  # what goes on has a turn of its own
         await client.subscribe()
         seen = set()
         while (known := topic.subscriptions["s"].dispatcher.delayed_entries) < 1000:

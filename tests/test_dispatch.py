@@ -61,7 +61,7 @@ async def delivered(side: Served) -> list[tuple[Any, bytes]]:
 def test_no_more_is_read_than_permits_are_worth(permits: int, entries: int) -> None:
     async def scenario() -> None:
         side = Served()
-        assert consumer(side, permits).worth_reading(20, 1000) == (entries, 1000)
+        assert consumer(side, permits).read_budget(20, 1000) == (entries, 1000)
         side.close()
 
     asyncio.run(scenario())
@@ -263,10 +263,10 @@ def test_a_batch_that_is_partly_acknowledged_is_sent_with_what_is_left(tmp_path:
         assert [payload for _, payload in got] == [entries[0], entries[2], entries[3]]
         assert left_out == [(LEDGER, 1)]
         assert (state.permits, state.unacked_messages) == (1000 - 262_310, 262_310)
-        assert state.settle_all_but(LEDGER, 0, 70) == 0
-        assert state.settle_all_but(LEDGER, 0, 60) == 6
-        assert state.settle_all_but(LEDGER, 1, 60) == 0
-        assert state.settle_all_but(99, 1, 60) == 0
+        assert state.reduce_pending(LEDGER, 0, 70) == 0
+        assert state.reduce_pending(LEDGER, 0, 60) == 6
+        assert state.reduce_pending(LEDGER, 1, 60) == 0
+        assert state.reduce_pending(99, 1, 60) == 0
         assert state.unacked_messages == 262_304
         assert state.settle_one(LEDGER, 0) == 60
 

@@ -360,7 +360,7 @@ def test_who_is_next(opened_once: Desk, events: list[tuple[str, int]]) -> None:
             if first is not None and which:
                 last = first.number
                 first.state.permits -= 2
-                rotation.served()
+                rotation.advance()
         elif there:
             queued = there[which % len(there)]
             if event == "flow":

@@ -64,7 +64,7 @@ def test_a_run_without_some_entries_has_the_others_and_the_same_owner() -> None:
     assert rest is not None
     assert (rest.count, rest.bytes, rest.messages) == (1, 5, 1)
     assert (rest.data(0), rest.crc(0), rest.owner) == (b"hello", run.crc(0), owner)
-    rest.keep()
+    rest.copy_data()
     run.release()
     assert rest.data(0) == b"hello", "a run that was kept needs nobody else"
     assert run.without([0]) is None
@@ -89,7 +89,7 @@ def received(frames: list[bytes]) -> list[EntryRun]:
 
             def keep(run: EntryRun) -> None:
                 publish(run)
-                run.keep()
+                run.copy_data()
 
             side.producer.publish = keep
             await side.write(b"".join(frames))
@@ -108,7 +108,7 @@ def test_a_kept_run_outlives_the_read_that_brought_it() -> None:
     assert run.count == 20
     assert [run.data(i) for i in range(20)] == payloads
     assert run.bytes == sum(map(len, payloads))
-    run.keep()
+    run.copy_data()
     assert run.data(19) == payloads[19]
     run.release()
     with pytest.raises(IndexError):

@@ -15,7 +15,7 @@ from pyxbroker.mledger.entry_cache import EntryCache, LedgerCache
 
 def batch_of(ledger_id: int, entry_id: int, data: bytes) -> EntryBatch:
     run = EntryRun.of(data)
-    run.keep()
+    run.copy_data()
     run.ledger_id, run.first_entry_id = ledger_id, entry_id
     return EntryBatch.of_run(run, has_ids=True)
 
@@ -133,7 +133,7 @@ def test_it_returns_what_was_added_and_no_gap(seed: int) -> None:
 
 def test_batches_of_two_ledgers_are_not_joined() -> None:
     first, second = batch_of(1, 0, b"a"), batch_of(2, 0, b"b")
-    with pytest.raises(ValueError, match="one ledger"):
+    with pytest.raises(ValueError, match="the same ledger"):
         EntryBatch.join([(first, 0, 1), (second, 0, 1)])
     with pytest.raises(IndexError):
         EntryBatch.join([(first, 0, 2)])

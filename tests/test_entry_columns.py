@@ -25,8 +25,8 @@ from pyxbroker.entry_columns import (
     CHUNK,
     DONE,
     FULL,
-    LOOK,
     MORE,
+    NEW_LEDGER,
     NONE,
     NUMBER,
     OTHER,
@@ -49,7 +49,7 @@ def columns_of(
     begin: Position = NEAR, end: Position = FAR, partition: int = -1, **bounds: int
 ) -> EntryColumns:
     columns = EntryColumns(BYTES, (VARIABLE,), compression, partition, **bounds)
-    columns.want(begin, end)
+    columns.set_range(begin, end)
     return columns
 
 
@@ -188,22 +188,23 @@ def test_what_is_before_and_behind_a_range_is_left_out() -> None:
     assert columns.position == (3, 1, -1)
     assert columns.take_entry(3, 3, section(b"d")) == DONE
     assert columns.finish().rows == 0
-    assert columns.spend() == 3 and columns.spend() == 0
+    assert columns.take_permits() == 3 and columns.take_permits() == 0
 
 
 def test_the_first_entry_of_each_later_ledger_is_looked_at_before() -> None:
     columns = columns_of(Position(3, 5), Position(9, 0))
-    assert columns.take_entry(7, 0, section(b"a")) == LOOK
-    assert columns.take_entry(7, 0, section(b"a")) == LOOK
+    assert columns.take_entry(7, 0, section(b"a")) == NEW_LEDGER
+    assert columns.take_entry(7, 0, section(b"a")) == NEW_LEDGER
     assert (columns.ledger_id, columns.entry_id) == (7, 0)
-    columns.pass_look()
+    columns.accept_ledger()
     assert columns.take_entry(7, 0, section(b"a")) == MORE
     assert columns.take_entry(7, 1, section(b"a")) == MORE
-    assert columns.take_entry(8, 0, section(b"b")) == LOOK  # who knows how many were in the last
-    columns.pass_look()
+    # The number of entries in the previous ledger is unknown.
+    assert columns.take_entry(8, 0, section(b"b")) == NEW_LEDGER
+    columns.accept_ledger()
     assert columns.take_entry(8, 0, section(b"b")) == MORE
-    assert columns.take_entry(11, 0, section(b"c")) == LOOK  # not the last one of the range
-    columns.pass_look()
+    assert columns.take_entry(11, 0, section(b"c")) == NEW_LEDGER  # not the last one of the range
+    columns.accept_ledger()
     assert columns.take_entry(11, 0, section(b"c")) == DONE
     assert [each.payload for each in rows_of(columns.finish())] == [b"a", b"a", b"b"]
 
@@ -219,11 +220,11 @@ def test_chunks_are_left_to_who_puts_them_together() -> None:
         producer_name="p", sequence_id=0, publish_time=1, compression=pb.LZ4, uncompressed_size=45
     )
     columns.add_message(Position(3, 0), metadata.SerializeToString(), whole)
-    columns.pass_entry()
+    columns.accept_chunk()
     assert columns.position == (3, 0, -1)
-    columns.spend()
+    columns.take_permits()
     assert columns.take_entry(3, 0, chunk) == MORE  # it was seen to
-    assert columns.spend() == 1
+    assert columns.take_permits() == 1
     (row,) = rows_of(columns.finish())
     assert (row.payload, row.position) == (b"whole" * 9, Position(3, 0))
 
@@ -235,8 +236,8 @@ def test_messages_of_another_reader_are_rows_like_others() -> None:
     )
     for index in range(2):
         columns.add_message(Position(7, 8, index), metadata.SerializeToString(), b"%d" % index)
-    assert columns.take_entry(7, 9, section(b"next")) == LOOK
-    columns.pass_look()
+    assert columns.take_entry(7, 9, section(b"next")) == NEW_LEDGER
+    columns.accept_ledger()
     assert columns.take_entry(7, 9, section(b"next")) == FULL
     found = rows_of(columns.finish())
     assert [(each.position, each.batch_size, each.payload) for each in found] == [
@@ -261,7 +262,7 @@ def test_columns_are_full_within_a_batch_and_go_on_there(codec: int) -> None:
         assert columns.take(memoryview(stream)[at:])[1] == stop_then  # and it stays so
         found += rows_of(columns.finish())
     assert [each.payload for each in found] == [b"%d" % n for n in range(11)]
-    assert columns.spend() == 11 and at == len(stream)
+    assert columns.take_permits() == 11 and at == len(stream)
 
 
 def test_columns_are_full_by_their_bytes() -> None:
@@ -365,15 +366,15 @@ def test_every_cut_of_an_entry_is_damaged() -> None:
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        (b"", "what has to be there is missing"),
-        (REQUIRED[:-2], "what has to be there is missing"),
-        (REQUIRED + b"\xff", "its metadata cannot be read"),
-        (REQUIRED + b"\x32\x7fkey", "its metadata cannot be read"),
-        (REQUIRED + b"\x22\x03\x0a\x01a", "a property has no name, or no value"),
-        (REQUIRED + b"\x22\x02\x0a\x7f", "a property cannot be read"),
-        (REQUIRED + b"\x32\x01!\x88\x01\x01", "its key is no base64"),
-        (REQUIRED + b"\x18" + b"\xff" * 9 + b"\x01", "its time is none"),
-        (REQUIRED + b"\x60" + b"\xff" * 9 + b"\x01", "its time is none"),
+        (b"", "its metadata lacks required fields"),
+        (REQUIRED[:-2], "its metadata lacks required fields"),
+        (REQUIRED + b"\xff", "its metadata cannot be decoded"),
+        (REQUIRED + b"\x32\x7fkey", "its metadata cannot be decoded"),
+        (REQUIRED + b"\x22\x03\x0a\x01a", "a property has no key or no value"),
+        (REQUIRED + b"\x22\x02\x0a\x7f", "a property cannot be decoded"),
+        (REQUIRED + b"\x32\x01!\x88\x01\x01", "its key is not valid base64"),
+        (REQUIRED + b"\x18" + b"\xff" * 9 + b"\x01", "its publish or event time is out of range"),
+        (REQUIRED + b"\x60" + b"\xff" * 9 + b"\x01", "its publish or event time is out of range"),
     ],
 )
 def test_metadata_that_makes_no_sense(metadata: bytes, sentence: str) -> None:
@@ -383,13 +384,16 @@ def test_metadata_that_makes_no_sense(metadata: bytes, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("batch", "sentence"),
     [
-        (b"", "message 0 runs past the end of its batch"),
-        (head(b"ab"), "message 1 runs past the end of its batch"),
-        (head(b"ab")[:-1], "message 0 runs past the end of its batch"),
-        (b"\xff\xff\xff\xff" + head(b"ab"), "a head of 4294967295 bytes runs past the end"),
-        (b"\0\0\0\2\x18\xff" + bytes(9), "a head in its batch cannot be read"),
-        (b"\0\0\0\0" + bytes(9), "a head in its batch cannot be read"),
-        (b"\0\0\0\x0b\x18" + b"\xff" * 9 + b"\x01", "message 0 runs past the end of its batch"),
+        (b"", "message 0 exceeds its batch"),
+        (head(b"ab"), "message 1 exceeds its batch"),
+        (head(b"ab")[:-1], "message 0 exceeds its batch"),
+        (b"\xff\xff\xff\xff" + head(b"ab"), "metadata of 4294967295 bytes exceeds its batch"),
+        (
+            b"\0\0\0\2\x18\xff" + bytes(9),
+            "the metadata of a message in its batch cannot be decoded",
+        ),
+        (b"\0\0\0\0" + bytes(9), "metadata of a message in its batch has no payload size"),
+        (b"\0\0\0\x0b\x18" + b"\xff" * 9 + b"\x01", "message 0 exceeds its batch"),
     ],
 )
 def test_batches_that_make_no_sense(batch: bytes, sentence: str) -> None:
@@ -398,16 +402,16 @@ def test_batches_that_make_no_sense(batch: bytes, sentence: str) -> None:
 
 
 def test_a_block_of_the_broker_that_runs_past_its_end_is_damaged() -> None:
-    assert "runs past its end" in refused(b"\x0e\x02\0\0\xff\xff" + section(b"a"))
+    assert "exceeds the entry" in refused(b"\x0e\x02\0\0\xff\xff" + section(b"a"))
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_sizes_are_looked_at_before_memory_is_taken(codec: int) -> None:
     for size in (UNPACKED_BYTES_MAX + 1, (1 << 32) - 1):
         entry = section(b"abc", compression=codec, uncompressed_size=size)
-        assert refused(entry) == f"it claims to be {size} bytes"
+        assert refused(entry) == f"its uncompressed size of {size} bytes exceeds the limit"
     entry = section(b"abc", compression=codec, uncompressed_size=UNPACKED_BYTES_MAX)
-    assert refused(entry) == f"it cannot be unpacked (3 bytes claim to be {UNPACKED_BYTES_MAX})"
+    assert refused(entry) == f"it cannot be decompressed (3 bytes claim to be {UNPACKED_BYTES_MAX})"
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -415,13 +419,13 @@ def test_what_becomes_something_else_than_it_says_is_damaged(codec: int) -> None
     packed = PACK[codec](b"value" * 30)
     for size in (149, 151, 0):
         entry = section(packed, compression=codec, uncompressed_size=size)
-        assert "it cannot be unpacked" in refused(entry)
+        assert "it cannot be decompressed" in refused(entry)
     entry = section(b"\xff" * 20, compression=codec, uncompressed_size=20)
-    assert "it cannot be unpacked" in refused(entry)
+    assert "it cannot be decompressed" in refused(entry)
 
 
 def test_a_codec_that_nobody_knows_is_damaged() -> None:
-    assert "it cannot be unpacked" in refused(section_of(REQUIRED + b"\x40\x09\x48\x01", b"a"))
+    assert "it cannot be decompressed" in refused(section_of(REQUIRED + b"\x40\x09\x48\x01", b"a"))
 
 
 def test_what_is_encrypted_is_said() -> None:
@@ -435,9 +439,9 @@ def test_columns_that_broke_off_are_of_no_more_use() -> None:
     columns.take_entry(3, 0, section(b"a"))
     with pytest.raises(Damaged):
         columns.take_entry(3, 1, section_of(REQUIRED + b"\x22\x03\x0a\x01a"))
-    with pytest.raises(AssertionError, match="broke off"):
+    with pytest.raises(AssertionError, match="incomplete after an error"):
         columns.finish()
-    with pytest.raises(AssertionError, match="broke off"):
+    with pytest.raises(AssertionError, match="incomplete after an error"):
         columns.take_entry(3, 2, section(b"a"))
 
 
@@ -446,7 +450,7 @@ def test_columns_that_broke_off_are_of_no_more_use() -> None:
 
 def decoded(decoding: int, width: int, *payloads: bytes | None) -> Any:
     columns = EntryColumns(decoding, (width,), compression)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     for number, each in enumerate(payloads):
         columns.take_entry(3, number, section(each or b"", null_value=each is None))
     filled = columns.finish()
@@ -457,7 +461,9 @@ def test_numbers_are_told_in_the_order_of_this_machine() -> None:
     for width in (1, 2, 4, 8):
         one, two = (-2).to_bytes(width, "big", signed=True), (77).to_bytes(width, "big")
         assert decoded(NUMBER, width, one, None, two) == [one[::-1], None, two[::-1]]
-        with pytest.raises(Undecodable, match=f"{width + 1} bytes are no number of {width}"):
+        with pytest.raises(
+            Undecodable, match=f"{width + 1} bytes are not a number of {width} bytes"
+        ):
             decoded(NUMBER, width, bytes(width + 1))
 
 
@@ -466,7 +472,7 @@ def test_truth_values_are_bits() -> None:
     payloads = [chance.choice((b"\0", b"\1", None)) for _ in range(100)]
     expected = [None if each is None else each == b"\1" for each in payloads]
     assert decoded(TRUTH, BITS, *payloads) == expected
-    with pytest.raises(Undecodable, match="2 bytes are no truth value"):
+    with pytest.raises(Undecodable, match="2 bytes are not a boolean"):
         decoded(TRUTH, BITS, b"ab")
 
 
@@ -478,7 +484,7 @@ def test_layouts_that_fit_no_values_are_refused() -> None:
         with pytest.raises(ValueError):
             EntryColumns(decoding, widths, compression)
     for kept in (-1, 256):
-        with pytest.raises(ValueError, match="no columns beside the values"):
+        with pytest.raises(ValueError, match="not a set of optional columns"):
             EntryColumns(NONE, (), compression, kept=kept)
 
 
@@ -487,7 +493,7 @@ def test_layouts_that_fit_no_values_are_refused() -> None:
 
 def test_columns_that_are_not_asked_for_have_no_rows() -> None:
     columns = EntryColumns(NONE, (), compression, kept=0)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     properties = [pb.KeyValue(key="a", value="1")]
     columns.take_entry(3, 0, section(b"v", partition_key="k", properties=properties, event_time=1))
     filled = columns.finish()
@@ -501,7 +507,7 @@ def test_columns_that_are_not_asked_for_have_no_rows() -> None:
 
 def test_who_sent_a_message_and_where_it_is() -> None:
     columns = EntryColumns(BYTES, (VARIABLE,), compression, kept=255)
-    columns.want(NEAR, FAR)
+    columns.set_range(NEAR, FAR)
     columns.take_entry(3, 0, section(b"v", sequence_id=8, ordering_key=b"o"))
     heads = head(b"a", sequence_id=5), head(b"b"), head(b"c", ordering_key=b"\xff")
     columns.take_entry(3, 1, section(b"".join(heads), sequence_id=4, num_messages_in_batch=3))
@@ -638,7 +644,7 @@ def test_programs_are_of_the_columns_that_are_wanted_and_the_newest_is_there() -
 
     def columns() -> EntryColumns:
         made = EntryColumns(AVRO, (8,), compression, program_of=found.get, translate=translated)
-        made.want(NEAR, FAR)
+        made.set_range(NEAR, FAR)
         return made
 
     one = columns()
@@ -646,10 +652,10 @@ def test_programs_are_of_the_columns_that_are_wanted_and_the_newest_is_there() -
         stored = section(b"\x0e", schema_version=version) if version else section(b"\x0e")
         assert one.take_entry(3, number, stored) == MORE
     assert [row.values for row in rows_of(one.finish(), (8,))] == [[(7).to_bytes(8, "little")]] * 3
-    with pytest.raises(ValueError, match="one of other columns"):
+    with pytest.raises(ValueError, match="the program has"):
         columns().take_entry(3, 0, section(b"\x0e", schema_version=b"\0\2"))
     del found[None]
-    with pytest.raises(ValueError, match="no program for the newest schema"):
+    with pytest.raises(ValueError, match="the newest schema has no program"):
         columns()
 
 

@@ -25,7 +25,7 @@ def desk(opened: _native.Storage, request: pytest.FixtureRequest) -> Iterator[De
     """A subscription with a backlog, in a broker whose time is over whenever it is looked at."""
     make: Callable[[Any], Dispatcher] = request.param
     desk = Desk(opened, make, read_batch_max=AT_ONCE, delayed_delivery=False)
-    over_at_once(desk.connection.group.turn.more)
+    over_at_once(desk.connection.group.turn.dispatching)
     desk.publish(ENTRIES)
     try:
         yield desk
@@ -73,7 +73,7 @@ def test_what_comes_from_the_disk_when_a_turn_is_over_is_sent_in_the_next_one(de
     consumer.on_flow(ENTRIES)
     one_turn(desk)
     assert desk.ledger.reads
-    desk.connection.group.turn.more.run(lambda: None)  # somebody else has used up its time
+    desk.connection.group.turn.dispatching.run(lambda: None)  # somebody else has used up its time
     desk.ledger.answer()
     assert consumer.msg_out == 0
     one_turn(desk)
@@ -106,7 +106,7 @@ def test_who_leaves_between_two_turns_leaves_the_rest_to_the_next_one(desk: Desk
 
 
 def test_many_that_wait_for_the_limit_of_a_broker_are_called_a_few_in_a_turn(desk: Desk) -> None:
-    whole = BrokerUnacked(10, desk.connection.group.turn.more)
+    whole = BrokerUnacked(10, desk.connection.group.turn.dispatching)
     called: list[int] = []
     for number in range(100):
         whole.on_unblocked(partial(called.append, number))

@@ -414,7 +414,7 @@ def test_who_cannot_be_watched_when_it_begins_counts_for_nobody_either(
         service, port = broker.service, BrokerPort("127.0.0.1", 0)
         port.serve(service)
         with (
-            nothing_can_be_watched_by(service.connections.strangers_fd),
+            nothing_can_be_watched_by(service.connections.unauthenticated_fd),
             socket.create_connection(("127.0.0.1", port.port)) as far,
         ):
             far.send(CONNECT)

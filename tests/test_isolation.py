@@ -275,7 +275,7 @@ def test_the_groups_of_bookies_of_a_namespace(tmp_path: Path) -> None:
             assert await rest("POST", at, json.dumps(whole)) == DONE
             assert await rest(*end) == DONE
             assert await rest("GET", at) == (200, None)
-        for body in ("[]", '{"bookkeeperAffinityGroupPrimary":5}'):
+        for body in ("[]", '{"bookkeeperAffinityGroupPrimary":[]}'):
             assert (await rest.reason("POST", at, body))[0] == 400
         for method, body in (("GET", ""), ("POST", "{}"), ("DELETE", "")):
             found = await rest.reason(method, f"{N}/a/none/persistence/bookieAffinity", body)

@@ -267,7 +267,7 @@ def test_hashes_that_were_drained_are_counted_for_whom_drained_them() -> None:
     keys.settled(60_000, 1)
     assert (keys.draining(), keys.drained, keys.drained_total) == ([(1, 5, 1, 1)], {1: 1}, 1)
     keys.settled(5, 1)
-    keys.forget_drained(1)
+    keys.reset_drained(1)
     assert (keys.draining(), keys.drained, keys.drained_total) == ([], {}, 2)
 
 
@@ -337,7 +337,7 @@ def test_what_comes_back_finds_its_place_among_many_in_a_few_steps(order: str) -
     for entry in entries:
         keys.put_back(7, 1, entry)
     # To look at all that are before it would take a quarter of all each time.
-    assert keys.looked_at < count * (count // 20)
+    assert keys.comparisons < count * (count // 20)
     for entry in range(count):
         assert keys.take(7, 1, entry)
     assert (keys.waiting, keys.take(7, 1, 0)) == (0, False)

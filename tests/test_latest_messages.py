@@ -19,8 +19,8 @@ from pyxbroker.compaction import (
     KEY_PARTS,
     LatestMessages,
     TooManyMessages,
+    compressed_payload,
     keyed_hash,
-    packed,
     record,
     unwrap,
     wrapped_position,
@@ -38,19 +38,19 @@ def stored(data: bytes) -> EntryBatch:
 
 
 def compacted(
-    entries: list[bytes], keeps_keyless: bool = False, file: Any = None, partition: int = -1
+    entries: list[bytes], retains_keyless: bool = False, file: Any = None, partition: int = -1
 ) -> list[bytes | None]:
     """Each entry as it is left, None where nothing of it is."""
-    latest = LatestMessages(os.urandom(16), keeps_keyless)
+    latest = LatestMessages(os.urandom(16), retains_keyless)
     for each in entries:
         one = stored(each)
         if latest.scan(one, 0) == 0:
-            latest.scan_unpacked(one, 0, unpack(*packed(one, 0), LARGE))
+            latest.scan_unpacked(one, 0, unpack(*compressed_payload(one, 0), LARGE))
         if file is not None:
             latest.spill(file)
     for part in range(KEY_PARTS):
         latest.resolve(part, file)
-    latest.begin()
+    latest.begin_selection()
     found: list[bytes | None] = []
     for each in entries:
         one = stored(each)
@@ -60,8 +60,8 @@ def compacted(
             assert at == 0
             for index in (-1, 1):
                 with pytest.raises(IndexError):
-                    packed(one, index)
-            compression, size, payload = packed(one, 0)
+                    compressed_payload(one, index)
+            compression, size, payload = compressed_payload(one, 0)
             plain = unpack(compression, size, payload, LARGE) if compression else None
             found.append(with_messages(each, *latest.rebuild(one, 0, plain)))
         elif run is None:
@@ -108,7 +108,7 @@ def test_what_is_left_is_the_latest_of_each_key(seed: int) -> None:
         for messages in sent
     ]
     keeps = seed % 2 == 0
-    assert left(entries, keeps_keyless=keeps) == left_of(sent, keeps)
+    assert left(entries, retains_keyless=keeps) == left_of(sent, keeps)
 
 
 def test_keys_that_are_spilled_count_as_those_in_memory() -> None:
@@ -131,7 +131,7 @@ def test_the_last_entry_with_something_to_keep_is_told(codec: int) -> None:
     assert latest.last_position == Position(-1, -1)
     one = stored(batch(Sent("a", b"1"), compression=codec))
     if latest.scan(one, 0) == 0:
-        latest.scan_unpacked(one, 0, unpack(*packed(one, 0), LARGE))
+        latest.scan_unpacked(one, 0, unpack(*compressed_payload(one, 0), LARGE))
     assert latest.last_position == Position(0, 0)
 
 
@@ -164,7 +164,7 @@ def test_other_threads_run_while_a_large_batch_is_rebuilt() -> None:
     latest.scan(one, 0)
     for part in range(KEY_PARTS):
         latest.resolve(part, None)
-    latest.begin()
+    latest.begin_selection()
     assert latest.select(one, 0, -1, 1 << 30) == (None, 0, True)
     ticks, is_over = [0], threading.Event()
 
@@ -355,7 +355,7 @@ def test_there_is_a_limit_of_messages() -> None:
 
 def test_more_than_was_scanned_is_not_selected() -> None:
     latest = LatestMessages(bytes(16))
-    latest.begin()
+    latest.begin_selection()
     with pytest.raises(ValueError, match="more messages than were scanned"):
         latest.select(stored(single("a", b"1")), 0, -1, 1000)
 

@@ -74,7 +74,7 @@ def test_of_many_consumers_some_are_told_of_the_end_in_a_turn(
 ) -> None:
     async def scenario(broker: Broker) -> None:
         client, topic, _ = await consumers_of(broker)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         turns = Turns()
         turns.count(monkeypatch, replies, "reached_end_of_topic")
         await topic.terminate()
@@ -117,7 +117,7 @@ def test_consumers_that_come_and_go_while_all_are_told_of_the_end_keep_no_other_
 ) -> None:
     async def scenario(broker: Broker) -> None:
         client, topic, subscription = await consumers_of(broker)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         terminating = asyncio.ensure_future(topic.terminate())
         before = subscription.consumers[:]
         await some_are_told(before)
@@ -146,7 +146,7 @@ def test_consumers_that_have_something_left_again_are_told_when_that_is_done(
         [position] = await broker.publish(b"one")
         start = subscription.acks.mark_delete
         await client.ack(position, consumer_id=0)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         terminating = asyncio.ensure_future(topic.terminate())
         await some_are_told(subscription.consumers)
         await subscription.seek(start)
@@ -326,7 +326,7 @@ def test_of_many_producers_some_are_told_in_a_turn_what_they_may_publish(
 ) -> None:
     async def scenario(broker: Broker) -> None:
         client, topic, _ = await clients_of(broker)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         before = list(topic.producers.values())
         turns = Turns()
         turns.count(monkeypatch, PublishRate, "cut_runs")
@@ -357,7 +357,7 @@ def test_of_many_consumers_some_are_told_in_a_turn_what_they_may_be_sent(
 
     async def scenario(broker: Broker) -> None:
         client, topic, subscription = await consumers_of(broker)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         before = subscription.consumers[:]
         turns = Turns()
         turns.count(monkeypatch, Limits, "tell")
@@ -397,7 +397,7 @@ def test_consumers_of_a_subscription_that_is_left_are_told_nothing_more(
 
     async def scenario(broker: Broker) -> None:
         _, topic, subscription = await consumers_of(broker)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         turns = Turns()
         turns.count(monkeypatch, Limits, "tell")
         topic.on_policies(topic.policies._replace(dispatch_rate=DispatchRate(messages=1_000)))

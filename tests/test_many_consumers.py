@@ -27,7 +27,7 @@ from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
 from pyxbroker.broker.subscriptions.subscription import Subscription
-from pyxbroker.delivery import Blocked, worth_together
+from pyxbroker.delivery import BlockedConsumers, total_read_budget
 from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 from stored import LEDGER
@@ -126,7 +126,7 @@ def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
     ("kind", "asks"),
     [
         (kinds.shared, "choosers.RoundRobin.next_consumer"),
-        (kinds.key_shared, "key_shared.worth_together"),
+        (kinds.key_shared, "key_shared.total_read_budget"),
         (kinds.failover, "choosers.SingleActive.next_consumer"),
     ],
 )
@@ -196,12 +196,12 @@ def test_choosing_asks_few_however_many_cannot_take_any(opened: _native.Storage)
         desk.join("first", 0)
         desk.leave(desk.join("gone", 0))
         joined = [desk.join(f"consumer-{number}", 1) for number in range(SOME)]
-        asked = rotation.asked
+        asked = rotation.eligibility_checks
 
         def asks_at_most(count: int) -> None:
             nonlocal asked
-            assert rotation.asked - asked <= count
-            asked = rotation.asked
+            assert rotation.eligibility_checks - asked <= count
+            asked = rotation.eligibility_checks
 
         for consumer in joined:
             consumer.on_flow(1)
@@ -247,9 +247,9 @@ def test_what_consumers_can_take_together_is_the_sum_of_what_each_can(
             consumer.set_unacked_max(random.choice([0, 0, 1]))
             consumer.closed = random.random() < 0.1
         for count_max, size_max in ((1000, 1 << 40), (12, 1 << 40), (3, 1)):
-            each = [it.worth_reading(count_max, size_max) for it in joined if it.can_deliver]
-            blocked = Blocked()
-            assert worth_together(joined, count_max, size_max, blocked) == (
+            each = [it.read_budget(count_max, size_max) for it in joined if it.can_deliver]
+            blocked = BlockedConsumers()
+            assert total_read_budget(joined, count_max, size_max, blocked) == (
                 min(sum(count for count, _ in each), count_max),
                 min(sum(size for _, size in each), size_max),
             )
@@ -275,7 +275,7 @@ def test_nobody_is_asked_behind_those_who_can_take_enough(opened: _native.Storag
         others = [desk.join(f"consumer-{number}") for number in range(2)]
         for consumer in others:
             consumer.permits = 5
-        entries, size = others[0].worth_reading(100, 1 << 40)
+        entries, size = others[0].read_budget(100, 1 << 40)
         # Where all have to be asked, who is full is.
         for entries_max, size_max, asked in (
             (entries, size, []),
@@ -283,8 +283,8 @@ def test_nobody_is_asked_behind_those_who_can_take_enough(opened: _native.Storag
             (2 * entries + 1, size, [full]),
             (entries, 2 * size + 1, [full]),
         ):
-            blocked = Blocked()
-            worth_together([*others, full], entries_max, size_max, blocked)
+            blocked = BlockedConsumers()
+            total_read_budget([*others, full], entries_max, size_max, blocked)
             assert blocked.consumers == asked
     finally:
         desk.close()

@@ -185,7 +185,7 @@ def test_clients_of_many_subscriptions_and_producers_are_sent_away_a_few_in_a_tu
         for number in range(MANY):
             await client.subscribe(number, subscription=f"s{number}")
             await client.produce(number)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         turns = Turns()
         turns.count(monkeypatch, topic, "close_producer")
         turns.count(monkeypatch, type(topic.subscriptions["s0"]), "disconnect")
@@ -211,7 +211,7 @@ def test_a_producer_that_its_client_has_closed_is_not_sent_away(tmp_path: Path) 
         client = await broker.client()
         for number in (1, 2):
             await client.produce(number)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         topic.close_producers()
         [kept] = topic.producers.values()
         topic.remove_producer(kept)
@@ -230,7 +230,7 @@ def test_who_cannot_be_sent_away_keeps_nobody_else(
         client = await broker.client()
         for number in (1, 2, 3):
             await client.produce(number)
-        over_at_once(broker.node.turn.more)
+        over_at_once(broker.node.turn.dispatching)
         close_producer = topic.close_producer
 
         def one_fails(producer: Any) -> None:
@@ -590,7 +590,7 @@ def test_policies_reach_many_subscriptions_some_in_each_turn_and_the_newest_wins
 ) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await topic_with_subscriptions(broker)
-        over_at_once(topic.turn.more)
+        over_at_once(topic.turn.dispatching)
         turns = Turns()
         turns.count(monkeypatch, Dispatcher, "on_policies")
 
@@ -621,7 +621,7 @@ def test_a_topic_that_closes_while_many_subscriptions_are_told_of_policies_close
 ) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await topic_with_subscriptions(broker)
-        over_at_once(topic.turn.more)
+        over_at_once(topic.turn.dispatching)
         turns = Turns()
         turns.count(monkeypatch, Dispatcher, "on_policies")
         topic.on_policies(topic.policies._replace(subscription_dispatch_rate=DispatchRate(1)))

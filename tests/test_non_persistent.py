@@ -541,7 +541,7 @@ def test_many_subscriptions_get_everything_in_order_a_few_in_a_turn(tmp_path: Pa
         client, sender = await broker.client(), await broker.client()
         await many_subscribe(client)
         await sender.produce(topic=NAME)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         topic = await topic_of(broker)
         data = data_of(3)
         for sequence_id, each in enumerate(data):
@@ -580,7 +580,7 @@ def test_a_round_takes_a_turn_no_longer_than_its_time(
             give(batch, start, stop, subscription)
 
         monkeypatch.setattr(non_persistent, "_give", counted)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         handle = broker.loop.call_soon(tick)
         sender.publish(0, b"x")
         await sender.receive("send_receipt")
@@ -621,7 +621,7 @@ def test_one_send_from_each_of_many_producers_makes_no_long_turn_nor_a_list_of_w
             give(batch, start, stop, subscription)
 
         monkeypatch.setattr(non_persistent, "_give", counted)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         handle = broker.loop.call_soon(tick)
         for producer_id in range(producers):
             command = pb.CommandSend(producer_id=producer_id, sequence_id=0)
@@ -653,7 +653,7 @@ def test_a_client_that_publishes_much_holds_up_others_for_a_run_of_it(
         for producer_id in range(10):
             await much.produce(producer_id, topic=NAME)
         await little.produce(topic=NAME)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         for producer_id in range(10):
             command = pb.CommandSend(producer_id=producer_id, sequence_id=0)
             much.send(command, section(b"much"))
@@ -687,7 +687,7 @@ def test_a_long_run_goes_to_a_subscription_a_part_at_a_time(
         for number, kind in enumerate(TYPES):
             await client.subscribe(number, topic=NAME, subscription=f"s{number}", subType=kind)
         await sender.produce(topic=NAME)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         data = data_of(10)
         for sequence_id, each in enumerate(data):
             sender.publish(sequence_id, each)
@@ -708,7 +708,7 @@ def test_who_leaves_during_a_round_keeps_nobody_else_from_it(tmp_path: Path) -> 
         await many_subscribe(client)
         await leaving.subscribe(7, topic=NAME, subscription="leaves", durable=False)
         await sender.produce(topic=NAME)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         sender.publish(0, b"x")
         await asyncio.sleep(0)
         leaving.connection.close()
@@ -726,7 +726,7 @@ def test_a_topic_that_is_closed_during_a_round_answers_its_producers(tmp_path: P
         client, sender = await broker.client(), await broker.client()
         await many_subscribe(client)
         await sender.produce(topic=NAME)
-        over_at_once(broker.node.turn.news)
+        over_at_once(broker.node.turn.notifications)
         sender.publish(0, b"x")
         await asyncio.sleep(0)
         await broker.topics.deletion.unload(TopicName.get(NAME))

@@ -138,10 +138,10 @@ class Flooding:
     def bytes(self) -> int:
         return self.messages * self.size
 
-    def rate_begun(self) -> None:
+    def begin_throttling(self) -> None:
         self._waits_for += 1
 
-    def rate_over(self) -> None:
+    def end_throttling(self) -> None:
         self._waits_for -= 1
         self.loop.call_later(0, self.go_on)
 
@@ -300,14 +300,14 @@ def test_a_publish_rate_holds_back_the_connection_and_no_other(tmp_path: Path, n
         burst(fast, 60)
         assert await receipts(fast, 0.2) == 60
         connection = slow.connection
-        assert connection.is_paused and connection.rates == 1
+        assert connection.is_paused and connection.throttling_rates == 1
         assert 2 <= await receipts(slow, 0.3) < 30
         # Neither is what was read already published.
         assert sum(topic.received()) and topic.received()[0] < 30
         assert topic.publish_rate_limited > 0
         limited(topic, publish_rate=Rate())
         await until(lambda: topic.received()[0] == 60, 2.0)
-        assert not connection.is_paused and connection.rates == 0
+        assert not connection.is_paused and connection.throttling_rates == 0
         assert other.publish_rate_limited == 0
         assert topic.publish == topic._log.append
 
@@ -354,11 +354,11 @@ def test_who_leaves_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None
             client = await broker.client()
             await client.produce()
             burst(client, 30)
-            await until(lambda client=client: client.connection.rates == 1)
+            await until(lambda client=client: client.connection.throttling_rates == 1)
             client.far.close()
             # Nothing is read from it, so that it is gone is seen by somebody else.
             client.connection.close()
-            assert len(rate._of_topic._line) == 0 and client.connection.rates == 0
+            assert len(rate._of_topic._line) == 0 and client.connection.throttling_rates == 0
         assert rate._of_topic._timer is None
 
     run(tmp_path, scenario)
@@ -375,15 +375,17 @@ def test_a_connection_that_waits_for_two_rates_waits_for_both(tmp_path: Path) ->
         # Both in one read, and each is more than its rate allows.
         sends = [wire.frame(*_send_of(number, bytes(1000))) for number in range(2)]
         client.far.send(b"".join(sends))
-        await until(lambda: client.connection.rates > 0)
+        await until(lambda: client.connection.throttling_rates > 0)
         await turns()
-        if client.connection.rates == 1:
+        if client.connection.throttling_rates == 1:
             limited(topics[0], publish_rate=Rate())
-            await until(lambda: client.connection.rates == 1 and topics[1].received()[0] == 1)
+            await until(
+                lambda: client.connection.throttling_rates == 1 and topics[1].received()[0] == 1
+            )
         limited(topics[0], publish_rate=Rate())
-        assert client.connection.rates == 1 and client.connection.is_paused
+        assert client.connection.throttling_rates == 1 and client.connection.is_paused
         limited(topics[1], publish_rate=Rate())
-        assert client.connection.rates == 0 and not client.connection.is_paused
+        assert client.connection.throttling_rates == 0 and not client.connection.is_paused
 
     run(tmp_path, scenario)
 
@@ -403,7 +405,7 @@ def test_what_is_too_much_waits_at_the_client(tmp_path: Path) -> None:
         frame = wire.frame(*_send_of(1, bytes(2000)))
         loop = asyncio.get_running_loop()
         writing = asyncio.ensure_future(loop.sock_sendall(client.far, frame * 500))
-        await until(lambda: client.connection.rates == 1)
+        await until(lambda: client.connection.throttling_rates == 1)
         await asyncio.sleep(0.5)
         assert not writing.done(), "the rest waits at the client"
         assert topic.received()[0] < 20

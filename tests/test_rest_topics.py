@@ -103,6 +103,26 @@ def test_later_and_elsewhere(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_values_of_a_message_may_have_other_forms(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        body = (
+            '{"schemaVersion":"-1","producerName":7,"messages":[{"payload":1.50,"key":true,'
+            '"sequenceId":"5","eventTime":123.9,"deliverAt":"","disableReplication":"TRUE",'
+            '"properties":{"a":1.10,"b":null}}]}'
+        )
+        assert (await rest("POST", f"{T}/t", body))[0] == 200
+        [(metadata, payload)] = await stored(rest, "t")
+        assert payload == b"1.50"
+        assert (metadata.producer_name, metadata.partition_key) == ("7", "true")
+        assert (metadata.sequence_id, metadata.event_time) == (5, 123)
+        assert not metadata.HasField("deliver_at_time")
+        assert list(metadata.replicate_to) == ["__local__"]
+        assert list(metadata.properties) == [pb.KeyValue(key="a", value="1.10")]
+
+    run(tmp_path, scenario)
+
+
 def test_partitions_take_turns_and_a_key_stays_in_one(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         assert await rest("PUT", f"{P}/p/partitions", "3") == DONE
@@ -343,9 +363,9 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
             *(
                 json.dumps({"messages": [], name: value})
                 for name, value in (
-                    ("producerName", 1),
+                    ("producerName", [1]),
                     ("producerName", "x" * 2_000),
-                    ("schemaVersion", "1"),
+                    ("schemaVersion", "1.0"),
                     ("schemaVersion", 2**63),
                     ("keySchema", "{}"),
                     ("valueSchema", 1),

@@ -785,7 +785,9 @@ def test_what_is_done_to_all_subscriptions_leaves_out_those_of_others(
         topic.wall_clock = lambda: 4e9
         assert await rest(broker, "POST", path, "nc") == 204
         assert backlogs(topic) == {"s": 2, "nc-1": 0}
-        assert await rest(broker, "POST", path, "admin") == 204
+        # One has no backlog any more, which Pulsar tells who expires messages.
+        status = 409 if path == EXPIRE_ALL else 204
+        assert await rest(broker, "POST", path, "admin") == status
         assert backlogs(topic) == {"s": 0, "nc-1": 0}
 
     if is_prefixed:

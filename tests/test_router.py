@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyxbroker.admin.answering import is_change
 from pyxbroker.admin.endpoints import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Body, Request
@@ -62,7 +63,7 @@ def test_the_best_route_is_found() -> None:
             "DELETE /a/{tenant}/{namespace}/{topic}",
             "GET /a/{tenant}/{namespace}/{topic}/stats",
             "POST /a/{tenant}/{namespace}/{topic}/{count:int}",
-            "POST /a/{tenant}/{namespace}/{topic}/{force:bool}",
+            "POST /a/{tenant}/{namespace}/{topic}/{size:long}",
             "POST /a/{tenant}/{namespace}/{topic}/{word}",
         ],
     )
@@ -82,13 +83,17 @@ def test_the_best_route_is_found() -> None:
         "GET /a/{tenant}/{namespace}/{topic}/stats",
         {**names, "topic": "partitioned"},
     )
-    for text, name, value in (("12", "count", 12), ("true", "force", True), ("x", "word", "x")):
+    for text, name, value in (
+        ("12", "count", 12),
+        (str(1 << 40), "size", 1 << 40),
+        ("x", "word", "x"),
+    ):
         _, values = found(routes, "POST", f"/a/t/n/topic/{text}")
         assert values == {**names, "topic": "topic", name: value}
 
 
 def test_a_number_of_more_than_64_bits_is_none() -> None:
-    routes = router(["GET /a/{n:int}"], prefix="/a")
+    routes = router(["GET /a/{n:long}"], prefix="/a")
     for number in (2**63 - 1, -(2**63)):
         assert found(routes, "GET", f"/a/{number}")[1] == {"n": number}
     for number in (2**63, 10**19 - 1, -(2**63) - 1, 10**30):
@@ -115,8 +120,20 @@ def test_what_is_not_there_and_what_is_not_allowed() -> None:
         assert refused(routes, "GET", path).status == (405 if path == "/a/b/1/" else 404), path
     error = refused(routes, "DELETE", "/a/b")
     # What both of the routes that fit take.
-    assert (error.status, error.headers) == (405, [("Allow", "GET, HEAD, POST, PUT")])
-    assert refused(routes, "GET", "/a/x").headers == [("Allow", "POST")]
+    assert (error.status, error.headers) == (405, [("Allow", "GET, HEAD, OPTIONS, POST, PUT")])
+    assert refused(routes, "GET", "/a/x").headers == [("Allow", "OPTIONS, POST")]
+
+
+def test_options_has_the_methods_of_a_path_and_changes_nothing() -> None:
+    routes = router(["GET /a/b", "PUT /a/b", "POST /a/{name}"])
+    asked = request("OPTIONS", "/a/b")
+    row = asyncio.run(routes.find(asked))
+    assert asked.endpoint is row
+    assert not is_change(row)
+    answer = asyncio.run(row.handler(asked))
+    assert (answer.status, answer.body) == (200, b"GET, HEAD, OPTIONS, POST, PUT")
+    assert dict(answer.headers)["Allow"] == "GET, HEAD, OPTIONS, POST, PUT"
+    assert refused(routes, "OPTIONS", "/a").status == 404
 
 
 def test_the_longest_prefix_counts_and_is_loaded_when_it_is_asked_for() -> None:
@@ -162,15 +179,13 @@ def test_the_query_is_typed() -> None:
     rows = tuple(Query(name, "A field.", default) for name, default in fields.items())
     asked.endpoint = endpoint("GET /a")._replace(query=rows)
     assert [asked.argument(name) for name in ("force", "yes", "no")] == [True, True, False]
+    assert asked.argument("flag") is False, "all but true is false, as in JAX-RS"
     assert [asked.argument(name) for name in ("count", "one")] == [-3, 1]
     assert [asked.argument(name) for name in ("name", "empty", "none")] == ["a/b c", "", None]
-    for name, reason in (
-        ("flag", "flag must be true or false, not 'no'."),
-        ("n", "n must be a whole number of at most 64 bits, not '1_0'."),
-    ):
-        with pytest.raises(HttpError) as caught:
-            asked.argument(name)
-        assert (caught.value.status, str(caught.value)) == (400, reason)
+    with pytest.raises(HttpError) as caught:
+        asked.argument("n")
+    reason = "n must be a whole number of at most 64 bits, not '1_0'."
+    assert (caught.value.status, str(caught.value)) == (400, reason)
     with pytest.raises(KeyError):
         asked.argument("other")
     for query in ("a=%C3", "&".join(["a=b"] * 101)):

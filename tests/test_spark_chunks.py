@@ -107,7 +107,7 @@ def test_uuids_take_as_much_memory_however_long_they_are() -> None:
 def test_an_entry_in_which_no_message_ends_is_passed_without_a_row() -> None:
     """So a chunk that is read by the official client counts as read."""
     columns = EntryColumns(BYTES, (VARIABLE,), compression)
-    columns.want(Position(3, -1), Position(3, 9))
+    columns.set_range(Position(3, -1), Position(3, 9))
     assert columns.take_entry(3, 0, _nothing(chunk("a", 0))) == MORE
     assert columns.position == (3, 0, -1)
     assert columns.finish().rows == 0

@@ -33,7 +33,7 @@ def rows(values: Values, names: Sequence[str], *stored: bytes) -> list[dict[str,
     """The rows of entries 3:0 and on, of a topic `t`."""
     columns = Columns.asked(values, names)
     read = columns.entry_columns(-1, lambda _: b"")
-    read.want(Position(3, -1), Position(4, 0))
+    read.set_range(Position(3, -1), Position(4, 0))
     for number, each in enumerate(stored):
         read.take_entry(3, number, each)
     (batch,) = columns.record_batches("t", [read.finish()], lambda _: b"")

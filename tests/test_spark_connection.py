@@ -119,7 +119,7 @@ def test_a_command_that_is_no_message_of_the_topic_ends_the_reading(
     command: Any, what: str
 ) -> None:
     columns = EntryColumns(BYTES, (VARIABLE,), compression)
-    columns.want((3, -1, -1), (3, 5, -1))
+    columns.set_range((3, -1, -1), (3, 5, -1))
     with (
         ScriptedBroker(lambda _: [frame_of(command)]) as broker,
         cluster_of(options_of(broker)) as cluster,

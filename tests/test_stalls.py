@@ -70,9 +70,9 @@ def test_how_long_a_turn_has_lasted_is_known_while_it_does(
         await asyncio.sleep(0)
         turn = sum(count for _, count in watch.histogram()[0]) + 1
         block(0.01)
-        assert 0.01 <= watch.lasts(turn) <= time.monotonic() - began
+        assert 0.01 <= watch.elapsed(turn) <= time.monotonic() - began
         await asyncio.sleep(0)
-        assert watch.lasts(turn) == watch.lasts(turn + 5) == 0
+        assert watch.elapsed(turn) == watch.elapsed(turn + 5) == 0
 
     lines_of(scenario, caplog)
 
@@ -231,7 +231,7 @@ def test_an_idle_loop_does_not_wake_the_thread(caplog: pytest.LogCaptureFixture)
 
 def test_a_loop_of_another_kind_is_refused_with_a_reason() -> None:
     async def watched() -> None:
-        with pytest.raises(RuntimeError, match="not uvloop's"):
+        with pytest.raises(RuntimeError, match="the event loop is not a uvloop"):
             TurnWatch(asyncio.get_running_loop(), LIMIT_S)
 
     asyncio.run(watched())

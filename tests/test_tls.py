@@ -439,11 +439,11 @@ def test_what_came_in_is_read_on_when_a_pause_is_over() -> None:
     sends = [send(n, section(bytes(9_000))) for n in range(5)]
 
     async def scenario(side: Served) -> None:
-        side.connection.rate_begun()  # What is read at once is short from now on.
+        side.connection.begin_throttling()  # What is read at once is short from now on.
         for each in sends:
             assert side.far.send(each) == len(each)
         await turns()
-        side.connection.rate_over()
+        side.connection.end_throttling()
         await turns()
         stream = side.connection.tls
         assert stream is not None

@@ -94,7 +94,7 @@ def test_work_that_fails_stops_neither_its_turn_nor_later_ones() -> None:
 
 def test_a_share_runs_what_it_has_time_for_and_the_rest_in_later_turns_in_order() -> None:
     async def scenario(turn: Turn, failures: list[Any]) -> None:
-        share, done = turn.more, list[int]()
+        share, done = turn.dispatching, list[int]()
         share.turn_ns = 1
         for number in range(5):
             share.run(lambda number=number: done.append(number))  # type: ignore[misc]
@@ -111,9 +111,9 @@ def test_a_share_runs_what_it_has_time_for_and_the_rest_in_later_turns_in_order(
 def test_a_share_that_is_not_used_up_lets_everything_run_at_once() -> None:
     async def scenario(turn: Turn, failures: list[Any]) -> None:
         done: list[int] = []
-        turn.more.turn_ns = 2**62
+        turn.dispatching.turn_ns = 2**62
         for number in range(1000):
-            turn.more.run(lambda number=number: done.append(number))  # type: ignore[misc]
+            turn.dispatching.run(lambda number=number: done.append(number))  # type: ignore[misc]
         assert done == list(range(1000))
 
     in_loop(scenario)
@@ -121,7 +121,7 @@ def test_a_share_that_is_not_used_up_lets_everything_run_at_once() -> None:
 
 def test_who_waits_for_a_share_is_called_once_and_who_asks_again_then_goes_behind() -> None:
     async def scenario(turn: Turn, failures: list[Any]) -> None:
-        share, done = turn.more, list[str]()
+        share, done = turn.dispatching, list[str]()
         share.turn_ns = 1
 
         def first() -> None:
@@ -144,8 +144,8 @@ def test_who_waits_for_a_share_is_called_once_and_who_asks_again_then_goes_behin
 def test_what_fails_in_a_share_keeps_nobody_from_their_turn() -> None:
     async def scenario(turn: Turn, failures: list[Any]) -> None:
         done: list[int] = []
-        turn.more.later(lambda: 1 // 0)
-        turn.more.later(lambda: done.append(1))
+        turn.dispatching.later(lambda: 1 // 0)
+        turn.dispatching.later(lambda: done.append(1))
         await turns()
         assert done == [1]
         assert [type(each) for each in failures] == [ZeroDivisionError]
@@ -161,8 +161,8 @@ def test_what_waited_for_a_share_runs_as_a_turn() -> None:
             turn.at_end(lambda: done.append("end"))
             done.append("work")
 
-        turn.more.later(work)
-        turn.more.later(lambda: done.append("more work"))
+        turn.dispatching.later(work)
+        turn.dispatching.later(lambda: done.append("more work"))
         await asyncio.sleep(0)
         assert done == ["work", "more work", "end"]
 

@@ -177,7 +177,7 @@ def test_a_limit_that_changes() -> None:
 
 
 def test_who_waits_for_the_broker_is_called_once() -> None:
-    whole = BrokerUnacked(10, Turn(cast(asyncio.AbstractEventLoop, ManualLoop())).more)
+    whole = BrokerUnacked(10, Turn(cast(asyncio.AbstractEventLoop, ManualLoop())).dispatching)
     calls: list[str] = []
     call = lambda: calls.append("called")  # noqa: E731
     whole.on_unblocked(call)

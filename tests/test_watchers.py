@@ -23,7 +23,7 @@ class Telling:
     def __init__(self, count: int, told_in_a_part: int | None = None) -> None:
         self.loop = ManualLoop()
         self.turn = Turn(cast(asyncio.AbstractEventLoop, self.loop))
-        news = self.turn.news
+        news = self.turn.notifications
         if told_in_a_part is None:
             without_end(news)
         else:

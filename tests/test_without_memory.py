@@ -43,8 +43,8 @@ def acks():
 
 def runs():
     run = EntryRun.of(b"entry")
-    run.prefix(1, 5)
-    run.keep()
+    run.add_broker_metadata(1, 5)
+    run.copy_data()
     found = EntryBatch.of_run(run)
     assert found.data(0).endswith(b"entry")
 
@@ -62,7 +62,7 @@ def compacted():
         assert latest.scan(each, 0) == 1
     for part in range(KEY_PARTS):
         latest.resolve(part, None)
-    latest.begin()
+    latest.begin_selection()
     assert latest.select(entries[0], 0, -1, 1 << 20) == (None, 0, True)
     assert latest.rebuild(entries[0], 0, None)[1] == [1]
     for each in entries[1:]:
@@ -116,7 +116,7 @@ def program():
 
 def columns():
     found = EntryColumns(BYTES, (VARIABLE,), compression, -1)
-    found.want((3, -1, -1), (4, 0, -1))
+    found.set_range((3, -1, -1), (4, 0, -1))
     for number in range(20):
         found.take_entry(3, number, section(b"x" * 5000, partition_key="k", event_time=1))
     assert len(rows_of(found.finish())) == 20
@@ -144,7 +144,7 @@ def receipts():
     producer = Producer(connection, 1, Notes(loop))
     try:
         for number in range(3_000):
-            producer.send_receipts(producer.run_of_refused(number, number), stored=False)
+            producer.send_receipts(producer.refused_run(number, number), stored=False)
     finally:
         connection.close()
 

@@ -111,14 +111,14 @@ OF_BIG_TOPIC: dict[str, Request] = {
     f"GET {OF_SUBSCRIPTION}/position/{{messagePosition:int}}": request(
         "GET", f"{ONE}/subscription/{NAME}/position/999"
     ),
-    f"GET {OF_TOPIC}/ledger/{{ledgerId:int}}/entry/{{entryId:int}}": request(
+    f"GET {OF_TOPIC}/ledger/{{ledgerId:long}}/entry/{{entryId:long}}": request(
         "GET", f"{ONE}/ledger/{{ledger}}/entry/1999"
     ),
     f"GET {OF_TOPIC}/examinemessage": request(
         "GET", f"{ONE}/examinemessage?initialPosition=earliest&messagePosition=1999"
     ),
     f"GET {OF_TOPIC}/lastMessageId": request("GET", f"{ONE}/lastMessageId"),
-    f"GET {OF_TOPIC}/messageid/{{timestamp:int}}": request(
+    f"GET {OF_TOPIC}/messageid/{{timestamp:long}}": request(
         "GET", f"{ONE}/messageid/9223372036854775807"
     ),
     # A default broker numbers no messages.
@@ -226,7 +226,7 @@ ENDPOINTS: dict[str, Request] = {
         "PUT", f"{BASE}/{NAME}-{{n}}/subscription/{NAME}?replicated=true", PLACE
     ),
     # To the same topic again: what is behind the place is to be read again each time.
-    f"POST {OF_SUBSCRIPTION}/resetcursor/{{timestamp:int}}": request(
+    f"POST {OF_SUBSCRIPTION}/resetcursor/{{timestamp:long}}": request(
         "POST",
         f"{RESET}/subscription/{NAME}/resetcursor/1",
         scene=scenes.reset_topic,
@@ -605,7 +605,7 @@ NEXT_SCHEMA = schema_body("next")
 
 ENDPOINTS |= {
     f"GET {SCHEMA_ROW}/schema": request("GET", SCHEMA_PATH + "/schema", scene=scenes.schemas),
-    f"GET {SCHEMA_ROW}/schema/{{version:int}}": request(
+    f"GET {SCHEMA_ROW}/schema/{{version:long}}": request(
         "GET", SCHEMA_PATH + "/schema/1", scene=scenes.schemas
     ),
     f"GET {SCHEMA_ROW}/schemas": request(

@@ -16,7 +16,7 @@ from pyxbroker import _native
 
 @pytest.fixture
 def line() -> Iterator[Line]:
-    """A connection and its client."""
+    """A connection and its client socket."""
     line = Line()
     yield line
     line.close()
@@ -24,7 +24,7 @@ def line() -> Iterator[Line]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[_native.Storage]:
-    """A storage that need not flush while it is measured."""
+    """A storage that is large enough not to flush during a measurement."""
     opened = _native.Storage(
         tmp_path / "journal",
         tmp_path / "ledgers",

@@ -1,4 +1,4 @@
-"""What the micro-benchmarks work on: frames as clients write them, a storage, a connection."""
+"""Inputs of the micro-benchmarks: frames as clients write them, a storage, and a connection."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PAYLOAD = bytes(range(256)) * 4  # 1 KiB
 
 
 def frame(command: Any, section: bytes = b"") -> bytes:
-    """A whole frame around a BaseCommand."""
+    """Return a whole frame with a BaseCommand."""
     encoded = command.SerializeToString()
     total = 4 + len(encoded) + len(section)
     return total.to_bytes(4, "big") + len(encoded).to_bytes(4, "big") + encoded + section
 
 
 def section(payload: bytes = PAYLOAD, messages: int = 0) -> bytes:
-    """The payload section of a SEND with its checksum; messages: of a batch, 0 for a single one."""
+    """Return the payload section of a SEND with checksum. messages: batch size, or 0."""
     metadata = pb.MessageMetadata(producer_name="bench-1", sequence_id=1, publish_time=1)
     if messages:
         metadata.num_messages_in_batch = messages
@@ -34,7 +34,7 @@ def section(payload: bytes = PAYLOAD, messages: int = 0) -> bytes:
 
 
 def send(sequence_id: int, payload_section: bytes, messages: int = 1) -> bytes:
-    """A SEND frame of producer 1."""
+    """Return a SEND frame of producer 1."""
     command = pb.BaseCommand(type=pb.BaseCommand.SEND)
     command.send.producer_id = 1
     command.send.sequence_id = sequence_id
@@ -44,7 +44,7 @@ def send(sequence_id: int, payload_section: bytes, messages: int = 1) -> bytes:
 
 
 class Handlers:
-    """Handlers of a broker that expects nothing but hot commands."""
+    """Connection handlers that accept hot commands only."""
 
     def on_closed(self, connection: Connection) -> None:
         self.closed = connection
@@ -59,14 +59,14 @@ class Handlers:
         return True
 
     def wait_turn(self, connection: Connection) -> None:
-        connection.group.loop.call_soon(connection.go_on)
+        connection.group.loop.call_soon(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         raise AssertionError(f"a command of type {kind}")
 
 
 class Producer(ProducerState):
-    """Answers every run at once, as if the disk took no time."""
+    """A producer that acknowledges every run immediately, without a disk."""
 
     def publish(self, run: EntryRun) -> None:
         run.ledger_id = 1
@@ -75,7 +75,7 @@ class Producer(ProducerState):
 
 
 class Line:
-    """A connection of the broker, its client's end, and the loop between them."""
+    """A broker connection, its client socket, and a manual event loop."""
 
     def __init__(self) -> None:
         self.client, server = socket.socketpair()
@@ -96,11 +96,11 @@ class Line:
         self.received = bytearray(4 << 20)
 
     def readable(self) -> None:
-        """The socket has something to read."""
+        """Serve the readable socket."""
         self.loop.readers[self.group.fd]()
 
     def read_answers(self) -> int:
-        """Takes what the broker sent; returns the bytes."""
+        """Read the broker's output and return its size."""
         try:
             return self.client.recv_into(self.received)
         except BlockingIOError:

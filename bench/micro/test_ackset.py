@@ -1,4 +1,4 @@
-"""ackset.pyx: what a cursor has acknowledged."""
+"""ackset.pyx: acknowledgement state of a cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""add_stats.pyx: what the statistics of a managed ledger cost a run of messages."""
+"""add_stats.pyx: cost of a managed ledger's statistics per run of messages."""
 
 from __future__ import annotations
 

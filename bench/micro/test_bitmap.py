@@ -1,4 +1,4 @@
-"""bitmap.pyx: what a million acknowledgements out of order cost to be stored and restored."""
+"""bitmap.pyx: storing and restoring a million acknowledgements out of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""buffers.pyx: what a socket writes from."""
+"""buffers.pyx: output vectors of sockets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""commands.pyx: decoding and building hot commands. Each call makes Python objects of its result,
-which the broker itself does not, so these are upper bounds."""
+"""commands.pyx: decoding and building hot commands.
+
+The results are upper bounds: each call creates Python objects, which the broker does not.
+"""
 
 from __future__ import annotations
 

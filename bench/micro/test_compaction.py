@@ -14,7 +14,7 @@ BODY = bytes(1024)
 
 
 def batch_of_100() -> EntryBatch:
-    """One entry with messages of 1 KiB and as many keys."""
+    """Return an entry with messages of 1 KiB, each with a key of its own."""
     plain = b""
     for number in range(MESSAGES):
         head = wire.encode({2: f"key-{number}", 3: len(BODY)})
@@ -54,7 +54,7 @@ def test_select_of_an_entry_of_100(benchmark: Any) -> None:
         latest.resolve(part, None)
 
     def select() -> EntryRun | None:
-        latest.begin()
+        latest.begin_selection()
         return latest.select(batch, 0, -1, 1 << 20)[0]
 
     run = benchmark(select)

@@ -1,4 +1,4 @@
-"""connection.pyx: what one readable event brings, up to the receipts on the wire."""
+"""connection.pyx: from one readable event to the receipts on the wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from bench.micro import material
 from bench.micro.material import Line, Producer
 
-# frames in one read, messages in each, bytes of payload
+# frames per read, messages per frame, bytes of payload
 SHAPES = {"1 of 1 KiB": (1, 1, 1024), "64 of 1 KiB": (64, 1, 1024), "1 batch": (1, 120, 128 << 10)}
 
 

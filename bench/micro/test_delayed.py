@@ -1,4 +1,4 @@
-"""The index of delayed delivery, with a million entries in it."""
+"""delayed_index.pyx: an index with a million entries."""
 
 from __future__ import annotations
 

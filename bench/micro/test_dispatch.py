@@ -43,7 +43,7 @@ def test_100_entries_of_1_kib_to_a_socket_and_acknowledged(
         if shared:
             holders.settle(answer, consumer, acks, {})
         else:
-            consumer.note_acked(answer)
+            consumer.count_acked(answer)
         assert consumer.unacked_messages == 0
         return received
 

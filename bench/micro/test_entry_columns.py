@@ -1,4 +1,4 @@
-"""entry_columns.pyx and avro_columns.pyx: entries with batches, to columns."""
+"""entry_columns.pyx and avro_columns.pyx: decoding entries with batches to columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORD = b"\x02\xa0\x9c\x01" * 8 + b"\x14" + b"0123456789"
 
 
 def frames(body: bytes, codec: int) -> bytes:
-    """What a broker sends: so many entries with so many messages each."""
+    """Return MESSAGE frames of entries with a number of messages each."""
     plain = b""
     for number in range(MESSAGES):
         head = wire.encode({2: f"key-{number}", 3: len(body)})
@@ -48,7 +48,7 @@ def frames(body: bytes, codec: int) -> bytes:
 
 
 def read(columns: EntryColumns, stream: bytes) -> int:
-    columns.want((3, -1, -1), (4, 0, -1))
+    columns.set_range((3, -1, -1), (4, 0, -1))
     view = memoryview(stream)
     rows, stop = 0, FULL
     while stop == FULL:

@@ -1,4 +1,4 @@
-"""hash_ranges.pyx: as many ranges as a STICKY consumer may ask for."""
+"""hash_ranges.pyx: the maximum number of ranges of a STICKY consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""keys.pyx: hashes of keys, and entries dealt to the owners of theirs."""
+"""keys.pyx: key hashes, and dispatch to the owners of keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.micro import material
 from bench.micro.material import Line
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.delivery import ConsumerState, deal, deal_waiting
+from pyxbroker.delivery import ConsumerState, dispatch_by_key, dispatch_waiting
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.keys import KeyShared, murmur3_of
 from pyxbroker.proto import PulsarApi as pb
@@ -27,7 +27,7 @@ def test_murmur3_of_16_bytes(benchmark: Any) -> None:
 
 @pytest.fixture
 def batch(storage: _native.Storage) -> EntryBatch:
-    """Entries of 1 KiB, each with a key of its own."""
+    """Return entries of 1 KiB, each with a key of its own."""
     writer = StorageWriter(storage)
     for number in range(ENTRIES):
         metadata = pb.MessageMetadata(
@@ -44,7 +44,7 @@ def batch(storage: _native.Storage) -> EntryBatch:
 
 
 class Consumers:
-    """Sixteen, on one connection; each owns a sixteenth of the hashes."""
+    """Sixteen consumers on one connection; each owns a sixteenth of the hashes."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -60,7 +60,7 @@ class Consumers:
         self.keys.set_owners(ends, array("i", slots))
 
     def settle(self) -> None:
-        """The client reads, and acknowledges everything."""
+        """Read everything as the client, and acknowledge it."""
         self.line.loop.run_soon()
         self.line.read_answers()
         for consumer in self.slots[1:]:
@@ -81,7 +81,7 @@ def test_100_entries_dealt_to_16_consumers_and_acknowledged(
 
     def round_of() -> int:
         consumers.give_permits(ENTRIES)
-        sent = deal(batch, consumers.slots, consumers.keys, acks, {}, [], 10_000)
+        sent = dispatch_by_key(batch, consumers.slots, consumers.keys, acks, {}, [], 10_000)
         assert consumers.keys.waiting == 0
         consumers.settle()
         return sent
@@ -96,12 +96,12 @@ def test_100_entries_that_wait_first(benchmark: Any, line: Line, batch: EntryBat
 
     def round_of() -> int:
         consumers.give_permits(0)
-        deal(batch, consumers.slots, keys, acks, {}, [], 10_000)
+        dispatch_by_key(batch, consumers.slots, keys, acks, {}, [], 10_000)
         assert keys.waiting == ENTRIES
         consumers.give_permits(ENTRIES)
         planned = sum(len(keys.plan(slot, ENTRIES, 8)) for slot in range(1, CONSUMERS + 1))
         assert planned >= CONSUMERS
-        sent = deal_waiting(batch, consumers.slots, keys, acks, {}, [])
+        sent = dispatch_waiting(batch, consumers.slots, keys, acks, {}, [])
         consumers.settle()
         return sent
 

@@ -1,4 +1,4 @@
-"""metric_lines.pyx: one series of a block of topics."""
+"""metric_lines.pyx: one metric of a block of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""publish_checks.pyx: a look at the metadata of each SEND of a run."""
+"""publish_checks.pyx: checking the metadata of each SEND of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ENTRIES = 100
 
 
 class Keeping(ProducerState):
-    """Keeps a copy of the run that it gets."""
+    """A producer that stores a copy of its last run."""
 
     kept: EntryRun
 
     def publish(self, run: EntryRun) -> None:
-        run.keep()
+        run.copy_data()
         self.kept = run
 
 

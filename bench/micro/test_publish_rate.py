@@ -1,4 +1,4 @@
-"""A publish rate that is not reached: what it adds to a run."""
+"""Cost of a publish rate that is not reached, per run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quorum.pyx: counting acknowledgements, and the intake of the embedded bookie."""
+"""quorum.pyx: counting acknowledgements; adds of the embedded bookie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sequence_ids.pyx: what deduplication costs a run, and what it reads when a topic is opened."""
+"""sequence_ids.pyx: cost of deduplication per run, and of its recovery when a topic is opened."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from bench.micro import material
 from pyxbroker.connection import ProducerState
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.sequence_ids import SequenceIds, replay
+from pyxbroker.sequence_ids import SequenceIds, collect_highest
 
 ENTRIES = 100
 
 
 class Keeping(ProducerState):
-    """Keeps a copy of the run that it gets."""
+    """A producer that stores a copy of its last run."""
 
     kept: EntryRun
 
     def publish(self, run: EntryRun) -> None:
-        run.keep()
+        run.copy_data()
         self.kept = run
 
 
@@ -49,7 +49,7 @@ def test_replay_of_100(benchmark: Any, line: material.Line) -> None:
 
     def read() -> dict[bytes, int]:
         found: dict[bytes, int] = {}
-        replay(batch, found, 1024)
+        collect_highest(batch, found, 1024)
         return found
 
     assert len(benchmark(read)) == 1
@@ -61,6 +61,6 @@ def test_metadata_before_100(benchmark: Any, line: material.Line) -> None:
     def prefix() -> int:
         run = data.without(())
         assert run is not None
-        return run.prefix(1_700_000_000_000, 41)
+        return run.add_broker_metadata(1_700_000_000_000, 41)
 
     assert benchmark(prefix) == 41 + ENTRIES

@@ -1,4 +1,4 @@
-"""reads.pyx: batches of entries from the cache."""
+"""storage.pyx: reading batches of entries from the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyxbroker.storage import StorageReader, StorageWriter
 
 
 def fill(storage: _native.Storage, entries: int, section: bytes) -> None:
-    """Adds entries 0 and on to ledger 1."""
+    """Add entries to ledger 1, from entry 0 on."""
     writer = StorageWriter(storage)
     for entry in range(entries):
         run = EntryRun.of(section)

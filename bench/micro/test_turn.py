@@ -1,4 +1,4 @@
-"""turn.pyx: a turn that asks for one piece of work and one write."""
+"""turn.pyx: a turn with one call at its end and one write."""
 
 from __future__ import annotations
 

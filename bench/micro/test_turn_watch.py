@@ -1,4 +1,4 @@
-"""turn_watch.pyx: what a turn costs more when somebody measures it."""
+"""turn_watch.pyx: cost of measuring a loop iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TURNS = 10_000
 
 
 def turn_round(watched: bool) -> int:
-    """Goes through many turns with nothing in them; returns how many were measured."""
+    """Run many empty loop iterations; return how many were measured."""
 
     async def go() -> int:
         loop = asyncio.get_running_loop()

@@ -148,13 +148,6 @@ RULES: tuple[Rule, ...] = (
         here=r"\A400 ",
     ),
     Rule(
-        CLEARER,
-        "where nothing is to be expired, that is done",
-        r"/expireMessages/\{seconds\} \| of partitioned$",
-        there=r"\A409 ",
-        here=r"\A204 ",
-    ),
-    Rule(
         DEFECT,
         "messages up to one in a ledger that the topic has not are said to be expired",
         r"/expireMessages \| good$",

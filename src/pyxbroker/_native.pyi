@@ -1,4 +1,4 @@
-"""What Python sees of the C storage (src/bookie_native/module.c, storage.h)."""
+"""Type stub of the C storage (src/bookie_native/module.c, storage.h)."""
 
 from os import PathLike
 from typing import Any, TypeAlias, TypedDict
@@ -42,7 +42,7 @@ class Stats(TypedDict):
     trouble: int
 
 class DiskFaults:
-    """Disk calls that fail on demand, for tests; hand it to Storage(faults=...)."""
+    """Disk calls that fail on demand, for tests; pass it to Storage(faults=...)."""
 
     def rule(
         self,
@@ -54,15 +54,16 @@ class DiskFaults:
         short_bytes: int = -1,
         times: int = ...,
     ) -> None:
-        """Lets `after` calls on files whose name contains `match` pass, then hits `times` of them:
-        they fail with `errno`, or read or write at most `short_bytes` bytes."""
+        """Let `after` calls on files whose name contains `match` succeed, then fail `times` of them
+        with `errno`, or limit them to `short_bytes` bytes.
+        """
     def clear(self) -> None: ...
     def count(self, call: str, /) -> int: ...
 
 class Storage:
-    """One bookie's journal, write cache and entry logs (storage.h). One thread only.
+    """A bookie's journal, write cache and entry logs (storage.h), for one thread.
 
-    Sizes are in bytes. Errors of the storage are OSError with its errno.
+    Sizes are in bytes. Storage errors are OSError with their errno.
     """
 
     durable_sequence: int
@@ -103,11 +104,12 @@ class Storage:
     def save_space(self, on: bool, /) -> None:
         """While on, spare journal files are removed, and a flush frees those that need one."""
     def trouble(self) -> int:
-        """0, or the negative errno because of which nothing can be stored at this moment: of the
-        last flush or of preparing the next journal file. Each change rings the event_fd."""
+        """Return 0, or the negative errno because of which storage refuses writes at present: that
+        of the last flush, or of preparing the next journal file. Each change signals the event_fd.
+        """
     def stats(self) -> Stats: ...
     def latencies(self) -> dict[str, tuple[int, bytes]]:
-        """Nanoseconds in all, and the counts of each bucket as 64 bits (latency.h), of add, sync,
-        read and failed_read.
+        """Return the total nanoseconds and the 64-bit bucket counts (latency.h) of add, sync, read
+        and failed_read.
         """
     def close(self, flush: bool = True) -> None: ...

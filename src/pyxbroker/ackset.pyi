@@ -1,127 +1,139 @@
-"""What Python sees of ackset.pyx: acknowledged positions of a cursor, and sets of positions."""
+"""Type stub of ackset.pyx: acknowledged positions of a cursor, and sets of positions."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 from pyxbroker.entry import AckRun, Position
 
 def set_batches_bytes_max(bytes_max: int) -> None:
-    """How many bytes all sets together may have of batches; 0 is no limit."""
+    """Limit the memory of the ack sets of all cursors together, in bytes; 0 is no limit."""
 
 def batches_bytes() -> int:
-    """Bytes that all sets have of batches, about."""
+    """Return the approximate memory of the ack sets of all cursors, in bytes."""
 
 def batches_refused() -> int:
-    """Batches of which nothing was remembered, since there was too much."""
+    """Return how many ack sets were not stored because of a memory limit."""
 
 class AckSet:
-    """Mark-delete position plus the entries, and messages of batches, acknowledged after it."""
+    """The mark-delete position of a cursor, and the entries and messages acknowledged after it."""
 
     def __init__(self, ledger_id: int, entry_id: int, tracked: bool = False) -> None:
-        """tracked: what changes is noted, for encode_runs and encode_batches."""
+        """If tracked, the set records changes for encode_runs and encode_batches."""
     @property
     def mark_ledger_id(self) -> int:
         """Ledger id of the mark-delete position."""
     @property
     def mark_entry_id(self) -> int:
-        """Entry id of the mark-delete position; -1 before a ledger's first entry."""
+        """Entry id of the mark-delete position; -1 before the first entry of a ledger."""
     @property
     def mark_delete(self) -> Position:
-        """Everything up to here is acknowledged."""
+        """The mark-delete position: everything up to it is acknowledged."""
     @property
-    def has_passed(self) -> bool:
-        """The mark has passed batches that are not forgotten yet; drop_passed() does it."""
+    def has_passed_batches(self) -> bool:
+        """True while the mark has passed batches whose ack sets drop_passed() has not freed yet."""
     @property
     def holes(self) -> int:
-        """Entries acknowledged one by one after the mark."""
+        """Number of entries acknowledged individually after the mark."""
     @property
     def partial(self) -> int:
-        """Batches of which some messages are acknowledged."""
+        """Number of partially acknowledged batches."""
     @property
     def partial_words(self) -> int:
-        """Words of the ack sets of those batches."""
+        """Number of 64-bit words in the ack sets of the partially acknowledged batches."""
     @property
     def refused(self) -> int:
-        """Times that nothing was remembered of a batch, since there was too much."""
+        """Number of ack sets that were not stored because of a memory limit."""
     def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the mark has passed an entry or it was acknowledged alone."""
+        """Return True if an entry is at or before the mark, or was acknowledged individually."""
     def add(self, ledger_id: int, entry_id: int) -> bool:
-        """Acknowledges an entry that exists; True when it was not acknowledged before."""
+        """Acknowledge an existing entry; return True if it was not acknowledged before."""
     def add_run(self, run: AckRun, last_entry: Callable[[int], int | None]) -> int:
-        """Acknowledges what an ACK names and exists; how many entries and batches it changed."""
+        """Acknowledge the existing positions of an ACK; return how many entries and batches
+        changed.
+        """
     def acknowledge_batch(self, ledger_id: int, entry_id: int, words: Sequence[int]) -> bool:
-        """Acknowledges the messages of an existing batch whose bits are 0; True: some were new."""
-    def messages_left(self, ledger_id: int, entry_id: int) -> int | None:
-        """Messages of a batch that are not acknowledged; None when no single one of it was
-        acknowledged, or all of them are.
+        """Acknowledge the messages of an existing batch whose bits are 0; return True if any was
+        new.
+        """
+    def unacked_in_batch(self, ledger_id: int, entry_id: int) -> int | None:
+        """Return how many messages of a partially acknowledged batch are unacknowledged. Return
+        None for a batch that is acknowledged as a whole or not at all.
         """
     def ack_set(self, ledger_id: int, entry_id: int) -> list[int]:
-        """The words of the messages that are left of a batch; [] where messages_left is None."""
+        """Return the ack set of a partially acknowledged batch as words; [] for other batches."""
     def advance(self, next_ledger: Callable[[int, int], int | None]) -> None:
-        """Moves the mark over everything that is acknowledged without a gap."""
+        """Move the mark over all acknowledged entries up to the first gap."""
     def mark_delete_to(self, ledger_id: int, entry_id: int) -> None:
-        """Sets the mark, and forgets what is acknowledged up to it."""
+        """Set the mark, and drop the entries and ack sets up to it."""
     def drop_passed(self) -> bool:
-        """Forgets some more of the batches that the mark has passed; True when that was all."""
+        """Free a number of ack sets that the mark has passed; return True if none is left."""
     def drop_batches(self) -> bool:
-        """The same of all its batches, for a set that nobody needs any more."""
+        """Free a number of ack sets regardless of the mark; return True if none is left."""
     def clear(self) -> None:
-        """Forgets every single entry and message; the mark stays."""
+        """Drop all individually acknowledged entries and ack sets; the mark stays."""
     def acknowledged_up_to(self, ledger_id: int, first: int, last: int) -> int:
-        """How many of the entries first..last of one ledger are acknowledged one by one."""
+        """Count the individually acknowledged entries among first..last of one ledger."""
     def ranges(self, ledger_id: int, count_max: int = ...) -> list[tuple[int, int]]:
-        """Single entries of one ledger as (lower, upper], in order; the first count_max of many."""
+        """Return up to count_max ranges (lower, upper] of acknowledged entries of one ledger, in
+        order.
+        """
     def ledger_ids(self) -> list[int]:
-        """Ledgers that hold single acknowledged entries, ascending."""
+        """Return the ledgers with individually acknowledged entries, ascending."""
     def batch_ledger_ids(self) -> list[int]:
-        """Ledgers that hold batches of which messages are acknowledged, ascending."""
+        """Return the ledgers with partially acknowledged batches, ascending."""
     def count_ranges(self) -> int:
-        """How many ranges the single entries make in all ledgers."""
+        """Count the ranges of individually acknowledged entries over all ledgers."""
     def to_longs(self, ledger_id: int) -> list[int]:
-        """Signed 64-bit words of one ledger from entry 0 on, as Java's BitSet.toLongArray gives
-        them. KeyError for one without single entries.
+        """Return the signed 64-bit words of one ledger from entry 0 on, as Java's
+        BitSet.toLongArray does. Raise KeyError for a ledger without individually acknowledged
+        entries.
         """
     def longs_size(self) -> int:
-        """How many words to_longs gives of all ledgers."""
+        """Return how many words to_longs returns for all ledgers together."""
     def encode_ranges(self, number: int) -> bytes:
-        """Every range as the repeated field `number` of MessageRange, in protobuf's format."""
+        """Encode all ranges as the repeated protobuf field `number` of type MessageRange."""
     def encode_runs(
         self, ledger_id: int, word: int, bytes_max: int, only_changed: bool
     ) -> tuple[bytes, int]:
-        """(runs of words of one ledger, the word to go on from or -1); bytes_max is at least 64.
+        """Return (runs of words of one ledger, next word to encode or -1). bytes_max is at least
+        64.
 
-        What was encoded is no longer noted as changed. The format is in bitmap.pyx.
+        The encoded words no longer count as changed. bitmap.pyx describes the format.
         """
     def encode_batches(
         self, ledger_id: int, entry_id: int, number: int, bytes_max: int, only_changed: bool
     ) -> tuple[bytes, int]:
-        """(batches of one ledger from an entry on, the entry to go on from or -1).
+        """Return (batches of one ledger from entry_id on, next entry to encode or -1).
 
-        They are the repeated field `number` of BatchedEntryDeletionIndexInfo, in protobuf's format,
-        at least one, and no further one begins behind bytes_max. What was encoded is no longer
-        noted as changed.
+        The batches are encoded as the repeated protobuf field `number` of type
+        BatchedEntryDeletionIndexInfo. At least one is encoded; no further one starts beyond
+        bytes_max. The encoded batches no longer count as changed.
         """
     def forget_changes(self) -> None:
-        """Everything was encoded: nothing is noted as changed."""
+        """Clear all change records. The caller has encoded everything."""
     def add_range(self, ledger_id: int, lower: int, upper: int, last: int) -> None:
-        """Acknowledges the entries after lower up to upper, none behind last."""
+        """Acknowledge the entries after lower up to upper, but none after last."""
     def add_longs(self, ledger_id: int, longs: Iterable[int], last: int) -> None:
-        """Acknowledges the entries of the words that to_longs gave, none behind last."""
+        """Acknowledge the entries of the words that to_longs returned, but none after last."""
     def add_runs(self, ledger_id: int, runs: bytes, last: int) -> None:
-        """Acknowledges the entries of encode_runs, none behind last. ValueError: malformed."""
+        """Acknowledge the entries that encode_runs encoded, but none after last. Raise ValueError
+        if the bytes are malformed.
+        """
     def drop_acknowledged_batches(self) -> None:
-        """After restoring: forgets the messages of entries that are acknowledged themselves."""
+        """Drop the ack sets of fully acknowledged entries. Call this after restoring."""
 
 class PositionSet:
-    """A set of positions that gives its first ones in order."""
+    """A set of positions that returns its lowest ones first."""
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def __contains__(self, position: tuple[int, int], /) -> bool: ...
     def add(self, ledger_id: int, entry_id: int) -> None:
-        """Adds a position; nothing happens when it is there already."""
+        """Add a position. Adding a position that is in the set has no effect."""
     def first_range(self, count_max: int) -> tuple[int, int, int]:
-        """(ledger_id, first, last) of the first positions without a gap. IndexError: none."""
+        """Return (ledger_id, first, last) of the lowest contiguous positions, up to count_max.
+        Raise IndexError if the set is empty.
+        """
     def discard_range(self, ledger_id: int, first: int, last: int) -> None:
-        """Removes the positions first..last of one ledger, those that are there."""
+        """Remove the positions first..last of one ledger."""
     def clear(self) -> None:
-        """Removes every position."""
+        """Remove all positions."""

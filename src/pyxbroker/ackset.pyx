@@ -1,12 +1,12 @@
-"""Acknowledged positions of one cursor: a mark-delete position, bitmaps of single entries, and the
-messages that are left of batches.
+"""Acknowledged positions of one cursor: a mark-delete position, bitmaps of individually
+acknowledged entries, and ack sets of partially acknowledged batches.
 
-A million single acks cost a bit for each entry between the mark and the last of them, in memory and
-on disk; nothing is ever dropped. The machine knows nothing of ledgers but what it is told: where a
-ledger ends comes in from outside.
+A million individual acks cost one bit for each entry between the mark and the last of them, in
+memory and on disk; none is ever dropped. This module has no knowledge of ledgers: the caller
+supplies the last entry of each.
 
-A batch of which some messages are acknowledged is remembered by the bits of those that are left, as
-clients and Pulsar's ManagedCursorImpl write them; when none is left, its entry is acknowledged.
+The ack set of a batch has one bit for each unacknowledged message, as clients and Pulsar's
+ManagedCursorImpl write it. Once no bit is set, the entry is acknowledged.
 """
 from libc.stdint cimport INT64_MAX
 
@@ -19,39 +19,41 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    BATCH_BYTES = 200               # memory that a batch takes here besides its words, about
-    BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
-    DROPPED_AT_ONCE = 1024          # batches that the mark has passed: about 0.4 ms
-    BATCHES_BYTES_SMALL = 1 << 20   # sets with less than this are not refused for what others have
-    # 132 MiB: a bit for each of a billion entries, and the pages that they are in.
+    BATCH_BYTES = 200               # approximate memory of a batch in addition to its words
+    BATCHES_BYTES_MAX = 256 << 20   # above this, new acks of single messages are not stored
+    DROPPED_PER_CALL = 1024         # passed batches freed per call: about 0.4 ms
+    # sets below this size are exempt from the limit over all cursors
+    BATCHES_BYTES_SMALL = 1 << 20
+    # 132 MiB: a bit for each of a billion entries, and the pages of those bits.
     RESTORED_WORDS_MAX = (1 << 24) + (1 << 19)
     TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
     TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
 
-# Memory is the process's: these are sums over all sets, whoever they belong to.
+# Memory is limited per process: these are sums over the sets of all cursors.
 cdef int64_t _total_bytes = 0
 cdef int64_t _total_bytes_max = 0   # 0: no limit
 cdef int64_t _refused = 0
 
 
 def set_batches_bytes_max(int64_t bytes_max):
-    """How many bytes all sets together may have of batches; 0 is no limit."""
+    """Limit the memory that the ack sets of all cursors may take together, in bytes; 0 is no limit.
+    """
     global _total_bytes_max
     _total_bytes_max = bytes_max
 
 
 def batches_bytes():
-    """Bytes that all sets have of batches, about."""
+    """Return the approximate memory of the ack sets of all cursors, in bytes."""
     return _total_bytes
 
 
 def batches_refused():
-    """Batches of which nothing was remembered, since there was too much."""
+    """Return how many ack sets were not stored because of a memory limit."""
     return _refused
 
 
 cdef int _count(AckSet acks, int64_t batches, int64_t words) noexcept:
-    """A set has that many batches, and words of them, more."""
+    """Add to the number of batches and words of a set and of the process."""
     global _total_bytes
     acks.partial += batches
     acks.partial_words += words
@@ -60,7 +62,7 @@ cdef int _count(AckSet acks, int64_t batches, int64_t words) noexcept:
 
 
 cdef bint _has_room(AckSet acks) noexcept:
-    """Whether one more batch may be remembered: who has little always may."""
+    """Return True if one more batch may be stored. A small set always has room."""
     global _refused
     cdef int64_t held = acks.partial * BATCH_BYTES + acks.partial_words * 8
     if held <= BATCHES_BYTES_MAX and (
@@ -72,7 +74,7 @@ cdef bint _has_room(AckSet acks) noexcept:
     return False
 
 
-cdef int32_t bits_below(bytes words, int64_t messages) noexcept:
+cdef int32_t count_bits(bytes words, int64_t messages) noexcept:
     cdef const uint64_t *word = <const uint64_t *><const char *>words
     cdef int64_t count = min(<int64_t>(len(words) // 8), (messages + 63) // 64)
     cdef int32_t found = 0
@@ -86,13 +88,13 @@ cdef int32_t bits_below(bytes words, int64_t messages) noexcept:
 
 
 cdef uint32_t _position_size(int64_t ledger_id, int64_t entry_id) noexcept:
-    """Bytes of a NestedPositionInfo."""
+    """Return the size of a NestedPositionInfo in bytes."""
     return 2 + varint_size(<uint64_t>ledger_id) + varint_size(<uint64_t>entry_id)
 
 
 cdef uint8_t *_put_position(uint8_t *p, uint32_t number, int64_t ledger_id,
                             int64_t entry_id) noexcept:
-    """A NestedPositionInfo as the field `number` of the message around it."""
+    """Write a NestedPositionInfo as the field `number` of the enclosing message."""
     p = put_varint(p, number << 3 | 2)
     p = put_varint(p, _position_size(ledger_id, entry_id))
     p = put_varint(put_varint(p, 1 << 3), <uint64_t>ledger_id)
@@ -107,7 +109,7 @@ cdef class LedgerBatches:
 
 
 cdef class AckSet:
-    """Mark-delete position plus the entries acknowledged after it."""
+    """A mark-delete position and the entries acknowledged after it."""
 
     def __cinit__(self, int64_t ledger_id, int64_t entry_id, bint tracked=False):
         self.mark_ledger_id = ledger_id
@@ -144,9 +146,9 @@ cdef class AckSet:
         return bitmap
 
     def add(self, int64_t ledger_id, int64_t entry_id):
-        """Acknowledges one entry; True when it was not acknowledged before.
+        """Acknowledge one entry; return True if it was not acknowledged before.
 
-        The caller knows that the entry exists: an id from the wire must be checked first.
+        The caller has checked that the entry exists: ids from the wire may be arbitrary.
         """
         return bool(self._add(ledger_id, entry_id))
 
@@ -164,10 +166,10 @@ cdef class AckSet:
         return 1
 
     def advance(self, next_ledger):
-        """Moves the mark over everything that is acknowledged without a gap.
+        """Move the mark over all acknowledged entries up to the first gap.
 
-        next_ledger(ledger_id, entry_id) answers the id of the ledger that follows when entry_id is
-        the last entry of a ledger that is closed, else None.
+        next_ledger(ledger_id, entry_id) returns the id of the following ledger if entry_id is the
+        last entry of a closed ledger, else None.
         """
         cdef EntryBitmap bitmap
         cdef int64_t reached
@@ -180,7 +182,7 @@ cdef class AckSet:
             if self.holes == 0:
                 break
             following = next_ledger(self.mark_ledger_id, self.mark_entry_id)
-            # A ledger without entries has nothing to wait for; the one after it may.
+            # Skip empty ledgers.
             while following is not None and following not in self.ledgers:
                 following = next_ledger(following, -1)
             if following is None:
@@ -192,7 +194,7 @@ cdef class AckSet:
             self.mark_entry_id = -1
 
     def mark_delete_to(self, int64_t ledger_id, int64_t entry_id):
-        """Sets the mark (cumulative ack, seek): forgets what is acknowledged up to it."""
+        """Set the mark (cumulative ack, seek), and drop the entries and ack sets up to it."""
         cdef EntryBitmap bitmap
         for held in list(self.ledgers):
             bitmap = self.ledgers[held]
@@ -206,15 +208,15 @@ cdef class AckSet:
             self._drop_batches()
 
     def clear(self):
-        """Forgets every single entry and message; the mark stays."""
+        """Drop all individually acknowledged entries and ack sets; the mark stays."""
         self.ledgers = {}
         self.holes = 0
-        self.has_passed = False
+        self.has_passed_batches = False
         self.batches = {}
         _count(self, -self.partial, -self.partial_words)
 
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1:
-        """Forgets entries below an id of one ledger, or (-1) all of it."""
+        """Drop the entries of one ledger below an id, or all of them if `below` is -1."""
         cdef int64_t before = bitmap.count
         if below >= 0:
             bitmap.drop_below(below)
@@ -226,7 +228,7 @@ cdef class AckSet:
         return 0
 
     def acknowledged_up_to(self, int64_t ledger_id, int64_t first, int64_t last):
-        """How many of the entries first..last of one ledger are acknowledged one by one."""
+        """Count the individually acknowledged entries among first..last of one ledger."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         cdef int64_t n = 0
         cdef int64_t word, end
@@ -249,10 +251,10 @@ cdef class AckSet:
         return n
 
     def add_run(self, AckRun run not None, last_entry):
-        """Acknowledges what an ACK names; returns how many entries and batches it changed.
+        """Acknowledge the positions of an ACK; return how many entries and batches changed.
 
-        last_entry(ledger_id) answers the last entry id of a ledger, None for an unknown one:
-        positions outside of it are ignored.
+        last_entry(ledger_id) returns the last entry id of a ledger, or None for an unknown ledger.
+        Positions outside of a ledger are ignored.
         """
         cdef int i
         cdef int changed = 0
@@ -275,45 +277,47 @@ cdef class AckSet:
                     run.items[i].word_count)
         return changed
 
-    # --- single messages of batches -------------------------------------------------------------
+    # --- ack sets of batches --------------------------------------------------------------------
 
-    cdef bytes left_of_batch(self, int64_t ledger_id, int64_t entry_id, int32_t *messages):
-        cdef bytes words = self.left_of(ledger_id, entry_id)
-        # A count of none, or of fewer, says nothing: the client's words do.
+    cdef bytes trimmed_ack_set(self, int64_t ledger_id, int64_t entry_id, int32_t *messages):
+        cdef bytes words = self.ack_set_words(ledger_id, entry_id)
+        # A batch without a valid message count is as large as the client's ack set.
         cdef int64_t most = messages[0] if messages[0] > 0 else BATCH_WORDS_MAX * 64
         messages[0] = max(messages[0], 1)
         if words is None:
             return None
-        messages[0] = bits_below(words, most)
-        # Beyond the batch's end a client may have written anything.
+        messages[0] = count_bits(words, most)
+        # The client may have set bits beyond the end of the batch.
         return words[:(most + 63) // 64 * 8] if len(words) * 8 >= most + 64 else words
 
-    cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id):
+    cdef bytes ack_set_words(self, int64_t ledger_id, int64_t entry_id):
         cdef LedgerBatches batches
         if self.partial == 0:
             return None
         batches = self.batches.get(ledger_id)
         return None if batches is None else batches.left.get(entry_id)
 
-    def messages_left(self, int64_t ledger_id, int64_t entry_id):
-        """Messages of a batch that are not acknowledged; None when no single one of it was
-        acknowledged, or all of them are.
+    def unacked_in_batch(self, int64_t ledger_id, int64_t entry_id):
+        """Return how many messages of a partially acknowledged batch are unacknowledged. Return
+        None for a batch that is acknowledged as a whole or not at all.
         """
-        words = None if self.contains(ledger_id, entry_id) else self.left_of(ledger_id, entry_id)
-        return None if words is None else bits_below(words, BATCH_WORDS_MAX * 64)
+        if self.contains(ledger_id, entry_id):
+            return None
+        words = self.ack_set_words(ledger_id, entry_id)
+        return None if words is None else count_bits(words, BATCH_WORDS_MAX * 64)
 
     def ack_set(self, int64_t ledger_id, int64_t entry_id):
-        """The words of the messages that are left of a batch; [] where messages_left is None."""
-        cdef bytes words = self.left_of(ledger_id, entry_id)
+        """Return the ack set of a partially acknowledged batch as words; [] for other batches."""
+        cdef bytes words = self.ack_set_words(ledger_id, entry_id)
         if words is None or self.contains(ledger_id, entry_id):
             return []
         return [(<const int64_t *><const char *>words)[i] for i in range(len(words) // 8)]
 
     def acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, words):
-        """Acknowledges the messages of a batch whose bits are 0; True when that changed anything.
+        """Acknowledge the messages of a batch whose bits are 0; return True if any was new.
 
-        The caller knows that the entry exists. More than 4,096 words are not remembered. It is for
-        what is restored: MemoryError, as below.
+        The caller has checked that the entry exists. Ack sets of more than 4,096 words are ignored.
+        This is for restoring, and counts against RESTORED_WORDS_MAX (MemoryError).
         """
         cdef uint64_t kept[BATCH_WORDS_MAX]
         cdef uint32_t count = 0
@@ -335,14 +339,14 @@ cdef class AckSet:
 
     cdef int _acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
                                 uint32_t count) except -1:
-        """1: messages of the batch are acknowledged that were not before."""
+        """Return 1 if any message of the batch was not acknowledged before."""
         cdef LedgerBatches batches
         cdef uint64_t both[BATCH_WORDS_MAX]
         cdef const uint64_t *held
         cdef uint32_t i
         if self.contains(ledger_id, entry_id):
             return 0
-        before = self.left_of(ledger_id, entry_id)
+        before = self.ack_set_words(ledger_id, entry_id)
         if before is not None:
             held = <const uint64_t *><const char *>before
             count = min(count, <uint32_t>(len(before) // 8))
@@ -385,17 +389,18 @@ cdef class AckSet:
         return 0
 
     def drop_passed(self):
-        """Forgets some more of the batches that the mark has passed; True when that was all."""
+        """Free a number of ack sets that the mark has passed; return True if none is left."""
         self._drop_batches()
-        return not self.has_passed
+        return not self.has_passed_batches
 
     def drop_batches(self):
-        """Forgets some of its batches, wherever the mark is; True when that was all. For a set that
-        nobody needs any more: to free all at once takes long.
+        """Free a number of ack sets regardless of the mark; return True if none is left.
+
+        For a set that is no longer in use: freeing everything in one call takes too long.
         """
         cdef LedgerBatches batches
         cdef int64_t entry_id
-        cdef int room = DROPPED_AT_ONCE
+        cdef int room = DROPPED_PER_CALL
         for ledger_id in list(self.batches):
             batches = self.batches[ledger_id]
             entry_id = batches.ids.next_set(0)
@@ -408,19 +413,19 @@ cdef class AckSet:
         return True
 
     cdef int _drop_batches(self) except -1:
-        """Forgets the batches that the mark has passed, but no more than a few at once: who looks
-        for one of the others looks at the mark first.
+        """Free ack sets that the mark has passed, up to a limit per call. Lookups check the mark
+        first, so the remaining ones are never seen.
         """
         cdef LedgerBatches batches
         cdef int64_t entry_id
-        cdef int room = DROPPED_AT_ONCE
-        self.has_passed = False
+        cdef int room = DROPPED_PER_CALL
+        self.has_passed_batches = False
         for ledger_id in [each for each in self.batches if each <= self.mark_ledger_id]:
             batches = self.batches[ledger_id]
             entry_id = batches.ids.next_set(0)
             while entry_id != -1 and self.contains(ledger_id, entry_id):
                 if room == 0:
-                    self.has_passed = True
+                    self.has_passed_batches = True
                     return 0
                 room -= 1
                 self._forget_batch(ledger_id, entry_id)
@@ -428,25 +433,26 @@ cdef class AckSet:
         return 0
 
     def drop_acknowledged_batches(self):
-        """After restoring: forgets the messages of entries that are acknowledged themselves."""
+        """Drop the ack sets of fully acknowledged entries. Call this after restoring."""
         for ledger_id, batches in list(self.batches.items()):
             for entry_id in list((<LedgerBatches>batches).left):
                 if self.contains(ledger_id, entry_id):
                     self._forget_batch(ledger_id, entry_id)
 
-    # --- as stored ------------------------------------------------------------------------------
+    # --- stored forms ---------------------------------------------------------------------------
 
     def ledger_ids(self):
-        """Ledgers that hold single acknowledged entries, ascending."""
+        """Return the ledgers with individually acknowledged entries, ascending."""
         return sorted(self.ledgers)
 
     def batch_ledger_ids(self):
-        """Ledgers that hold batches of which messages are acknowledged, ascending."""
+        """Return the ledgers with partially acknowledged batches, ascending."""
         return sorted(self.batches)
 
     def ranges(self, ledger_id, int64_t count_max=INT64_MAX):
-        """The first [(lower, upper)] of one ledger, lower open and upper closed, as MessageRange
-        has them. A million take a tenth of a second: who tells of some asks for no more.
+        """Return up to count_max ranges of one ledger as (lower, upper), lower exclusive, upper
+        inclusive, as in MessageRange. A million ranges take 0.1 s, so callers that report a few
+        pass count_max.
         """
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         cdef int64_t at, stop
@@ -462,7 +468,7 @@ cdef class AckSet:
         return found
 
     def count_ranges(self):
-        """How many ranges the single entries make in all ledgers."""
+        """Count the ranges of individually acknowledged entries over all ledgers."""
         cdef int64_t found = 0
         for bitmap in self.ledgers.values():
             found += (<EntryBitmap>bitmap).count_ranges()
@@ -472,11 +478,11 @@ cdef class AckSet:
         return (<EntryBitmap>self.ledgers[ledger_id]).to_longs()
 
     def longs_size(self):
-        """How many words to_longs gives of all ledgers."""
+        """Return how many words to_longs returns for all ledgers together."""
         return sum([(<EntryBitmap>bitmap).longs_size() for bitmap in self.ledgers.values()])
 
     def encode_ranges(self, uint32_t number):
-        """Every range as the repeated field `number` of MessageRange, in protobuf's format."""
+        """Encode all ranges as the repeated protobuf field `number` of type MessageRange."""
         cdef EntryBitmap bitmap
         cdef uint8_t one[TAG_RANGE_BYTES_MAX]
         cdef uint8_t *p
@@ -497,9 +503,9 @@ cdef class AckSet:
         return bytes(encoded)
 
     def encode_runs(self, ledger_id, int64_t word, uint32_t bytes_max, bint only_changed):
-        """(runs of words of one ledger, the word to go on from or -1); see bitmap.pyx.
+        """Return (runs of words of one ledger, next word to encode or -1); see bitmap.pyx.
 
-        What was encoded is no longer noted as changed.
+        The encoded words no longer count as changed.
         """
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         if bitmap is None or (only_changed and bitmap.changed_from >= bitmap.changed_to):
@@ -509,11 +515,11 @@ cdef class AckSet:
 
     def encode_batches(self, ledger_id, int64_t entry_id, uint32_t number, uint32_t bytes_max,
                        bint only_changed):
-        """(batches of one ledger from an entry on, the entry to go on from or -1).
+        """Return (batches of one ledger from entry_id on, next entry to encode or -1).
 
-        They are the repeated field `number` of BatchedEntryDeletionIndexInfo, in protobuf's format,
-        at least one, and no further one begins behind bytes_max. What was encoded is no longer
-        noted as changed.
+        The batches are encoded as the repeated protobuf field `number` of type
+        BatchedEntryDeletionIndexInfo. At least one is encoded; no further one starts beyond
+        bytes_max. The encoded batches no longer count as changed.
         """
         cdef LedgerBatches batches = self.batches.get(ledger_id)
         cdef EntryBitmap ids
@@ -549,7 +555,7 @@ cdef class AckSet:
         return bytes(encoded), entry_id
 
     def forget_changes(self):
-        """Everything was encoded: nothing is noted as changed."""
+        """Clear all change records. The caller has encoded everything."""
         for bitmap in self.ledgers.values():
             (<EntryBitmap>bitmap).forget_changes()
         if self.tracked:
@@ -557,11 +563,11 @@ cdef class AckSet:
                 (<LedgerBatches>batches).changed = EntryBitmap()
 
     # --- restoring ------------------------------------------------------------------------------
-    # `last` is the last entry of the ledger: nothing behind it is taken, whatever was stored.
-    # MemoryError: it would take more than RESTORED_WORDS_MAX words.
+    # `last` is the last entry of the ledger. Stored bits beyond it are ignored. Each function
+    # raises MemoryError once the restored bitmaps exceed RESTORED_WORDS_MAX words.
 
     def add_range(self, int64_t ledger_id, int64_t lower, int64_t upper, int64_t last):
-        """Acknowledges the entries after lower up to upper (a stored MessageRange)."""
+        """Acknowledge the entries after lower up to upper (a stored MessageRange)."""
         cdef int64_t first
         cdef int64_t words
         cdef EntryBitmap bitmap
@@ -587,7 +593,7 @@ cdef class AckSet:
                     del self.ledgers[ledger_id]
 
     def add_longs(self, int64_t ledger_id, longs, int64_t last):
-        """Acknowledges the entries of the words that to_longs gave."""
+        """Acknowledge the entries of the words that to_longs returned, but none after last."""
         cdef EntryBitmap bitmap
         cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0:
@@ -601,7 +607,9 @@ cdef class AckSet:
                 self._settle_restored(ledger_id, bitmap)
 
     def add_runs(self, int64_t ledger_id, const uint8_t[::1] runs not None, int64_t last):
-        """Acknowledges the entries of the words that encode_runs gave. ValueError: malformed."""
+        """Acknowledge the entries that encode_runs encoded, but none after last. Raise ValueError
+        if the bytes are malformed.
+        """
         cdef EntryBitmap bitmap
         cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0 and runs.shape[0] > 0:
@@ -615,14 +623,15 @@ cdef class AckSet:
                 self._settle_restored(ledger_id, bitmap)
 
     cdef int _count_restored(self, int64_t words) except -1:
-        """What is restored takes no more memory than any cursor does, whatever the bytes say."""
+        """Raise MemoryError if corrupt state would take more memory than any valid cursor."""
         self.restored_words += words
         if self.restored_words > RESTORED_WORDS_MAX:
             raise MemoryError("the acknowledged entries are too far apart")
         return 0
 
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1:
-        """Counts the entries of a ledger that were just merged; none is before the mark."""
+        """Count the entries just merged into the bitmap of a ledger, without those up to the mark.
+        """
         if ledger_id == self.mark_ledger_id:
             bitmap.drop_below(self.mark_entry_id + 1)
         self.holes += bitmap.count
@@ -632,7 +641,7 @@ cdef class AckSet:
 
 
 cdef class PositionSet:
-    """A set of positions that gives its first ones in order."""
+    """A set of positions that returns its lowest ones first."""
 
     def __cinit__(self):
         self.ledgers = {}
@@ -655,7 +664,9 @@ cdef class PositionSet:
         return 0
 
     def first_range(self, int64_t count_max):
-        """(ledger_id, first, last) of the first positions without a gap, at most count_max."""
+        """Return (ledger_id, first, last) of the lowest contiguous positions, up to count_max.
+        Raise IndexError if the set is empty.
+        """
         cdef EntryBitmap bitmap
         cdef int64_t first
         if self.count == 0:
@@ -666,7 +677,7 @@ cdef class PositionSet:
         return ledger_id, first, first + min(bitmap.next_clear(first) - first, count_max) - 1
 
     def discard_range(self, int64_t ledger_id, int64_t first, int64_t last):
-        """Removes the positions first..last of one ledger, those that are there."""
+        """Remove the positions first..last of one ledger."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         if bitmap is None:
             return

@@ -1,4 +1,4 @@
-# How long entries took until they were durable, and how large they are: counted for a run at once.
+# Latencies and sizes of added entries, counted per run.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
@@ -12,10 +12,10 @@ cdef extern from "latency.h" nogil:
 
 
 cdef enum:
-    ADD_LATENCIES = 10              # those of ADD_LATENCY_BOUNDS_US, and one for what is above
-    ENTRY_SIZES = 9                 # those of ENTRY_SIZE_BOUNDS, and one for what is above
+    ADD_LATENCIES = 10              # one for each of ADD_LATENCY_BOUNDS_US, and one above them
+    ENTRY_SIZES = 9                 # one for each of ENTRY_SIZE_BOUNDS, and one above them
 
-# What one period has brought.
+# The counts of one period.
 cdef struct add_counts:
     uint32_t latencies[ADD_LATENCIES]
     uint32_t sizes[ENTRY_SIZES]
@@ -23,15 +23,15 @@ cdef struct add_counts:
     uint64_t latency_us
     uint64_t bytes
 
-# All topics of a broker.
+# The publish latencies of all topics of a broker.
 cdef class PublishLatency:
     cdef latency_counts latency     # since the start
-    cdef int64_t period_ns          # of each AddStats
+    cdef int64_t period_ns          # length of the periods of each AddStats
 
-# One managed ledger.
+# The counts of one managed ledger.
 cdef class AddStats:
     cdef PublishLatency all
-    cdef int64_t ends_ns            # of the period that is counted now
-    cdef add_counts now
-    cdef add_counts last            # the whole period before it
+    cdef int64_t ends_ns            # end of the current period
+    cdef add_counts now             # the current period
+    cdef add_counts last            # the previous whole period
     cdef void roll(self, int64_t now_ns) noexcept

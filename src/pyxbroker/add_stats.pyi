@@ -1,28 +1,31 @@
-"""What Python sees of add_stats.pyx: latencies and sizes of the entries that are added."""
+"""Type stub of add_stats.pyx: latencies and sizes of added entries."""
 
 from pyxbroker.entry import EntryRun
 
 NO_ADDS: tuple[int, ...]
-"""AddStats.last_period() of a managed ledger to which nothing was added."""
+"""Result of AddStats.last_period() for a managed ledger without adds."""
 BOUNDS_US: tuple[int, ...]
-"""The longest time of each bucket of latency.h, in us."""
+"""Upper bound of each bucket of latency.h, in us."""
 
 class PublishLatency:
-    """How long the entries of all topics took until they were durable.
+    """Publish latencies of all topics: the time until an entry is durable.
 
-    Each managed ledger tells what the last whole one of its periods has brought.
+    period_s is the length of the periods that each managed ledger counts.
     """
 
     def __init__(self, period_s: float = 60.0) -> None: ...
     def counts(self) -> tuple[int, bytes]:
-        """Nanoseconds in all, and how many entries each bucket has, as 64 bits (latency.h)."""
+        """Return the sum in nanoseconds, and the count of each bucket as 64-bit integers
+        (latency.h).
+        """
 
 class AddStats:
-    """What was added to one managed ledger."""
+    """Latencies and sizes of the entries added to one managed ledger."""
 
     def __init__(self, all: PublishLatency) -> None: ...
     def on_added(self, run: EntryRun) -> None:
-        """A run is durable."""
+        """Count a run that has become durable."""
     def last_period(self) -> tuple[int, ...]:
-        """The counts of each bucket of latencies, their number and sum in us; the same of sizes, in
-        bytes."""
+        """Return the counts of the last whole period: each latency bucket, their number and their
+        sum in us, then each size bucket, their number and their sum in bytes.
+        """

@@ -1,7 +1,8 @@
-"""How long entries took until they were durable, and how large they are; see add_stats.pxd.
+"""Latencies and sizes of added entries; see add_stats.pxd.
 
-The bounds are those of Pulsar's ManagedLedgerMBeanImpl (and BookKeeper's StatsBuckets: what is at a
-bound is below it), and so is what is told of a managed ledger: the counts of the last whole period.
+The bounds are those of Pulsar's ManagedLedgerMBeanImpl. As in BookKeeper's StatsBuckets, a value
+equal to a bound belongs to the lower bucket. A managed ledger reports the counts of the last whole
+period, as in Pulsar.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -33,7 +34,9 @@ cdef class PublishLatency:
         self.period_ns = <int64_t>(period_s * 1e9)
 
     def counts(self):
-        """Nanoseconds in all, and how many entries each bucket has, as 64 bits (latency.h)."""
+        """Return the sum in nanoseconds, and the count of each bucket as 64-bit integers
+        (latency.h).
+        """
         return self.latency.sum_ns, (<char *>&self.latency.counts[0])[
             :LATENCY_BUCKETS * sizeof(uint64_t)]
 
@@ -44,7 +47,7 @@ cdef class AddStats:
         self.ends_ns = (turn_now_ns() // all.period_ns + 1) * all.period_ns
 
     cdef void roll(self, int64_t now_ns) noexcept:
-        """A period is over, or several, of which nothing is left then."""
+        """Start a new period. If more than one period has passed, the last whole one is empty."""
         if now_ns - self.ends_ns < self.all.period_ns:
             memcpy(&self.last, &self.now, sizeof(add_counts))
         else:
@@ -53,7 +56,7 @@ cdef class AddStats:
         self.ends_ns = (now_ns // self.all.period_ns + 1) * self.all.period_ns
 
     def on_added(self, EntryRun run not None):
-        """A run is durable."""
+        """Count a run that has become durable."""
         cdef int64_t now_ns = turn_now_ns()
         cdef uint64_t ns = <uint64_t>(now_ns - run.started_ns)
         cdef uint64_t us = ns // 1000
@@ -76,8 +79,9 @@ cdef class AddStats:
         latency_add(&self.all.latency, ns, run.count)
 
     def last_period(self):
-        """The counts of each bucket of latencies, their number and sum in us; the same of sizes, in
-        bytes. NO_ADDS is that of a managed ledger to which nothing was added.
+        """Return the counts of the last whole period: each latency bucket, their number and their
+        sum in us, then each size bucket, their number and their sum in bytes. Return NO_ADDS if
+        nothing was added.
         """
         cdef int64_t now_ns = turn_now_ns()
         cdef add_counts *last = &self.last

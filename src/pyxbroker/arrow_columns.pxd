@@ -1,14 +1,14 @@
-# Columns that grow value by value, in the layout of Arrow's arrays (its "columnar format").
+# Growable columns in the memory layout of Arrow arrays (the Arrow columnar format).
 #
-# A column is memory that its owner zeroes before and frees after: `free_column`. Each row has to be
-# added to each column of a table: by exactly one of the functions below.
+# The owner of a column zeroes its memory before use and releases it with `free_column`. Each row
+# must be added to each column of a table by exactly one of the functions below.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 cdef enum:
-    WIDTH_VARIABLE = 0              # of a column of bytes or text: offsets and data
-    WIDTH_BITS = -1                 # of truth values
+    WIDTH_VARIABLE = 0              # a column of bytes or text: offsets and data
+    WIDTH_BITS = -1                 # a column of booleans
     MEMORY_BYTES_MIN = 1024
     OFFSET_MAX = 0x7fffffff         # Arrow's offsets have 32 bits
 
@@ -16,13 +16,14 @@ cdef struct Memory:
     uint8_t *data
     size_t size
     size_t capacity
-    size_t expected                 # what it had when it was handed on: what is taken at first
+    # size when it was last exported; the next allocation starts with it
+    size_t expected
 
 cdef struct Column:
     int width                       # bytes of a value, or WIDTH_...
     int64_t nulls
     Memory valid                    # a bit for each row up to the last null; 0: null
-    Memory offsets                  # where each value ends in data, behind a 0; WIDTH_VARIABLE only
+    Memory offsets                  # 0, then the end of each value in data; WIDTH_VARIABLE only
     Memory data
 
 cdef inline int reserve(Memory *memory, size_t more) except -1:
@@ -51,7 +52,7 @@ cdef inline void free_column(Column *column) noexcept:
 cdef inline int add_offset(Memory *offsets, size_t end) except -1:
     cdef int32_t value = <int32_t>end
     if end > OFFSET_MAX:
-        raise OverflowError("the values of a column are more than 2 GiB")
+        raise OverflowError("the values of a column exceed 2 GiB")
     reserve(offsets, 8)
     if offsets.size == 0:
         memset(offsets.data, 0, 4)
@@ -67,7 +68,7 @@ cdef inline int add_bytes(Column *column, const uint8_t *data, size_t size) exce
     column.data.size += size
     return add_offset(&column.offsets, column.data.size)
 
-# A value of as many bytes as the column's width is, in the order of this machine.
+# Append a value of the column's width, in native byte order.
 cdef inline int add_value(Column *column, const void *value) except -1:
     reserve(&column.data, column.width)
     memcpy(column.data.data + column.data.size, value, column.width)
@@ -102,7 +103,7 @@ cdef inline int add_null(Column *column, int64_t row) except -1:
     column.data.size += column.width
     return 0
 
-# What Arrow wants at the end of so many rows: offsets of none, and bits of all.
+# Complete a column for Arrow: the first offset even without rows, and validity bits for all rows.
 cdef inline int complete(Column *column, int64_t rows) except -1:
     if column.nulls and rows:
         _make_bits(&column.valid, rows - 1, 0xff)

@@ -1,4 +1,4 @@
-"""What Python sees of avro_columns.pyx: flat records of Avro as columns."""
+"""Type stub of avro_columns.pyx: flat Avro records as columns."""
 
 BOOLEAN: int
 INT: int
@@ -12,18 +12,18 @@ ENUM: int
 """Kinds of fields; see AvroKind in avro_columns.pxd."""
 
 class Undecodable(ValueError):
-    """A payload that is not what its schema says; the text says why."""
+    """Raised for a payload that does not match its schema; the message names the reason."""
 
 Step = tuple[int, int, int, int, tuple[bytes, ...] | None, bytes | None]
 """(kind, null_branch, column, size, symbols, default); see Step in avro_columns.pxd."""
 
 def width_of(kind: int) -> int:
-    """Of the column that values of a kind are in: bytes, 0 for bytes and text, -1 for bits."""
+    """Return the width of columns for a kind: bytes, 0 for bytes and text, -1 for bits."""
 
 class AvroProgram:
-    """How the fields that a schema writes come to columns."""
+    """Compiled steps that decode records of one schema into columns."""
 
     def __init__(self, widths: tuple[int, ...], steps: list[Step]) -> None:
-        """Each column has to be filled by one step, with values of its width. Raises ValueError."""
+        """Raise ValueError unless exactly one step fills each column, with values of its width."""
     @property
     def column_count(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Flat records of Avro as columns; see avro_columns.pxd."""
+"""Flat Avro records as columns; see avro_columns.pxd."""
 from array import array
 
 from libc.stdint cimport int32_t, uint64_t
@@ -24,36 +24,37 @@ BYTES = AVRO_BYTES
 FIXED = AVRO_FIXED
 ENUM = AVRO_ENUM
 
-# Bytes of a value of each kind in its column.
+# Width of each kind in its column.
 cdef int[AVRO_KINDS] _widths
 _widths[:] = [WIDTH_BITS, 4, 8, 8, 4, 8, WIDTH_VARIABLE, WIDTH_VARIABLE, WIDTH_VARIABLE]
 
 
 def width_of(int kind):
-    """Of the column that values of a kind are in: bytes, 0 for bytes and text, -1 for bits."""
+    """Return the width of columns for a kind: bytes, 0 for bytes and text, -1 for bits."""
     if not 0 <= kind < AVRO_KINDS:
-        raise ValueError("%d is no kind of Avro" % kind)
+        raise ValueError("%d is not a kind of Avro field" % kind)
     return _widths[kind]
 
 
 class Undecodable(ValueError):
-    """A payload that is not what its schema says; the text says why."""
+    """Raised for a payload that does not match its schema; the message names the reason."""
 
 
 cdef int _get_long(const uint8_t *data, uint32_t size, uint32_t *at, int64_t *out) except -1:
     cdef uint64_t value
     if get_varint(data, size, at, &value) != 0:
-        raise Undecodable("a number runs past its end")
+        raise Undecodable("a number ends outside of the payload")
     out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
     return 0
 
 
-# Where the next size bytes are, which are passed.
+# Return a pointer to the next `length` bytes, and advance past them.
 cdef const uint8_t *_take(const uint8_t *data, uint32_t size, uint32_t *at,
                           int64_t length) except NULL:
     cdef const uint8_t *found = data + at[0]
     if length < 0 or length > <int64_t>(size - at[0]):
-        raise Undecodable("a field of %d bytes at byte %d of %d" % (length, at[0], size))
+        raise Undecodable("a field of %d bytes at offset %d exceeds the %d bytes of the payload"
+                          % (length, at[0], size))
     at[0] += <uint32_t>length
     return found
 
@@ -66,13 +67,13 @@ cdef int64_t _add_number(const Step *step, const uint8_t *data, uint32_t size, u
     if step.kind == AVRO_INT:
         narrow = <int32_t>value
         if narrow != value:
-            raise Undecodable("%d is no number of 32 bits" % value)
+            raise Undecodable("%d does not fit into 32 bits" % value)
         if column != NULL:
             add_value(column, &narrow)
         return 4
     if step.kind == AVRO_MILLISECONDS:
         if not -9223372036854775 <= value <= 9223372036854775:
-            raise Undecodable("%d milliseconds are no time" % value)
+            raise Undecodable("%d milliseconds are outside of the range of timestamps" % value)
         value *= 1000
     if column != NULL:
         add_value(column, &value)
@@ -85,7 +86,7 @@ cdef int64_t _add_symbol(const Step *step, const uint8_t *data, uint32_t size, u
     cdef uint32_t begin
     _get_long(data, size, at, &value)
     if not 0 <= value < <int64_t>step.symbols:
-        raise Undecodable("there is no symbol %d" % value)
+        raise Undecodable("the enum has no symbol %d" % value)
     if column == NULL:
         return 0
     begin = step.symbol_ends[value - 1] if value else 0
@@ -93,7 +94,7 @@ cdef int64_t _add_symbol(const Step *step, const uint8_t *data, uint32_t size, u
     return step.symbol_ends[value] - begin
 
 
-# One field that is there; the bytes that it took in its column.
+# Decode one field. Returns the number of bytes added to its column.
 cdef int64_t _add_field(const Step *step, const uint8_t *data, uint32_t size, uint32_t *at,
                         Column *column, int64_t row) except -1:
     cdef const uint8_t *found
@@ -117,14 +118,15 @@ cdef int64_t _add_field(const Step *step, const uint8_t *data, uint32_t size, ui
     if _widths[step.kind] == WIDTH_VARIABLE:
         add_bytes(column, found, <size_t>length)
     else:
-        add_value(column, found)  # little-endian, as this machine is
+        add_value(column, found)  # little-endian, like this machine
     return length
 
 
 cdef class AvroProgram:
     def __cinit__(self, widths not None, steps not None):
-        """steps: (kind, null_branch, column, size, symbols, default) each; see Step. Each column
-        has to be filled by one of them, with values of its width. Raises ValueError.
+        """Raise ValueError unless exactly one step fills each column, with values of its width.
+
+        Each step is (kind, null_branch, column, size, symbols, default); see Step.
         """
         self.kept = []
         self.column_count = <int>len(widths)
@@ -135,11 +137,11 @@ cdef class AvroProgram:
         filled = []
         for i, (kind, null_branch, column, size, symbols, default) in enumerate(steps):
             if not -1 <= null_branch <= 1 or not -1 <= column < len(widths):
-                raise ValueError("step %d of a program is none" % i)
+                raise ValueError("step %d of the program is invalid" % i)
             width = width_of(kind)
             if column >= 0:
                 if widths[column] != width:
-                    raise ValueError("column %d has values of another width" % column)
+                    raise ValueError("column %d has a different width than its values" % column)
                 filled.append(column)
             self.steps[i].kind = kind
             self.steps[i].null_branch = null_branch
@@ -147,7 +149,7 @@ cdef class AvroProgram:
             self.steps[i].size = size
             self._keep(&self.steps[i], symbols, default)
         if sorted(filled) != list(range(len(widths))):
-            raise ValueError("a program fills the columns %s of %d" % (filled, len(widths)))
+            raise ValueError("the program fills the columns %s of %d" % (filled, len(widths)))
 
     def __dealloc__(self):
         free(self.steps)

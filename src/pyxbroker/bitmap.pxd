@@ -1,28 +1,28 @@
-# Entry ids of one ledger, a bit each: what the acknowledgements of a cursor and the redeliveries
-# of a dispatcher are made of.
+# Bitmaps of entry ids of one ledger. The acknowledgements of a cursor and the redeliveries of a
+# dispatcher are built from them.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     PAGE_WORDS = 64
 
-# Words that are held together; those of a page that is not there are 0.
+# Words that are allocated together. The words of a missing page are 0.
 cdef struct Page:
     uint64_t words[PAGE_WORDS]
-    uint64_t changed                # bit i: words[i] was changed since it was encoded
+    uint64_t changed                # bit i: words[i] changed since it was encoded
 
-# A set of entry ids, one bit each. Words are counted from entry 0 on: word w holds the entries
-# 64 * w .. 64 * w + 63, and page p the words PAGE_WORDS * p .. PAGE_WORDS * p + PAGE_WORDS - 1.
+# A set of entry ids, one bit each. Words are counted from entry 0 on: word w holds the entries 64 *
+# w .. 64 * w + 63, and page p the words PAGE_WORDS * p .. PAGE_WORDS * p + PAGE_WORDS - 1.
 cdef class EntryBitmap:
-    cdef Page **pages               # from page `base` on; NULL: nothing of it is in the set
-    cdef bint tracked               # whether changes are noted
-    cdef int64_t base               # index of the first page there is room for
-    cdef int64_t size               # pages there is room for
-    cdef int64_t held               # pages there are
-    cdef int64_t changed_from       # the changed words are among changed_from .. changed_to - 1
+    cdef Page **pages               # from page `base` on; NULL: no entry of the page is in the set
+    cdef bint tracked               # changes are recorded
+    cdef int64_t base               # index of the page in pages[0]
+    cdef int64_t size               # length of `pages`
+    cdef int64_t held               # allocated pages
+    cdef int64_t changed_from       # all changed words are in changed_from .. changed_to - 1
     cdef int64_t changed_to
     cdef readonly int64_t count     # entries in the set
 
-    # Memory that it takes, in words of 8 bytes.
+    # Return the memory of the set in words of 8 bytes.
     cdef inline int64_t taken(self) noexcept:
         return self.size + self.held * (PAGE_WORDS + 1)
 
@@ -37,23 +37,25 @@ cdef class EntryBitmap:
     cdef inline bint contains(self, int64_t entry_id) noexcept:
         return (self.word_at(entry_id >> 6) >> (entry_id & 63)) & 1
 
-    cdef int add(self, int64_t entry_id) except -1              # 1 when it was not in the set
-    cdef int64_t add_range(self, int64_t first, int64_t last) except -1     # how many were not
-    cdef int64_t remove_range(self, int64_t first, int64_t last) noexcept   # how many were
-    cdef int64_t add_word(self, int64_t word, uint64_t bits) except -1      # how many were not
-    cdef int64_t next_clear(self, int64_t entry_id) noexcept    # first id >= entry_id not in it
-    cdef int64_t next_set(self, int64_t entry_id) noexcept      # first id >= entry_id in it, or -1
-    cdef int64_t count_ranges(self) noexcept                    # stretches of ids without a gap
-    cdef int drop_below(self, int64_t entry_id) except -1       # forgets ids < entry_id
+    cdef int add(self, int64_t entry_id) except -1              # 1 if the id is new
+    cdef int64_t add_range(self, int64_t first, int64_t last) except -1     # number of new ids
+    cdef int64_t remove_range(self, int64_t first, int64_t last) noexcept   # number of removed ids
+    cdef int64_t add_word(self, int64_t word, uint64_t bits) except -1      # number of new ids
+    # first id >= entry_id not in the set
+    cdef int64_t next_clear(self, int64_t entry_id) noexcept
+    # first id >= entry_id in the set, or -1
+    cdef int64_t next_set(self, int64_t entry_id) noexcept
+    cdef int64_t count_ranges(self) noexcept                    # number of contiguous ranges
+    cdef int drop_below(self, int64_t entry_id) except -1       # removes ids < entry_id
     cdef int forget_changes(self) noexcept
-    # Words as bytes; see the format in bitmap.pyx. encode_runs begins at word at[0], writes at most
-    # bytes_max (64 or more), and sets at[0] to where to go on, -1 when that was all.
+    # Encode words as bytes in the format of bitmap.pyx. Encoding starts at word at[0] and writes at
+    # most bytes_max bytes (64 or more). at[0] is set to the next word to encode, or -1 at the end.
     cdef bytes encode_runs(self, int64_t *at, uint32_t bytes_max, bint only_changed)
-    # Adds the entries up to last of the words that were encoded. ValueError: malformed.
+    # Add the encoded entries up to `last`. Raises ValueError if the bytes are malformed.
     cdef int merge_runs(self, const uint8_t *data, uint32_t size, int64_t last) except -1
     cdef int _reach(self, int64_t page) except -1
     cdef int _grow(self, int64_t first, int64_t grown) except -1
-    cdef Page *_page(self, int64_t word) except NULL            # which is made if it is not there
+    cdef Page *_page(self, int64_t word) except NULL            # allocates a missing page
     cdef int _touch(self, Page *page, int64_t word) noexcept
     cdef int64_t _forget(self, Page *page, int64_t words) noexcept
     cdef int64_t _end_of_words(self) noexcept

@@ -1,12 +1,12 @@
-"""What Python sees of bitmap.pyx: nothing but that a set of entry ids exists; see ackset.pyi."""
+"""Type stub of bitmap.pyx; Python code uses the sets through ackset.pyx."""
 
 def held_bytes() -> int:
-    """Bytes that all sets of entry ids take, about."""
+    """Return the approximate memory of all bitmaps of the process, in bytes."""
 
 class EntryBitmap:
-    """Entry ids of one ledger, a bit each."""
+    """A set of entry ids of one ledger, one bit each."""
 
     def __init__(self, tracked: bool = False) -> None: ...
     @property
     def count(self) -> int:
-        """Entries in the set."""
+        """Number of entries in the set."""

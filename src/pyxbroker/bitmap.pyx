@@ -1,16 +1,16 @@
-"""Entry ids of one ledger, a bit each, and those bits as bytes.
+"""Bitmaps of entry ids of one ledger, and their encoding.
 
-The bits are held in pages, of which there are those that had an entry since the mark passed them:
-whoever acknowledges the first and the last of a million entries pays for two pages, and for a
-pointer to each page between.
+The bits are stored in pages. A page is allocated when one of its entries is added and freed once
+the mark has passed it. A set with the first and the last of a million entries therefore has two
+pages, and a pointer for each page between them.
 
-The bytes are runs of words, so that words without entries cost nothing. A run is
+The encoding consists of runs of words, so that words without entries take no space. A run is
 
-  varint   words that are left out before it (for the first run: from entry 0 on)
-  varint   n, the words in it, at least 1
+  varint   number of words skipped before it (for the first run: from entry 0 on)
+  varint   n, the number of words in it, at least 1
   8 * n    the words, little-endian; bit b of word w is entry 64 * w + b
 
-Runs are in ascending order. Several such encodings of one ledger are merged by or.
+Runs are in ascending order. Several such encodings of one ledger are merged by bitwise or.
 """
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -23,20 +23,21 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    BITMAP_BYTES = 200              # memory that one takes besides its pages, about
-    PAGES_MAX = 1 << 18             # of one ledger: a billion entries, first to last
+    BITMAP_BYTES = 200              # approximate memory of a set in addition to its pages
+    # from the first to the last page of one ledger: a billion entries
+    PAGES_MAX = 1 << 18
 
 
-# Memory is the process's: what all of them take, whoever they belong to.
+# Memory is limited per process: this is the sum over all bitmaps.
 cdef int64_t _held_bytes = 0
 
 
 def held_bytes():
-    """Bytes that all sets take, about."""
+    """Return the approximate memory of all bitmaps of the process, in bytes."""
     return _held_bytes
 
 
-# The bits of a word that first..last have in it.
+# Return the bits of a word that are in first..last.
 cdef inline uint64_t _mask(int64_t word, int64_t first, int64_t last) noexcept:
     cdef uint64_t mask = ~<uint64_t>0
     if first > word << 6:
@@ -62,7 +63,7 @@ cdef class EntryBitmap:
         free(self.pages)
 
     cdef int _reach(self, int64_t page) except -1:
-        """Makes room for a page (an absolute index)."""
+        """Extend `pages` so that it covers a page (an absolute index)."""
         cdef int64_t first, grown
         if self.pages == NULL:
             self.base = page
@@ -75,8 +76,7 @@ cdef class EntryBitmap:
         return self._grow(first, grown)
 
     cdef int _grow(self, int64_t first, int64_t grown) except -1:
-        """Has room for `grown` pages from `first` on, which are all that it has room for, and more.
-        """
+        """Extend `pages` to `grown` pages from `first` on, a superset of the present range."""
         global _held_bytes
         cdef int64_t before = self.base - first
         cdef Page **moved = NULL
@@ -109,7 +109,7 @@ cdef class EntryBitmap:
         return page
 
     cdef int _touch(self, Page *page, int64_t word) noexcept:
-        """Notes that a word is changed."""
+        """Record that a word has changed."""
         if not self.tracked:
             return 0
         page.changed |= <uint64_t>1 << (word & (PAGE_WORDS - 1))
@@ -142,7 +142,7 @@ cdef class EntryBitmap:
         cdef int64_t fresh = 0
         if first > last:
             return 0
-        # All memory first: whoever is refused has added nothing.
+        # Allocate all memory first, so that nothing is added if that fails.
         self._reach(first >> 6 >> 6)
         self._reach(last >> 6 >> 6)
         for page in range(first >> 6 >> 6, (last >> 6 >> 6) + 1):
@@ -173,7 +173,7 @@ cdef class EntryBitmap:
     cdef int64_t next_clear(self, int64_t entry_id) noexcept:
         cdef int64_t word = entry_id >> 6
         cdef uint64_t bits = ~self.word_at(word) & (~<uint64_t>0 << (entry_id & 63))
-        while bits == 0:  # what there is no page for ends it
+        while bits == 0:  # a missing page ends the loop
             word += 1
             bits = ~self.word_at(word)
         return (word << 6) + __builtin_ctzll(bits)
@@ -214,7 +214,7 @@ cdef class EntryBitmap:
         return found
 
     cdef int64_t _forget(self, Page *page, int64_t words) noexcept:
-        """Clears so many words of a page, or frees it (0)."""
+        """Clear the first `words` words of a page, or free the page if `words` is 0."""
         global _held_bytes
         cdef int64_t i
         for i in range(words or PAGE_WORDS):
@@ -248,14 +248,14 @@ cdef class EntryBitmap:
             if self.pages[at] != NULL:
                 self._forget(self.pages[at], 0)
                 self.pages[at] = NULL
-        # Moving the others is worth it only when most of them are behind the mark.
+        # Move the remaining pages only if most of the pages are below the mark.
         if pages * 2 > self.size:
             memmove(self.pages, self.pages + pages, <size_t>(self.size - pages) * sizeof(Page *))
             memset(self.pages + (self.size - pages), 0, <size_t>pages * sizeof(Page *))
             self.base += pages
         return 0
 
-    # --- as bytes -------------------------------------------------------------------------------
+    # --- encoding -------------------------------------------------------------------------------
 
     cdef int forget_changes(self) noexcept:
         cdef int64_t at
@@ -281,7 +281,7 @@ cdef class EntryBitmap:
         return word
 
     cdef uint8_t *_put_words(self, uint8_t *p, int64_t word, int64_t stop) noexcept:
-        """Words that are all wanted, and not changed any more from then on."""
+        """Write consecutive words and clear their change bits."""
         cdef Page *page
         cdef int64_t i
         for word in range(word, stop):
@@ -352,16 +352,16 @@ cdef class EntryBitmap:
     # --- PositionInfo.individualDeletedMessageRanges: word i holds entries 64*i .. 64*i+63 ------
 
     def to_longs(self):
-        """Signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray gives them."""
+        """Return signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray does."""
         cdef int64_t word
         return [<int64_t>self.word_at(word) for word in range(self._end_of_words())]
 
     def longs_size(self):
-        """How many words to_longs gives."""
+        """Return the number of words that to_longs returns."""
         return self._end_of_words()
 
     cdef int64_t _end_of_words(self) noexcept:
-        """The index behind the last word that is not 0."""
+        """Return the index after the last word that is not 0."""
         cdef int64_t at = self.size
         cdef int i
         while at:
@@ -374,7 +374,7 @@ cdef class EntryBitmap:
         return 0
 
     def add_longs(self, longs, int64_t last):
-        """Adds the entries up to last of the words that to_longs gave."""
+        """Add the entries up to `last` from the words that to_longs returned."""
         cdef int64_t word = 0
         if last < 0:
             return

@@ -1,4 +1,4 @@
-"""Slabs to read into and vectors to write from; ownership is described in buffers.pxd."""
+"""Slabs to read into and vectors to write from; buffers.pxd describes their ownership."""
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -18,7 +18,7 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_NOSIGNAL
 
 cdef enum:
-    PIECES_PER_CALL = 512           # below every system's IOV_MAX
+    PIECES_PER_CALL = 512           # below IOV_MAX of every system
 
 
 cdef class Slab:
@@ -75,7 +75,7 @@ cdef class OutVector:
                 return NULL
             self.arena = <uint8_t *>moved
             self.arena_size = grown
-        # A header without what follows it would spoil all that is sent behind it.
+        # A header without its payload would corrupt everything sent after it.
         if self._make_room(2) != 0:
             return NULL
         return self.arena + self.arena_used
@@ -126,8 +126,8 @@ cdef class OutVector:
             self.pieces_capacity = grown
         return 0
 
-    # A slow peer may never take the last byte, so what it has taken must not pile up. Moving what
-    # is left is worth it when that is less than what it makes room for.
+    # A slow peer may never accept the last byte, so sent pieces must not accumulate. Moving the
+    # remaining ones pays off when they take less room than the sent ones.
 
     cdef void _forget_sent_pieces(self) noexcept:
         if self.first == 0 or self.first * 2 < self.pieces_count:
@@ -215,7 +215,7 @@ cdef class OutVector:
             self.owners_sent += self.pieces[self.first].owned
             self.first += 1
             self.first_sent = 0
-        # The last of them may keep pieces that came without an owner of their own.
+        # The last owner may also keep later pieces that have no owner of their own.
         if self.owners_sent > 1:
             del self.owners[:self.owners_sent - 1]
             self.owners_sent = 1
@@ -238,10 +238,10 @@ cdef class OutVector:
         if self.owners:
             self.owners.clear()
 
-    # What Python sees: tests write through these.
+    # The methods below are for tests.
 
     def append(self, bytes data not None):
-        """Copies data into the vector."""
+        """Copy data into the vector."""
         cdef uint8_t *at = self.reserve(<uint32_t>len(data))
         if at == NULL:
             raise MemoryError("no memory for %d bytes" % len(data))
@@ -249,15 +249,17 @@ cdef class OutVector:
         self.commit(<uint32_t>len(data))
 
     def lend(self, data, owner):
-        """References the memory of data, which owner (or, None, the owner given last) keeps."""
+        """Append a reference to the memory of data, which owner keeps alive (None: the previous
+        owner).
+        """
         cdef const uint8_t[::1] view = data
         self.reference(&view[0], <uint32_t>view.shape[0], owner)
 
     def send_to(self, int fd):
-        """0 all sent, 1 the socket is full, or -errno."""
+        """Send; return 0 if all is sent, 1 if the socket is full, or -errno."""
         return self.send(fd)
 
     @property
     def held(self):
-        """(bytes of the arena, pieces, owners) that the vector holds now."""
+        """(arena bytes, piece capacity, number of owners) currently held."""
         return self.arena_size, self.pieces_capacity, len(self.owners)

@@ -12,7 +12,7 @@ from pyxbroker.fields cimport (
 from pyxbroker.integers cimport get_varint, put_varint, store_be32, varint_size
 
 cdef enum:
-    NESTED_MAX = 100                # messages in each other; protobuf reads no more of them
+    NESTED_MAX = 100                # nesting limit of protobuf
 
 
 cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
@@ -35,8 +35,8 @@ cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
 
 cdef int _take_fields(const uint8_t *data, uint32_t size, list shape, int depth,
                       int64_t *room) except -1:
-    """Takes from room one for each field of a message and of the messages in it, and for each
-    number of a packed field; ends where there is no room left, and where protobuf will not go on.
+    """Subtract from `room` one for each field of a message and its nested messages, and for each
+    number of a packed field. Stop when `room` is used up, and where protobuf would stop parsing.
     """
     cdef uint32_t at = 0
     cdef uint32_t i
@@ -57,7 +57,7 @@ cdef int _take_fields(const uint8_t *data, uint32_t size, list shape, int depth,
             length = 8
         elif key & 7 == WIRE_FIXED32:
             length = 4
-        # What else there is begins or ends a group, whose fields count like others.
+        # The remaining wire types start or end a group, whose fields count like others.
         if length > size - at:
             return 0
         if key & 7 == WIRE_BYTES and key >> 3 < <uint64_t>len(shape):
@@ -72,11 +72,11 @@ cdef int _take_fields(const uint8_t *data, uint32_t size, list shape, int depth,
 
 
 def has_more_fields(const uint8_t[::1] data not None, list shape not None, int64_t fields_max):
-    """Whether a message has more fields than so many, with those of the messages in it.
+    """Return True if a message, including nested messages, has more than fields_max fields.
 
-    shape: by the number of a field, the shape of the message in it, True for numbers that may be
-    packed, None for anything else. What a parser makes of a message goes with its fields, and they
-    are counted in a fraction of its time; of more than fields_max no more are looked at.
+    shape is indexed by field number: the shape of a nested message, True for numbers that may be
+    packed, None for anything else. The memory and time of a parser grow with the number of fields;
+    counting takes a fraction of that time and stops after fields_max fields.
     """
     cdef int64_t room = fields_max + 1
     _take_fields(_start(data), <uint32_t>data.shape[0], shape, 0, &room)
@@ -84,8 +84,8 @@ def has_more_fields(const uint8_t[::1] data not None, list shape not None, int64
 
 
 def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t fields_max):
-    """The first varint field of that number among the first ones of a command's message; None: it
-    is not there, or the BaseCommand has another shape than all clients write.
+    """Return the first varint field `number` among the first fields_max fields of a command's
+    message. Return None if it is missing, or if the BaseCommand does not have the usual layout.
     """
     cdef uint32_t at = 0
     cdef uint32_t kind, size
@@ -393,7 +393,7 @@ cdef inline uint8_t *_build_uint(uint8_t *p, uint32_t number, uint64_t value) no
     return put_varint(put_varint(p, number << 3), value)
 
 
-# Writes a message of at most 127 bytes as field number: its body is built behind a gap and moved.
+# Write a message of at most 127 bytes as the field `number`.
 cdef inline uint8_t *_build_sub(uint8_t *p, uint32_t number, const uint8_t *body,
                                 uint32_t size) noexcept nogil:
     p = put_varint(p, (number << 3) | WIRE_BYTES)
@@ -465,14 +465,14 @@ cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t 
     return <uint32_t>(p - out)
 
 
-# What Python sees: tests hold these against slow decoders.
+# The functions below are for tests, which compare them with slow decoders.
 
 cdef const uint8_t *_start(const uint8_t[::1] data) noexcept:
     return &data[0] if data.shape[0] > 0 else <const uint8_t *>b""
 
 
 def decode_base_py(const uint8_t[::1] data not None):
-    """(type, message bytes) of a BaseCommand of the usual shape, or None."""
+    """Return (type, message bytes) of a BaseCommand with the usual layout, or None."""
     cdef uint32_t kind, size
     cdef const uint8_t *message
     if decode_base(_start(data), <uint32_t>data.shape[0], &kind, &message, &size) != 0:
@@ -481,7 +481,7 @@ def decode_base_py(const uint8_t[::1] data not None):
 
 
 def decode_send_py(const uint8_t[::1] data not None):
-    """CommandSend as a dict, or None when malformed."""
+    """Decode CommandSend to a dict; None if malformed."""
     cdef SendCommand out
     if decode_send(_start(data), <uint32_t>data.shape[0], &out) != 0:
         return None
@@ -489,7 +489,7 @@ def decode_send_py(const uint8_t[::1] data not None):
 
 
 def decode_flow_py(const uint8_t[::1] data not None):
-    """CommandFlow as a dict, or None when malformed."""
+    """Decode CommandFlow to a dict; None if malformed."""
     cdef FlowCommand out
     if decode_flow(_start(data), <uint32_t>data.shape[0], &out) != 0:
         return None
@@ -497,7 +497,7 @@ def decode_flow_py(const uint8_t[::1] data not None):
 
 
 def decode_ack_py(const uint8_t[::1] data not None):
-    """(CommandAck as a dict, [(ledger, entry, batch_index, batch_size, [words])]), or None."""
+    """Return (CommandAck as dict, [(ledger, entry, batch_index, batch_size, [words])]), or None."""
     cdef AckCommand out
     cdef AckedId id
     cdef uint32_t at = 0
@@ -519,7 +519,7 @@ def decode_ack_py(const uint8_t[::1] data not None):
 
 
 def decode_redeliver_py(const uint8_t[::1] data not None):
-    """(CommandRedeliverUnacknowledgedMessages as a dict, [(ledger, entry)]), or None."""
+    """Return (CommandRedeliverUnacknowledgedMessages as a dict, [(ledger, entry)]), or None."""
     cdef RedeliverCommand out
     cdef AckedId id
     cdef uint32_t at = 0
@@ -538,7 +538,7 @@ def decode_redeliver_py(const uint8_t[::1] data not None):
 
 
 def peek_metadata_py(const uint8_t[::1] data not None):
-    """What the broker reads of MessageMetadata, as a dict, or None when malformed."""
+    """Return the fields of MessageMetadata that the broker uses as a dict; None if malformed."""
     cdef MetadataPeek out
     if peek_metadata(_start(data), <uint32_t>data.shape[0], &out) != 0:
         return None
@@ -558,7 +558,7 @@ def peek_metadata_py(const uint8_t[::1] data not None):
 
 
 def build_receipt_py(producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id):
-    """A whole SEND_RECEIPT frame as bytes."""
+    """Build a whole SEND_RECEIPT frame."""
     cdef uint8_t out[RECEIPT_BYTES_MAX]
     n = build_receipt(out, producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id)
     return out[:n]
@@ -566,11 +566,11 @@ def build_receipt_py(producer_id, sequence_id, highest_sequence_id, ledger_id, e
 
 def build_message_header_py(consumer_id, ledger_id, entry_id, partition, redelivery_count,
                             ack_set, consumer_epoch, payload_size):
-    """The start of a MESSAGE frame as bytes; ack_set is a list of at most 64 words."""
+    """Build the start of a MESSAGE frame; ack_set is a list of at most 64 words."""
     cdef uint8_t out[MESSAGE_HEADER_BYTES_MAX + 64 * ACK_SET_WORD_BYTES_MAX]
     cdef int64_t words[64]
     if len(ack_set) > 64:
-        raise ValueError("at most 64 words")
+        raise ValueError("an ack set has at most 64 words here")
     for i, word in enumerate(ack_set):
         words[i] = word
     n = build_message_header(out, consumer_id, ledger_id, entry_id, partition, redelivery_count,

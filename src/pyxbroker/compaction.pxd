@@ -1,14 +1,15 @@
-# Compaction: which message of each key is the latest, and runs of those entries that have any.
+# Topic compaction: find the latest message of each key, and build runs of the entries with such
+# messages.
 #
-# Messages are numbered in the order in which they are scanned, those of a batch one by one. Of each
-# message with a key a record of 24 bytes is kept: the key's hash and the message's number. Records
-# lie in blocks by a part of the hash; full blocks may be spilled to a file. When all is scanned,
-# one part after the other is brought into a table of its keys, and what is left is one bit for each
-# message. So what has to be in memory is the bits, the records that are not spilled, and the keys
-# of one part: a 256th of them.
+# Messages are numbered in scan order, those of a batch individually. For each message with a key, a
+# record of 24 bytes is stored: the hash of the key and the number of the message. Records are
+# grouped in blocks by a part of the hash. Full blocks may be spilled to a file. After the scan,
+# each part in turn is loaded into a table of its keys. The result is one bit for each message.
+# Memory is needed for the bits, the records that are not spilled, and the keys of one part, a 256th
+# of all.
 #
-# The hash is SipHash-2-4 of 128 bits with a secret of each compaction: nobody can make keys that
-# have the same one, and of 10 million keys two have by chance once in 10^24 times.
+# The hash is SipHash-2-4 of 128 bits with a secret of its own for each compaction, so that clients
+# cannot construct collisions. Two of 10 million keys collide by chance once in 10^24 compactions.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.commands cimport MetadataPeek
@@ -17,11 +18,11 @@ from pyxbroker.entry cimport EntryBatch
 cdef enum:
     PARTS = 256
     BLOCK_RECORDS = 512
-    BATCH_MESSAGES_MAX = 1 << 20    # a batch that counts more is not looked into
-    NUMBER_SHIFT = 24               # of a record's number, above its tag and flags
+    BATCH_MESSAGES_MAX = 1 << 20    # a batch with more messages is retained without scanning it
+    NUMBER_SHIFT = 24               # bits of a record's `message` below the number: tag and flags
     IS_TOMBSTONE = 1
-    IS_PARTIAL = 2                  # a chunk that is not the last one of its message
-    TAG_MASK = 0xfffffc             # of a message in chunks: of the hash of its uuid; else 0
+    IS_PARTIAL = 2                  # a chunk other than the last one of its message
+    TAG_MASK = 0xfffffc             # tag of a chunked message: hash of its uuid; 0 for others
 
 cdef struct KeyRecord:
     uint64_t low                    # the hash of the key
@@ -32,50 +33,50 @@ cdef struct Block:
     Block *next
     KeyRecord records[BLOCK_RECORDS]
 
-# The records of the keys whose hashes begin alike.
+# The records of the keys whose hashes start with the same byte.
 cdef struct Part:
-    Block *first                    # full ones in memory, in order
+    Block *first                    # full blocks in memory, in order
     Block *last
-    Block *open                     # being filled, or NULL
+    Block *open                     # the block being filled, or NULL
     uint32_t open_count
     uint32_t spilled_count
     uint32_t spilled_capacity
-    int64_t *spilled                # offsets of blocks in the file, all before those in memory
+    int64_t *spilled                # file offsets of spilled blocks, which precede those in memory
 
 cdef enum:
-    WHOLE = 0                       # kept as it is: nobody can tell what is in it
-    MARKER = 1                      # of the broker's own: dropped
+    WHOLE = 0                       # retained as it is: its messages cannot be decoded
+    MARKER = 1                      # a marker of the broker: dropped
     SINGLE = 2
     BATCH = 3
 
-# What an entry is, by its metadata alone.
+# The kind of an entry, determined from its metadata alone.
 cdef struct Shape:
     int kind
-    uint32_t count                  # messages that it is counted as
+    uint32_t count                  # number of messages it counts for
     MetadataPeek peek
     const uint8_t *payload
     uint32_t payload_size
 
 cdef class LatestMessages:
     cdef uint64_t secret[2]
-    cdef bint keeps_keyless         # messages without a key are kept, all of them
-    cdef readonly uint64_t messages  # that were scanned, and so the number of the next one
+    cdef bint retains_keyless       # all messages without a key are retained
+    cdef readonly uint64_t messages  # scanned so far; also the number of the next message
     cdef uint64_t messages_max
-    cdef uint8_t *bits              # by number: it is kept
+    cdef uint8_t *bits              # by message number: 1 if it is retained
     cdef uint64_t bits_size         # bytes
     cdef Part parts[PARTS]
-    cdef readonly uint64_t blocks   # full ones that are in memory
+    cdef readonly uint64_t blocks   # full blocks in memory
     cdef uint64_t file_size
     cdef bint has_partial
-    cdef uint64_t whole_from        # number of the first message of which nobody can tell the key
-    cdef bint has_live              # the entry that is being scanned has something of use
-    cdef int64_t last_ledger_id     # of the last such entry
+    cdef uint64_t whole_from        # number of the first message whose key is unknown
+    cdef bint has_live              # the current entry has a message that may be retained
+    cdef int64_t last_ledger_id     # position of the last such entry
     cdef int64_t last_entry_id
-    cdef KeyRecord *table           # of the part that is being resolved
+    cdef KeyRecord *table           # of the part being resolved
     cdef uint32_t table_size        # slots, a power of two
     cdef uint32_t table_used
-    cdef uint64_t selected          # number of the next message, when runs are made
-    cdef readonly uint64_t kept     # messages that were selected
+    cdef uint64_t selected          # number of the next message to select
+    cdef readonly uint64_t kept     # messages selected so far
     cdef int _check(self, int code) except -1
     cdef int _reserve(self, uint64_t count) noexcept nogil
     cdef int _record(self, const uint8_t *key, uint32_t size, uint64_t message,
@@ -84,7 +85,7 @@ cdef class LatestMessages:
     cdef int _scan_batch(self, Shape *shape, const uint8_t *data, uint32_t size) noexcept nogil
     cdef void _keep(self, uint64_t number) noexcept nogil
     cdef void _keep_whole(self, uint64_t number) noexcept nogil
-    cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil
+    cdef void _finish_entry(self, EntryBatch batch, int i, Shape *shape) noexcept nogil
     cdef int _scan(self, EntryBatch batch, int *at) noexcept nogil
     cdef int _resolve(self, const KeyRecord *records, uint32_t count) noexcept nogil
     cdef int _resolve_partial(self, const KeyRecord *records, uint32_t count) noexcept nogil

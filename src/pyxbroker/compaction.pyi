@@ -1,77 +1,85 @@
-"""What Python sees of compaction.pyx: which messages are the latest of their keys."""
+"""Type stub of compaction.pyx: the latest messages of the keys of a topic."""
 
 from typing import IO
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 
 BLOCK_BYTES: int
-"""Of one block of records."""
+"""Size of one block of records."""
 KEY_PARTS: int
-"""Of all keys, which are resolved one by one."""
+"""Number of parts that the keys are divided into. They are resolved one by one."""
 
 class TooManyMessages(Exception):
-    """There are more than a compaction takes."""
+    """Raised when a topic has more messages than a compaction accepts."""
 
 class LatestMessages:
-    """Which message of each key is the latest: scanned first, then resolved, then selected.
+    """Find the latest message of each key: scan all entries, resolve all parts, then select
+    entries.
 
-    No two calls at the same time; all let other threads run meanwhile.
+    Calls must not overlap. All of them release the GIL while they work.
     """
 
     def __init__(
-        self, secret: bytes, keeps_keyless: bool = False, messages_max: int = 1 << 31
+        self, secret: bytes, retains_keyless: bool = False, messages_max: int = 1 << 31
     ) -> None: ...
     @property
     def messages(self) -> int:
-        """That were scanned."""
+        """Number of scanned messages."""
     @property
     def kept(self) -> int:
-        """That were selected."""
+        """Number of selected messages."""
     @property
     def blocks(self) -> int:
-        """Full blocks of records in memory."""
+        """Number of full blocks of records in memory."""
     @property
     def last_position(self) -> Position:
-        """Of the last entry in which something was not of no use at once; -1:-1: of none."""
+        """Position of the last entry with a message that may be retained; -1:-1 if none."""
     def scan(self, batch: EntryBatch, first: int) -> int:
-        """Scans entries; the index of a compressed batch that has to be unpacked first, or the
-        count of all. Raises MemoryError, TooManyMessages.
+        """Scan entries from `first` on. Return the index of a compressed batch that must be
+        decompressed first, or the number of entries at the end. Raise MemoryError or
+        TooManyMessages.
         """
     def scan_unpacked(self, batch: EntryBatch, index: int, unpacked: bytes | None) -> None:
-        """Scans a compressed batch with its messages; None: it cannot be unpacked, and is kept."""
+        """Scan a compressed batch. unpacked is None if it cannot be decompressed; then it is
+        retained.
+        """
     def spill(self, file: IO[bytes]) -> None:
-        """Writes the full blocks to a file. Raises OSError."""
+        """Write the full blocks to a file. Raise OSError on failure."""
     def resolve(self, part: int, file: IO[bytes] | None) -> None:
-        """Decides for the keys of one part. Raises MemoryError, OSError."""
-    def begin(self) -> None:
-        """From now on entries are selected, from the first one on."""
+        """Determine the latest message of each key of one part. Raise MemoryError or OSError."""
+    def begin_selection(self) -> None:
+        """Start the selection at the first entry."""
     def select(
         self, batch: EntryBatch, first: int, partition: int, bytes_max: int
     ) -> tuple[EntryRun | None, int, bool]:
-        """(run, index, partly): the records of what is kept of entries, up to about so many bytes;
-        where it ended, and whether that is a batch of which a part is kept.
+        """Return (run, index, partly): the records of the retained entries, about bytes_max bytes;
+        the index where selection stopped; and whether that is a batch to be retained in part.
         """
     def rebuild(
         self, batch: EntryBatch, index: int, unpacked: bytes | None
     ) -> tuple[bytes, list[int]]:
-        """The payload of a batch of which a part is kept, with empty places for the others, and the
-        indexes of those kept; the next entry is the next one to select. unpacked: its messages,
-        where they are compressed. ValueError: it is not what was scanned.
+        """Return the payload of a batch that is retained in part, and the indexes of its retained
+        messages. The other messages are marked as compacted out. Selection continues with the next
+        entry. unpacked has the decompressed messages of a compressed batch. Raise ValueError if the
+        batch differs from the scanned one.
         """
 
-def packed(batch: EntryBatch, index: int) -> tuple[int, int, bytes]:
-    """(compression, size before it, payload) of an entry; ValueError: it is malformed."""
+def compressed_payload(batch: EntryBatch, index: int) -> tuple[int, int, bytes]:
+    """Return (compression, uncompressed size, payload). Raise ValueError if malformed."""
 
 def record(position: Position, partition: int, entry: bytes) -> bytes:
-    """An entry as a compacted ledger has it: with the message id that it had."""
+    """Encode an entry as a compacted ledger stores it: together with its original message id."""
 
 def unwrap(batch: EntryBatch, first: int) -> tuple[EntryBatch | None, int]:
-    """(entries, index): the entries in records from `first` on, under the ids that they had, as
-    long as they are of one ledger; and where it ended. None: the record at `first` is malformed.
+    """Return (entries, index): the entries of the records from `first` on under their original ids,
+    as long as they belong to one ledger, and the index of the next record. The entries are None if
+    the record at `first` is malformed.
     """
 
 def wrapped_position(batch: EntryBatch, index: int) -> Position | None:
-    """The id that an entry of a compacted ledger had; None: the record is malformed."""
+    """Return the original position of an entry of a compacted ledger; None if the record is
+    malformed.
+    """
 
 def keyed_hash(secret: bytes, key: bytes) -> bytes:
-    """SipHash-2-4 of 128 bits."""
+    """Return the SipHash-2-4 of a key, 128 bits."""

@@ -1,4 +1,6 @@
-"""Compaction: which message of each key is the latest, and runs of those; see compaction.pxd."""
+"""Topic compaction: find the latest message of each key, and build runs of these; see
+compaction.pxd.
+"""
 from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -25,20 +27,20 @@ cdef enum:
     PACKED = 1
     HEADER_BYTES_MAX = 64           # of a record in a compacted ledger
     TABLE_SIZE_MIN = 1024
-    ID_BYTES_MAX = 4096             # far more than a message id takes
-    # What a place without message has: a SingleMessageMetadata with payload_size 0, compacted_out.
-    EMPTY_PLACE_BYTES = 8
-    REBUILT_AT_ONCE = 4096          # messages of a batch
+    ID_BYTES_MAX = 4096             # far above the size of a message id
+    # A message that was compacted out: SingleMessageMetadata with payload_size 0 and compacted_out.
+    COMPACTED_OUT_BYTES = 8
+    REBUILT_PER_SLICE = 4096        # messages of a batch per release of the GIL
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
-cdef const uint8_t *_EMPTY_PLACE = b"\0\0\0\4\x18\0\x20\1"
+cdef const uint8_t *_COMPACTED_OUT = b"\0\0\0\4\x18\0\x20\1"
 
 KEY_PARTS = PARTS
 BLOCK_BYTES = sizeof(KeyRecord) * BLOCK_RECORDS
 
 
 class TooManyMessages(Exception):
-    """There are more than a compaction takes."""
+    """Raised when a topic has more messages than a compaction accepts."""
 
 
 # --- hashes ---------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ cdef inline void _round(uint64_t *v) noexcept nogil:
     v[2] = _rotate(v[2], 32)
 
 
-# SipHash-2-4 with 128 bits of output, on a little-endian machine.
+# Compute SipHash-2-4 with 128 bits of output, on a little-endian machine.
 cdef void _siphash(const uint64_t *secret, const uint8_t *data, uint32_t size,
                    uint64_t *low, uint64_t *high) noexcept nogil:
     cdef uint64_t v[4]
@@ -96,7 +98,7 @@ cdef void _siphash(const uint64_t *secret, const uint8_t *data, uint32_t size,
 
 
 def keyed_hash(bytes secret not None, bytes key not None):
-    """SipHash-2-4 of 128 bits."""
+    """Return the SipHash-2-4 of a key, 128 bits."""
     cdef uint64_t words[2]
     cdef uint64_t out[2]
     cdef const uint8_t *start = key
@@ -138,16 +140,16 @@ cdef inline void _shape_of(EntryBatch batch, int i, Shape *out) noexcept nogil:
     _shape(ref.data + batch.data_offset, ref.length - batch.data_offset, out)
 
 
-# Messages of a batch whose places are empty since it was compacted.
-cdef inline uint32_t _places(const Shape *shape) noexcept nogil:
+# Return how many messages of a batch an earlier compaction has removed.
+cdef inline uint32_t _compacted_out_count(const Shape *shape) noexcept nogil:
     cdef uint32_t left = shape.peek.compacted_indexes
     if shape.kind == BATCH and 0 < left <= shape.count:
         return shape.count - left
     return 0
 
 
-# Steps to the next message of a batch: at is an offset; its metadata begins 4 bytes behind `start`,
-# its payload at `payload`. 0, or -1 when it does not fit into data[0:size].
+# Advance to the next message of a batch. `at` is an offset; the metadata starts 4 bytes after the
+# old one, the payload at `payload`. Returns 0, or -1 if the message exceeds data[0:size].
 cdef int _next_batched(const uint8_t *data, uint32_t size, uint32_t *at, uint32_t *payload,
                        BatchedPeek *peek) noexcept nogil:
     cdef uint32_t length
@@ -165,8 +167,8 @@ cdef int _next_batched(const uint8_t *data, uint32_t size, uint32_t *at, uint32_
     return 0
 
 
-def packed(EntryBatch batch not None, int i):
-    """(compression, size before it, payload) of an entry."""
+def compressed_payload(EntryBatch batch not None, int i):
+    """Return (compression, uncompressed size, payload). Raise ValueError if malformed."""
     cdef Shape shape
     if i < 0 or i >= batch.count:
         raise IndexError(i)
@@ -178,13 +180,13 @@ def packed(EntryBatch batch not None, int i):
 
 
 cdef class LatestMessages:
-    def __cinit__(self, bytes secret not None, bint keeps_keyless=False,
+    def __cinit__(self, bytes secret not None, bint retains_keyless=False,
                   uint64_t messages_max=<uint64_t>1 << 31):
         cdef const uint8_t *start = secret
         if len(secret) != 16:
             raise ValueError("a secret has 16 bytes, not %d" % len(secret))
         memcpy(self.secret, start, 16)
-        self.keeps_keyless = keeps_keyless
+        self.retains_keyless = retains_keyless
         self.messages_max = messages_max
         self.last_ledger_id = self.last_entry_id = -1
         self.whole_from = UINT64_MAX
@@ -258,11 +260,12 @@ cdef class LatestMessages:
         cdef uint64_t size = peek.uncompressed_size if peek.has_uncompressed_size \
             else shape.payload_size
         if peek.partition_key == NULL:
-            if self.keeps_keyless:
+            if self.retains_keyless:
                 self._keep(self.messages)
             return 0
         if peek.num_chunks > 1:
-            # All chunks of the latest message are kept, and none counts before its last one came.
+            # All chunks of the latest message are retained. A chunked message counts once its last
+            # chunk is scanned.
             low = 0
             if peek.uuid_size:
                 _siphash(self.secret, peek.uuid, peek.uuid_size, &low, &high)
@@ -275,13 +278,13 @@ cdef class LatestMessages:
         return self._record(peek.partition_key, peek.partition_key_size, self.messages, flags)
 
     cdef int _scan_batch(self, Shape *shape, const uint8_t *data, uint32_t size) noexcept nogil:
-        """Its messages; one that is malformed is kept whole."""
+        """Scan the messages of a batch. A malformed batch is retained as a whole."""
         cdef BatchedPeek peek
         cdef uint32_t at = 0
         cdef uint32_t payload, i, _i
         cdef uint32_t live = 0
         cdef uint64_t number
-        cdef bint has_places = _places(shape) > 0
+        cdef bint has_places = _compacted_out_count(shape) > 0
         cdef bint is_whole = data == NULL
         cdef int code
         if not is_whole:
@@ -303,7 +306,7 @@ cdef class LatestMessages:
                 if has_places:
                     self.bits[number >> 3] |= 1 << (number & 7)
             elif peek.partition_key == NULL:
-                if self.keeps_keyless:
+                if self.retains_keyless:
                     self._keep(number)
             else:
                 code = self._record(peek.partition_key, peek.partition_key_size, number,
@@ -332,7 +335,7 @@ cdef class LatestMessages:
                 self._keep_whole(self.messages)
             if code != 0:
                 return code
-            self._scanned(batch, at[0], &shape)
+            self._finish_entry(batch, at[0], &shape)
             at[0] += 1
         return 0
 
@@ -341,18 +344,23 @@ cdef class LatestMessages:
         self.has_live = True
 
     cdef void _keep_whole(self, uint64_t number) noexcept nogil:
-        """Nobody can tell which keys it has: what deletes one later has to be left, too."""
+        """Retain a message whose key is unknown. Later tombstones are retained too, as they may
+        delete its key.
+        """
         self.whole_from = min(self.whole_from, number)
         self._keep(number)
 
-    cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil:
+    cdef void _finish_entry(self, EntryBatch batch, int i, Shape *shape) noexcept nogil:
         self.messages += shape.count
         if self.has_live:
             self.last_ledger_id = batch.ledger_id
             self.last_entry_id = batch.refs[i].entry_id
 
     def scan(self, EntryBatch batch not None, int first):
-        """Scans entries; the index where a batch has to be unpacked first, or the count of all."""
+        """Scan entries from `first` on. Return the index of a compressed batch that must be
+        decompressed first, or the number of entries at the end. Raise MemoryError or
+        TooManyMessages.
+        """
         cdef int at = first
         cdef int code
         if first < 0:
@@ -363,7 +371,9 @@ cdef class LatestMessages:
         return at
 
     def scan_unpacked(self, EntryBatch batch not None, int i, bytes unpacked):
-        """Scans a compressed batch with its messages; None: it cannot be unpacked, and is kept."""
+        """Scan a compressed batch. unpacked is None if it cannot be decompressed; then it is
+        retained.
+        """
         cdef Shape shape
         cdef const uint8_t *data = NULL
         cdef uint32_t size = 0
@@ -379,7 +389,7 @@ cdef class LatestMessages:
             code = self._reserve(shape.count)
             if code == 0:
                 code = self._scan_batch(&shape, data, size)
-                self._scanned(batch, i, &shape)
+                self._finish_entry(batch, i, &shape)
         self._check(code)
 
     cdef int _check(self, int code) except -1:
@@ -391,11 +401,11 @@ cdef class LatestMessages:
 
     @property
     def last_position(self):
-        """Of the last entry in which something was not of no use at once; -1:-1: of none."""
+        """Position of the last entry with a message that may be retained; -1:-1 if none."""
         return Position(self.last_ledger_id, self.last_entry_id)
 
     def spill(self, object file not None):
-        """Writes the full blocks to a file."""
+        """Write the full blocks to a file. Raise OSError on failure."""
         cdef int i
         cdef Part *part
         cdef Block *block
@@ -427,11 +437,13 @@ cdef class LatestMessages:
     # --- resolving ----------------------------------------------------------------------------
 
     cdef KeyRecord *_slot(self, const KeyRecord *record) noexcept nogil:
-        """Where a key is, or goes to; the part of the hash that chose the part does not count."""
+        """Find the slot of a key: its own or a free one. Uses the other half of the hash than the
+        part does.
+        """
         cdef uint32_t mask = self.table_size - 1
         cdef uint32_t at = <uint32_t>record.high & mask
         cdef KeyRecord *slot = &self.table[at]
-        # A number is never 0 here: it is kept as one more.
+        # `message` of a used slot is never 0: numbers are stored plus one.
         while slot.message != 0 and (slot.low != record.low or slot.high != record.high):
             at = (at + 1) & mask
             slot = &self.table[at]
@@ -454,7 +466,7 @@ cdef class LatestMessages:
         return 0
 
     cdef int _resolve(self, const KeyRecord *records, uint32_t count) noexcept nogil:
-        """What comes later is later."""
+        """Enter records in scan order, so that later messages replace earlier ones."""
         cdef KeyRecord *slot
         cdef uint32_t i
         for i in range(count):
@@ -470,7 +482,9 @@ cdef class LatestMessages:
         return 0
 
     cdef int _resolve_partial(self, const KeyRecord *records, uint32_t count) noexcept nogil:
-        """Chunks of the latest message are left, and of a later one whose last chunk may come."""
+        """Retain the other chunks of the latest message, and those of later messages that are still
+        incomplete.
+        """
         cdef KeyRecord *slot
         cdef uint64_t number
         cdef uint32_t i
@@ -480,7 +494,7 @@ cdef class LatestMessages:
             number = records[i].message >> NUMBER_SHIFT
             if self.table_size != 0:
                 slot = self._slot(&records[i])
-                # The number of a slot is one more; of one that is free it is 0.
+                # The number of a slot is stored plus one; it is 0 in a free slot.
                 if (number < slot.message >> NUMBER_SHIFT
                         and slot.message & TAG_MASK != records[i].message & TAG_MASK):
                     continue
@@ -514,7 +528,7 @@ cdef class LatestMessages:
         return 0
 
     def resolve(self, int number, object file):
-        """Decides for the keys of one part."""
+        """Determine the latest message of each key of one part. Raise MemoryError or OSError."""
         cdef Part *part
         cdef KeyRecord *slot
         cdef Block *block
@@ -548,8 +562,8 @@ cdef class LatestMessages:
 
     # --- selecting ----------------------------------------------------------------------------
 
-    def begin(self):
-        """From now on entries are selected, from the first one on."""
+    def begin_selection(self):
+        """Start the selection at the first entry."""
         free(self.table)
         self.table = NULL
         self.table_size = 0
@@ -558,7 +572,7 @@ cdef class LatestMessages:
 
     cdef int _choose(self, EntryBatch batch, int *at, uint64_t bytes_max, uint8_t *chosen,
                      uint64_t *bytes) noexcept nogil:
-        """Which entries are kept; 1 when it ends before a batch of which a part is."""
+        """Mark the entries to retain. Return 1 if it stops at a batch to be retained in part."""
         cdef Shape shape
         cdef uint32_t i, found
         cdef uint64_t number
@@ -573,17 +587,19 @@ cdef class LatestMessages:
             chosen[at[0]] = found == shape.count
             if chosen[at[0]]:
                 bytes[0] += batch.refs[at[0]].length + HEADER_BYTES_MAX
-            if found <= _places(&shape):
+            if found <= _compacted_out_count(&shape):
                 chosen[at[0]] = 0
             elif found < shape.count:
                 return 1
-            self.kept += found - _places(&shape) if chosen[at[0]] else 0
+            self.kept += found - _compacted_out_count(&shape) if chosen[at[0]] else 0
             self.selected += shape.count
             at[0] += 1
         return 0
 
     def select(self, EntryBatch batch not None, int first, int partition, uint64_t bytes_max):
-        """(run, index, partly): the records of what is kept, and where it ended."""
+        """Return (run, index, partly): the records of the retained entries, about bytes_max bytes;
+        the index where selection stopped; and whether that is a batch to be retained in part.
+        """
         cdef int at = first
         cdef int i
         cdef int code
@@ -626,8 +642,8 @@ cdef class LatestMessages:
     cdef uint32_t _rebuild(self, const uint8_t *data, uint32_t size, uint32_t first, uint32_t end,
                            uint32_t *at, uint8_t *out, uint64_t *filled,
                            uint32_t *chosen) noexcept nogil:
-        """Some messages of a batch, or their places; how many are chosen, UINT32_MAX where it does
-        not have them.
+        """Write messages of a batch or their compacted-out placeholders. Return the number of
+        retained messages, or UINT32_MAX if the batch is malformed.
         """
         cdef BatchedPeek peek
         cdef uint32_t i, payload, begin
@@ -644,12 +660,16 @@ cdef class LatestMessages:
                 chosen[found] = i
                 found += 1
             else:
-                memcpy(out + filled[0], _EMPTY_PLACE, EMPTY_PLACE_BYTES)
-                filled[0] += EMPTY_PLACE_BYTES
+                memcpy(out + filled[0], _COMPACTED_OUT, COMPACTED_OUT_BYTES)
+                filled[0] += COMPACTED_OUT_BYTES
         return found
 
     def rebuild(self, EntryBatch batch not None, int index, bytes unpacked):
-        """The payload of a batch of which a part is kept, and the indexes of what is."""
+        """Return the payload of a batch that is retained in part, and the indexes of its retained
+        messages. The other messages are marked as compacted out. Selection continues with the next
+        entry. unpacked has the decompressed messages of a compressed batch. Raise ValueError if the
+        batch differs from the scanned one.
+        """
         cdef Shape shape
         cdef const uint8_t *data
         cdef uint32_t size, i
@@ -657,7 +677,7 @@ cdef class LatestMessages:
         cdef uint32_t end, found
         cdef uint32_t at = 0
         cdef uint64_t filled = 0
-        cdef uint32_t chosen[REBUILT_AT_ONCE]
+        cdef uint32_t chosen[REBUILT_PER_SLICE]
         cdef uint8_t *out
         cdef list left = []
         if index < 0 or index >= batch.count:
@@ -669,19 +689,19 @@ cdef class LatestMessages:
             data = unpacked
             size = <uint32_t>len(unpacked)
         if shape.kind != BATCH or self.selected + shape.count > self.messages:
-            raise ValueError("it is not the batch that was scanned")
-        # No message takes less than an empty place but one of 6 bytes.
-        out = <uint8_t *>malloc(size + <uint64_t>shape.count * EMPTY_PLACE_BYTES)
+            raise ValueError("the batch differs from the one that was scanned")
+        # A placeholder has 8 bytes. Only messages of 6 bytes are smaller than that.
+        out = <uint8_t *>malloc(size + <uint64_t>shape.count * COMPACTED_OUT_BYTES)
         if out == NULL:
             raise MemoryError("no memory for a batch")
         try:
             while first < shape.count:
-                # Other threads run meanwhile: there may be a million.
-                end = min(first + REBUILT_AT_ONCE, shape.count)
+                # Release the GIL between slices: a batch may have a million messages.
+                end = min(first + REBUILT_PER_SLICE, shape.count)
                 with nogil:
                     found = self._rebuild(data, size, first, end, &at, out, &filled, chosen)
                 if found > end - first:
-                    raise ValueError("it is not the batch that was scanned")
+                    raise ValueError("the batch differs from the one that was scanned")
                 for i in range(found):
                     left.append(chosen[i])
                 first = end
@@ -701,14 +721,14 @@ cdef _write_all(int fd, bytes data, uint64_t offset):
 cdef bytes _read_all(int fd, Py_ssize_t size, uint64_t offset):
     data = os.pread(fd, size, offset)
     if len(data) != size:
-        raise OSError("a file of keys is shorter than it was written")
+        raise OSError("a spill file of keys is shorter than what was written to it")
     return data
 
 
 # --- records of a compacted ledger ----------------------------------------------------------------
 #
 #   0  4  size of the message id
-#   4  n  protobuf MessageIdData: ledger, entry, and partition where there is one
+#   4  n  protobuf MessageIdData: ledger, entry, and the partition if any
 #   .. 4  size of the entry
 #   .. m  the entry, as it was stored
 
@@ -726,7 +746,7 @@ cdef uint32_t _put_record(uint8_t *out, int64_t ledger_id, int64_t entry_id, int
 
 
 def record(position not None, int partition, bytes entry not None):
-    """An entry as a compacted ledger has it."""
+    """Encode an entry as a compacted ledger stores it: together with its original message id."""
     cdef uint8_t head[HEADER_BYTES_MAX]
     cdef const uint8_t *start = entry
     cdef uint32_t size = _put_record(head, position[0], position[1], partition, start, 0)
@@ -734,7 +754,7 @@ def record(position not None, int partition, bytes entry not None):
     return head[:size] + entry
 
 
-# Where the entry in a record begins; 0 when it is malformed.
+# Return the offset of the entry in a record; 0 if it is malformed.
 cdef uint32_t _parse_record(const uint8_t *data, uint32_t size, int64_t *ledger_id,
                             int64_t *entry_id) noexcept:
     cdef uint32_t at = 4
@@ -768,7 +788,9 @@ cdef uint32_t _parse_record(const uint8_t *data, uint32_t size, int64_t *ledger_
 
 
 def wrapped_position(EntryBatch batch not None, int i):
-    """The id that an entry of a compacted ledger had."""
+    """Return the original position of an entry of a compacted ledger; None if the record is
+    malformed.
+    """
     cdef int64_t ledger_id = -1
     cdef int64_t entry_id = -1
     cdef entry_ref *ref
@@ -782,7 +804,10 @@ def wrapped_position(EntryBatch batch not None, int i):
 
 
 def unwrap(EntryBatch batch not None, int first):
-    """(entries, index): those of one ledger, and where it ended."""
+    """Return (entries, index): the entries of the records from `first` on under their original ids,
+    as long as they belong to one ledger, and the index of the next record. The entries are None if
+    the record at `first` is malformed.
+    """
     cdef EntryBatch entries
     cdef entry_ref *ref
     cdef int64_t ledger_id = -1
@@ -806,7 +831,7 @@ def unwrap(EntryBatch batch not None, int first):
         entries.refs[entries.count].data = ref.data + batch.data_offset + begin
         entries.refs[entries.count].length = size - begin
         entries.refs[entries.count].from_disk = ref.from_disk
-        entries.refs[entries.count].pin = NULL  # the batch that was read keeps it
+        entries.refs[entries.count].pin = NULL  # the batch that was read keeps it pinned
         entries.count += 1
         at += 1
     return (entries if entries.count else None), at

@@ -1,4 +1,4 @@
-"""What Python sees of connection.pyx: connections, and their half of a producer."""
+"""Type stub of connection.pyx: connections, and their half of a producer."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from pyxbroker.tls import TlsStream
 from pyxbroker.turn import Turn
 
 class Connections:
-    """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
+    """All live connections of one event loop, and what they share: slabs, turn, publish buffer."""
 
     handlers: Any
     """may_begin, wait_turn, on_command, on_malformed, on_frame_too_large, on_internal_error,
     on_refused_send, on_stray_command, on_stray_ack, on_broken_tls, on_closed."""
     frame_bytes_max: int
-    """Largest total size field of a frame."""
+    """Limit of a frame's total size field."""
     sends_max: int
-    """Pending sends of one connection before it is not read any more."""
+    """Pending SENDs of one connection before reading from it pauses."""
     publish_bytes_max: int
-    """Publish bytes in flight before no connection is read any more."""
+    """Publish bytes in flight before reading from all publishing connections pauses."""
     on_overflow: Callable[[], object] | None
-    """Called while nothing can be stored, when more than that is kept."""
+    """Called when held bytes exceed publish_bytes_max while storage refuses writes."""
 
     def __init__(
         self,
@@ -35,21 +35,21 @@ class Connections:
     ) -> None: ...
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that all connections are served by."""
+        """The event loop that serves all connections."""
     @property
     def turn(self) -> Turn:
-        """The turns of that loop."""
+        """The Turn of that loop."""
     @property
     def fd(self) -> int:
-        """What the loop watches for all sockets: readable while one of them has something."""
+        """The epoll descriptor that the loop watches for all sockets."""
     @property
-    def strangers_fd(self) -> int:
-        """The same for the sockets of those that are not established."""
+    def unauthenticated_fd(self) -> int:
+        """The epoll descriptor for the sockets of unauthenticated connections."""
     @property
     def free_slabs(self) -> list[int]:
-        """The bytes of each slab that waits for its next use."""
-    def serve_strangers_at(self, door: Any) -> None:
-        """The door of the process says from now on when one of those is served."""
+        """Sizes of the free slabs in bytes."""
+    def serve_unauthenticated_from(self, door: Any) -> None:
+        """Let the door of the process decide when unauthenticated connections are served."""
     @property
     def live(self) -> set[Connection]:
         """Connections that are not closed."""
@@ -58,145 +58,149 @@ class Connections:
         """Publish bytes in flight."""
     @property
     def full(self) -> bool:
-        """A bookie asked to stop publishing."""
+        """True while a bookie's write cache is full."""
     @property
     def holding(self) -> bool:
-        """Nothing can be stored: what is sent is kept, and reading goes on."""
+        """True while storage refuses writes. SENDs are held, and reading continues."""
     @property
     def held(self) -> dict[Any, None]:
-        """The producers that published since that began."""
+        """The producers that published since holding started."""
     def accept(
         self, sock: Any, peer: str, session: Any, context: SSLContext | None = None
     ) -> Connection:
-        """Serves a connected, non-blocking socket; with a context, by TLS."""
+        """Serve a connected, non-blocking socket, with TLS if a context is given."""
     def set_full(self, full: bool) -> None:
-        """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
+        """Pause publishing while a bookie's write cache is full, or resume it."""
     def set_holding(self, on: bool) -> None:
-        """Nothing can be stored (or it can again); whoever publishes is read all the while."""
+        """Start or stop holding SENDs while storage refuses writes. Publishing clients are still
+        read.
+        """
 
 class ProducerState:
-    """The connection's half of a producer: collects SENDs, answers with receipts."""
+    """The connection's half of a producer: collects SENDs and sends receipts."""
 
     closed: bool
     run_messages_max: int
-    """From so many messages on, a run does not wait for the end of the turn."""
+    """Number of messages from which a run is published immediately."""
     run_bytes_max: int
-    """The same for its bytes."""
+    """Number of bytes from which a run is published immediately."""
 
     def __init__(self, connection: Connection, producer_id: int) -> None: ...
     @property
     def connection(self) -> Connection:
-        """The socket that it came from."""
+        """The producer's connection."""
     @property
     def producer_id(self) -> int:
-        """The client's id of it, unique on its connection."""
+        """The client's id of the producer, unique on its connection."""
     @property
     def pending_sends(self) -> int:
-        """SENDs that are not answered yet."""
+        """Unanswered SENDs."""
     @property
     def msg_in(self) -> int:
-        """Messages received since it was made."""
+        """Messages received since creation."""
     @property
     def bytes_in(self) -> int:
-        """Bytes received since it was made."""
+        """Bytes received since creation."""
     @property
     def chunks_in(self) -> int:
-        """Chunks of messages received since it was made."""
+        """Chunks of chunked messages received since creation."""
     def publish(self, run: EntryRun) -> None:
-        """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
+        """Publish the run of SENDs of one read. Subclasses override this."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
-        """The run is durable: one SEND_RECEIPT per entry, all in one write."""
-    def run_of_refused(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
-        """A SEND that is not going to be stored, until its answer settles it; without data."""
+        """Send one SEND_RECEIPT per entry of a durable run, all in one write."""
+    def refused_run(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
+        """Return a run without data for a refused SEND. It counts as pending until settled."""
     def settle(self, run: EntryRun) -> None:
-        """The run is answered, well or not: it counts no longer against the limits."""
+        """Remove an answered or failed run from the pending counts and limits."""
 
 class Connection:
-    """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
+    """A client's socket. Its callbacks run on the event loop and never block."""
 
     protocol_version: int
     session: Any
-    """What the handlers keep of this connection."""
-    heard: bool
-    """Something came since the last keep-alive check."""
-    taken: bool
-    """The peer took something of what waits for it since then, or that has begun to wait since."""
+    """State of the handlers for this connection."""
+    received_since_check: bool
+    """True if bytes were received since the last keep-alive check."""
+    sent_since_check: bool
+    """True if the client read any output since the last keep-alive check, or output has only begun
+    to wait since.
+    """
 
     @property
     def group(self) -> Connections:
-        """The connections that it is one of."""
+        """The group of connections it belongs to."""
     @property
     def sock(self) -> Any:
-        """Its socket."""
+        """The socket object."""
     @property
     def fd(self) -> int:
-        """The socket's descriptor."""
+        """The file descriptor of the socket."""
     @property
     def peer(self) -> str:
         """address:port of the client."""
     @property
     def tls(self) -> TlsStream | None:
-        """What encrypts it."""
+        """The TLS stream, or None for plain text."""
     @property
     def closed(self) -> bool:
-        """Nothing is read or written any more."""
+        """True once the connection is closed."""
     @property
     def established(self) -> bool:
-        """CONNECTED was sent."""
+        """True once CONNECTED was sent."""
     def establish(self) -> None:
-        """CONNECTED is about to be sent: it is no stranger any more."""
+        """Serve the connection as an authenticated client. Called just before CONNECTED is sent."""
     @property
     def producers(self) -> dict[int, Any]:
-        """Its open producers by id."""
+        """Open producers by id."""
     @property
     def consumers(self) -> dict[int, Any]:
-        """Its open consumers by id."""
+        """Open consumers by id."""
     @property
     def pending_sends(self) -> int:
-        """SENDs of all its producers that are not answered yet."""
+        """Unanswered SENDs of all its producers."""
     @property
     def pending_send_bytes(self) -> int:
-        """Bytes of those."""
+        """Bytes of the unanswered SENDs."""
     @property
     def writing(self) -> bool:
-        """Something waits until the peer reads."""
+        """True while output waits for the client to read."""
     @property
     def pending_bytes(self) -> int:
-        """Bytes queued for the peer and not sent yet."""
+        """Bytes queued for the client and not sent yet."""
     def send_frame(self, frame: bytes) -> None:
-        """Queues a whole frame; it leaves when the turn ends."""
-    def go_on(self) -> None:
-        """Its turn has come: goes on with a long command, and with what was read behind it."""
+        """Queue a whole frame. It is sent at the end of the current Turn."""
+    def resume(self) -> None:
+        """Resume after a wait: continue a long command, then the frames read after it."""
     def pause_commands(self, on: bool) -> None:
-        """Too many commands of this client are under way (or few enough again)."""
+        """Pause while too many commands of the client are in progress, or resume."""
 
     def ack_begun(self) -> None:
-        """An acknowledgement is going to be answered when it is durable."""
+        """Count an acknowledgement that is answered once it is durable."""
     def ack_ended(self) -> None:
-        """It is answered."""
+        """Count an acknowledgement as answered."""
     @property
     def pending_acks(self) -> int:
-        """Acknowledgements that are not answered yet."""
-    def rate_begun(self) -> None:
-        """It waits for one rate more."""
-    def rate_over(self) -> None:
-        """It waits for one rate less."""
+        """Unanswered acknowledgements."""
+    def begin_throttling(self) -> None:
+        """Pause reading because of one more exceeded rate."""
+    def end_throttling(self) -> None:
+        """End the pause for one rate. Reading resumes after the last one."""
     @property
-    def rates(self) -> int:
-        """The rates that it waits for."""
+    def throttling_rates(self) -> int:
+        """Number of rates that throttle the connection."""
     @property
     def is_paused(self) -> bool:
-        """Nothing is read from the peer now."""
+        """True while reading from the client is paused."""
 
     def when_writable(self, call: Callable[[], object]) -> None:
-        """Calls call() once when the peer has read enough for delivery to go on."""
-    def not_when_writable(self, call: Callable[[], object]) -> None:
-        """Nobody wants that call any more."""
+        """Call call() once when the client has read enough for delivery to resume."""
+    def cancel_when_writable(self, call: Callable[[], object]) -> None:
+        """Cancel a call registered with when_writable()."""
     def forget_producer(self, producer_id: int) -> int:
-        """Removes a producer; SENDs that are still on their way to it are dropped.
+        """Remove a producer. Late SENDs for it are dropped.
 
-        Returns how many ids are remembered for that which it has not told of yet, a thousand or
-        none.
+        Returns the number of remembered ids to charge for since the last call: 0 until there are
+        CLOSED_PRODUCERS_COUNTED of them.
         """
     def close(self) -> None:
-        """Sends what the socket takes at once, closes it, and tells the handlers."""
+        """Send what the socket accepts immediately, close it, and notify the handlers."""

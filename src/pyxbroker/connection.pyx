@@ -1,4 +1,4 @@
-"""One client's socket, from bytes to commands and back; connection.pxd describes the parts."""
+"""A client's socket, from bytes to commands and back; connection.pxd describes the parts."""
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.string cimport memcpy, memmove
@@ -54,7 +54,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef class Connections:
-    """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
+    """All live connections of one event loop, and what they share: slabs, turn, publish buffer."""
 
     def __cinit__(self, loop, handlers, *, uint32_t frame_bytes_max, uint32_t sends_max,
                   int64_t publish_bytes_max):
@@ -71,47 +71,48 @@ cdef class Connections:
         self.flush_call = self._flush
         self.watched = {}
         self.unfinished = {}
-        self.strangers_fd = -1
+        self.unauthenticated_fd = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
-            raise OSError(errno, "the sockets of clients cannot be watched")
-        self.strangers_fd = epoll_create1(EPOLL_CLOEXEC)
-        if self.strangers_fd < 0:
-            raise OSError(errno, "the sockets of strangers cannot be watched")
+            raise OSError(errno, "cannot create an epoll for the sockets of clients")
+        self.unauthenticated_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.unauthenticated_fd < 0:
+            raise OSError(errno, "cannot create an epoll for unauthenticated connections")
         loop.add_reader(self.fd, self._on_ready)
-        loop.add_reader(self.strangers_fd, self.on_ready)
+        loop.add_reader(self.unauthenticated_fd, self.on_ready)
 
     def __dealloc__(self):
         if self.fd >= 0:
             close_fd(self.fd)
-        if self.strangers_fd >= 0:
-            close_fd(self.strangers_fd)
+        if self.unauthenticated_fd >= 0:
+            close_fd(self.unauthenticated_fd)
 
     @property
     def free_slabs(self):
-        """The bytes of each slab that waits for its next use."""
+        """Sizes of the free slabs in bytes."""
         return self.slabs.sizes()
 
-    def serve_strangers_at(self, door):
-        """The door says from now on when one of them is served."""
-        self.loop.remove_reader(self.strangers_fd)
-        door.watch(self.strangers_fd, self)
+    def serve_unauthenticated_from(self, door):
+        """Let the door of the process decide when unauthenticated connections are served."""
+        self.loop.remove_reader(self.unauthenticated_fd)
+        door.watch(self.unauthenticated_fd, self)
 
     def on_ready(self):
-        """Serves one socket of a stranger; they take turns."""
+        """Serve one ready socket of an unauthenticated connection. Sockets are served round-robin.
+        """
         cdef Connection connection
         cdef epoll_event event
-        cdef int count = epoll_wait(self.strangers_fd, &event, 1, 0)
+        cdef int count = epoll_wait(self.unauthenticated_fd, &event, 1, 0)
         if count < 0 and errno != EINTR:
-            raise OSError(errno, "the sockets of strangers cannot be watched")
+            raise OSError(errno, "cannot poll the sockets of unauthenticated connections")
         if count > 0:
             connection = self.watched.get(event.data.fd)
             if connection is not None:
                 connection.on_ready(event.events)
 
     def _on_ready(self):
-        """Serves sockets that have something to read or room to write: no more than a turn has time
-        for. The rest has its turn in the next one, before any of them comes again.
+        """Serve the ready sockets within the time of one loop iteration. The remaining events are
+        handled in the next iteration, before the sockets are polled again.
         """
         cdef Connection connection
         cdef int64_t began_ns = 0
@@ -122,13 +123,14 @@ cdef class Connections:
             if self.ready_count < 0:
                 self.ready_count = 0
                 if errno != EINTR:
-                    raise OSError(errno, "the sockets of clients cannot be watched")
+                    raise OSError(errno, "cannot poll the sockets of clients")
         if self.ready_count - self.ready_at > 1:
             began_ns = self.turn.began_ns()
         while self.ready_at < self.ready_count:
             event = self.ready[self.ready_at]
             self.ready_at += 1
-            # Closed meanwhile, and its number perhaps another's: who is not ready just finds out.
+            # The socket may be closed and its descriptor reused since. Reading a socket that is not
+            # ready is harmless.
             connection = self.watched.get(event.data.fd)
             if connection is not None:
                 connection.on_ready(event.events)
@@ -136,8 +138,8 @@ cdef class Connections:
                 break
 
     def accept(self, sock, str peer, session, context=None):
-        """Serves a connected, non-blocking socket; returns its Connection. context: of TLS. Raises
-        OSError where it cannot be watched; the socket is left to the caller then.
+        """Serve a connected, non-blocking socket and return its Connection. context enables TLS.
+        Raise OSError if the socket cannot be watched; the caller then still owns it.
         """
         cdef Connection connection = Connection(self, sock, peer)
         if context is not None:
@@ -147,12 +149,13 @@ cdef class Connections:
         self.live.add(connection)
         return connection
 
-    cdef int keep_slab_of(self, Connection stranger) except -1:
-        """It has sent a part of its CONNECT that is worth a slab. Beyond some of them one gives way
-        that was there before: an honest one has sent the rest long since.
+    cdef int add_unfinished(self, Connection connection) except -1:
+        """Record that an unauthenticated connection holds a slab with a part of its CONNECT. Above
+        the limit the handlers close one of the older ones: an honest client would have sent the
+        rest by now.
         """
-        self.unfinished[stranger] = None
-        if len(self.unfinished) > STRANGERS_SLABS_MAX:
+        self.unfinished[connection] = None
+        if len(self.unfinished) > UNAUTHENTICATED_SLABS_MAX:
             self.handlers.on_too_many_unfinished(self.unfinished)
         return 0
 
@@ -188,13 +191,14 @@ cdef class Connections:
         return 0
 
     def set_full(self, bint full):
-        """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
+        """Pause publishing while a bookie's write cache is full, or resume it."""
         self.full = full
         self._check_gate()
 
     def set_holding(self, bint on):
-        """Nothing can be stored (or it can again): acknowledgements and permits are read all the
-        while, also of clients that publish; on_overflow() is told when what they send is too much.
+        """Start or stop holding SENDs while storage refuses writes. Acknowledgements and permits
+        are still read, also from publishing clients. on_overflow() is called when the held bytes
+        exceed the limit.
         """
         cdef Connection connection
         self.holding = on
@@ -224,13 +228,14 @@ cdef class Connections:
             return 0
         self.gate_closed = closed
         for connection in list(self.live):
-            # Those that only consume go on: their acknowledgements free what publishing waits for.
+            # Consumers without producers continue: their acknowledgements free the space that
+            # publishing needs.
             connection._set_paused(PAUSED_GATE, closed and len(connection.producers) > 0)
         return 0
 
 
 cdef class ProducerState:
-    """The connection's half of a producer: collects SENDs, answers with receipts."""
+    """The connection's half of a producer: collects SENDs and sends receipts."""
 
     def __init__(self, Connection connection not None, uint64_t producer_id):
         self.connection = connection
@@ -239,11 +244,13 @@ cdef class ProducerState:
         self.run_bytes_max = UINT64_MAX
 
     def publish(self, EntryRun run):
-        """Called once per turn with the run of SENDs that the turn brought."""
+        """Publish the run of SENDs of one read. Subclasses override this."""
         raise NotImplementedError
 
     def send_receipts(self, EntryRun run not None, bint stored=True):
-        """One SEND_RECEIPT per entry, all in one write; entries not stored all get the run's id."""
+        """Send one SEND_RECEIPT per entry, all in one write. If not stored, all entries get the
+        run's position.
+        """
         cdef Connection connection = self.connection
         cdef uint32_t i
         cdef int64_t entry_id = run.first_entry_id
@@ -261,10 +268,8 @@ cdef class ProducerState:
             entry_id += stored
         connection.group.mark_dirty(connection)
 
-    def run_of_refused(self, uint64_t sequence_id, uint64_t highest_sequence_id):
-        """A SEND that is not going to be stored and waits for its answer: a run without data, which
-        counts against the limits until it is settled.
-        """
+    def refused_run(self, uint64_t sequence_id, uint64_t highest_sequence_id):
+        """Return a run without data for a refused SEND. It counts as pending until settled."""
         cdef Connection connection = self.connection
         cdef EntryRun run = EntryRun(self)
         run.append(sequence_id, highest_sequence_id, NULL, 0, 0, 1)
@@ -277,9 +282,9 @@ cdef class ProducerState:
         return run
 
     def settle(self, EntryRun run not None):
-        """The run is answered, well or not: it counts no longer against the limits."""
+        """Remove an answered or failed run from the pending counts and limits."""
         cdef Connection connection = self.connection
-        cdef int64_t size = <int64_t>(run.bytes - run.prefixed)
+        cdef int64_t size = <int64_t>(run.bytes - run.broker_metadata_bytes)
         self.pending_sends -= run.count
         connection.pending_sends -= run.count
         connection.pending_send_bytes -= size
@@ -291,7 +296,7 @@ cdef class ProducerState:
 
 
 cdef class Connection:
-    """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
+    """A client's socket. Its callbacks run on the event loop and never block."""
 
     def __cinit__(self, Connections group not None, sock, str peer):
         self.group = group
@@ -305,7 +310,7 @@ cdef class Connection:
         self.waiting_output = {}
         self.out = OutVector()
         self.read_bytes_max = UINT32_MAX
-        self.heard = True
+        self.received_since_check = True
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -317,16 +322,16 @@ cdef class Connection:
         try:
             if self._receive():
                 self._consume_frames()
-                self._read_on()
+                self._read_decrypted()
         except Exception as error:
             self._fail(error)
         finally:
             turn.end()
         return 0
 
-    cdef int _read_on(self) except -1:
-        """Takes what TLS has opened already: the socket does not tell of it. No more than a read of
-        the socket brought, so others do not wait for long.
+    cdef int _read_decrypted(self) except -1:
+        """Read data that TLS has already decrypted, as the socket does not become readable for it.
+        Bounded by what one read of the socket brought.
         """
         while (self.tls is not None and self.tls.has_more and self.paused == 0
                 and self.part_at == 0 and not self.closed):
@@ -336,14 +341,14 @@ cdef class Connection:
         return 0
 
     def _fail(self, error):
-        """A defect was met while this connection was served: it ends, the others go on."""
+        """Close this connection after an internal error. Other connections are not affected."""
         try:
             self.group.handlers.on_internal_error(self, error)
         finally:
             self.close()
 
-    def go_on(self):
-        """Its turn has come: goes on with a long command, and with what was read behind it."""
+    def resume(self):
+        """Resume after a wait: continue a long command, then the frames read after it."""
         cdef Turn turn = self.group.turn
         turn.begin()
         try:
@@ -352,11 +357,11 @@ cdef class Connection:
             if self.has_ended:
                 self.close()
             if self.closed:
-                self._keep_rest()
+                self._store_partial_frame()
             elif self.slab is not None or self.stash is not None:
                 self._take_slab()
                 self._consume_frames()
-            self._read_on()
+            self._read_decrypted()
             self._update_reading()
         except Exception as error:
             self._fail(error)
@@ -365,7 +370,9 @@ cdef class Connection:
             turn.end()
 
     cdef bint _may_begin(self) except -1:
-        """Whether a command that is not hot is handled now; else go_on() will be called."""
+        """Return True if a command other than the hot ones may be handled now. Otherwise resume()
+        is called later.
+        """
         if self.is_granted:
             self.is_granted = False
             return True
@@ -375,7 +382,7 @@ cdef class Connection:
         return False
 
     cdef int _wait_turn(self) except -1:
-        """Nothing more is looked at before go_on() is called."""
+        """Stop handling frames until resume() is called."""
         self.group.handlers.wait_turn(self)
         return self._set_paused(PAUSED_TURN, True)
 
@@ -406,20 +413,20 @@ cdef class Connection:
                 n = TLS_AGAIN if errno == EAGAIN or errno == EINTR else 0
         if n > 0:
             self.end += <uint64_t>n
-            self.heard = True
+            self.received_since_check = True
             return 1
         if n == TLS_AGAIN or self.closed:
-            self._keep_rest()
+            self._store_partial_frame()
             return 0
         self.has_ended = True
         if self._may_begin():
             self.close()
-        # Nothing points into the slab any more: others can use it.
-        self._keep_rest()
+        # No frame refers to the slab any more, so it can be released.
+        self._store_partial_frame()
         return 0
 
     cdef int64_t _receive_tls(self, uint64_t room) except? -3:
-        """As TlsStream.receive does; a peer that breaks TLS is sent away."""
+        """Receive like TlsStream.receive, and close the connection after a TLS error."""
         cdef int64_t n = self.tls.receive(self.fd, self.slab.data + self.end, room)
         if self.tls.output_bytes():
             self.group.mark_dirty(self)
@@ -432,7 +439,7 @@ cdef class Connection:
         cdef Frame frame
         cdef int64_t n
         cdef uint32_t frame_bytes_max
-        cdef uint32_t looked_at = 0
+        cdef uint32_t frames_since_check = 0
         cdef int64_t began_ns = 0
         cdef bint was_granted = self.is_granted
         if was_granted:
@@ -455,31 +462,31 @@ cdef class Connection:
                         self, "the sizes of a frame contradict each other")
                 self.close()
                 return 0
-            # What a FLOW, an ACK or a redelivery brings may take as long as a thousand SENDs.
-            if self.has_worked or looked_at == FRAMES_PER_LOOK:
+            # A FLOW, an ACK or a redelivery may take as long as a thousand SENDs.
+            if self.has_worked or frames_since_check == FRAMES_PER_CLOCK_CHECK:
                 self.has_worked = False
-                looked_at = 0
+                frames_since_check = 0
                 if began_ns == 0:
                     began_ns = self.group.turn.began_ns()
                 if turn_now_ns() - began_ns > READ_NS_MAX:
                     self._wait_turn()
                     break
-            looked_at += 1
+            frames_since_check += 1
             if not self._on_frame(&frame):
                 break
             if self.part_at and not self.closed:
-                # It stays where it is, and nothing is read behind it.
+                # The command stays in the slab, and nothing after it is read.
                 self._wait_turn()
                 return self._publish_runs()
             self.start += <uint64_t>n
-        # The runs point into the slab, which is moved, reused or freed when the rest is kept.
+        # The runs point into the slab, which is moved, reused or freed below.
         self._publish_runs()
         if self.read_bytes_max < SLAB_BYTES and not self.paused & PAUSED_RATE:
             self.read_bytes_max *= 2
-        return self._keep_rest()
+        return self._store_partial_frame()
 
-    cdef int _keep_rest(self) except -1:
-        """Makes room for the rest of a frame that is not whole, in as little memory as will do."""
+    cdef int _store_partial_frame(self) except -1:
+        """Keep a partial frame in as little memory as possible."""
         cdef uint64_t rest = self.end - self.start
         cdef uint64_t wanted = STASH_BYTES_MAX
         cdef Slab slab = self.slab
@@ -488,14 +495,15 @@ cdef class Connection:
             return 0
         if (self.closed or rest <= STASH_BYTES_MAX
                 or (self.paused & PAUSED_RATE and slab.size == SLAB_BYTES)):
-            # Who waits for a rate may wait long, and there may be many: none of them has a slab.
+            # Throttled connections may be many and wait long, so none of them holds a slab.
             self.stash = slab.data[self.start:self.end] if rest and not self.closed else None
             self.slab = None
             self.group.unfinished.pop(self, None)
             return self.group.slabs.release(slab)
         if not self.established:
-            self.group.keep_slab_of(self)
-        # More than a stash means that the size field is here, and it was found within the limit.
+            self.group.add_unfinished(self)
+        # The partial frame exceeds a stash, so its size field is complete and was checked against
+        # the limit.
         wanted = <uint64_t>load_be32(slab.data + self.start) + 4
         if wanted > slab.size:
             larger = self.group.slabs.acquire(wanted)
@@ -511,7 +519,7 @@ cdef class Connection:
         return 0
 
     cdef bint _on_frame(self, Frame *frame) except -1:
-        """False when it has to wait for another turn."""
+        """Handle a frame. Return False if it has to wait."""
         cdef uint32_t kind = 0
         cdef uint32_t size = 0
         cdef const uint8_t *message = NULL
@@ -532,7 +540,7 @@ cdef class Connection:
                     return True
         if not self._may_begin():
             return False
-        # A cold command may close what earlier SENDs of this turn were for.
+        # A cold command may close a producer that has SENDs in a run.
         self._publish_runs()
         self.group.handlers.on_command(self, kind, frame.command[:frame.command_size],
                                        frame.payload[:frame.payload_size])
@@ -575,7 +583,7 @@ cdef class Connection:
                 return self._collect(producer, &send, frame, payload.crc)
         else:
             refused = "checksum" if code == PAYLOAD_CHECKSUM else "metadata"
-        # The SENDs before it are counted, so that it is not answered before them.
+        # Publish earlier SENDs first, so that the error is not sent before their answers.
         self._publish_runs()
         self.group.handlers.on_refused_send(
             self, producer, send.sequence_id, send.highest_sequence_id, refused)
@@ -623,7 +631,7 @@ cdef class Connection:
                 raise
         self._pause_for_sends()
         if self.group.gate_closed:
-            # Its first producer was opened after the gate had closed.
+            # The connection opened its first producer after the gate was closed.
             self._set_paused(PAUSED_GATE, True)
         return 0
 
@@ -635,7 +643,7 @@ cdef class Connection:
         return 0
 
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1:
-        """Takes an ACK, or the next part of one with many ids."""
+        """Handle an ACK, or the next part of one with many ids."""
         cdef AckCommand *ack = &self.ack
         cdef AckedId id
         cdef AckItem item
@@ -664,7 +672,7 @@ cdef class Connection:
             item.batch_size = id.batch_size
             run.append(&item, words, <uint32_t>count)
             if at >= end:
-                # What is cumulative names one id; more of them are refused at once.
+                # A cumulative ACK names one id. More ids are refused in one call.
                 is_last = ack.cumulative or ack.ids == <uint32_t>run.count
                 break
         ack.ids -= <uint32_t>run.count
@@ -682,7 +690,7 @@ cdef class Connection:
         return 0
 
     cdef int _on_redeliver(self, const uint8_t *message, uint32_t size) except -1:
-        """Takes a REDELIVER_UNACKNOWLEDGED_MESSAGES, or the next part of one with many ids."""
+        """Handle a REDELIVER_UNACKNOWLEDGED_MESSAGES, or the next part of one with many ids."""
         cdef RedeliverCommand *redeliver = &self.redeliver
         cdef AckedId id
         cdef uint32_t at = self.part_at
@@ -712,7 +720,7 @@ cdef class Connection:
         consumer = self.consumers.get(flow.consumer_id)
         if consumer is not None:
             if not 0 < flow.permits <= PERMITS_MAX:
-                return self._malformed("a FLOW command gives no permits")
+                return self._malformed("a FLOW command has no valid number of permits")
             consumer.on_flow(flow.permits)
         else:
             self.group.handlers.on_stray_command("FLOW")
@@ -728,7 +736,8 @@ cdef class Connection:
                 self.paused & PAUSED_FRAMES and not paused & PAUSED_FRAMES
                 and (self.slab is not None or self.stash is not None)
                 or paused == 0 and self.tls is not None and self.tls.has_more):
-            # What was read, or opened, already may have whole frames, and nothing more may come.
+            # Bytes read or decrypted earlier may contain whole frames, without further events from
+            # the socket.
             paused |= PAUSED_TURN
             self.group.handlers.wait_turn(self)
         self.paused = paused
@@ -736,36 +745,36 @@ cdef class Connection:
         return 0
 
     def pause_commands(self, bint on):
-        """Too many commands of this client are under way (or few enough again)."""
+        """Pause while too many commands of the client are in progress, or resume."""
         self._set_paused(PAUSED_COMMANDS, on)
 
     def ack_begun(self):
-        """An acknowledgement is going to be answered when it is durable."""
+        """Count an acknowledgement that is answered once it is durable."""
         self.pending_acks += 1
         if self.pending_acks >= ACKS_MAX:
             self._set_paused(PAUSED_ACKS, True)
 
     def ack_ended(self):
-        """It is answered."""
+        """Count an acknowledgement as answered."""
         self.pending_acks -= 1
         if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
             self._set_paused(PAUSED_ACKS, False)
 
-    def rate_begun(self):
-        """It has published more than a rate allows, and waits until it may publish more."""
-        self.rates += 1
+    def begin_throttling(self):
+        """Pause reading because of one more exceeded rate."""
+        self.throttling_rates += 1
         self.read_bytes_max = RATED_READ_BYTES
         self._set_paused(PAUSED_RATE, True)
 
-    def rate_over(self):
-        """One of the rates that it waits for lets it go on."""
-        self.rates -= 1
-        if self.rates == 0:
+    def end_throttling(self):
+        """End the pause for one rate. Reading resumes after the last one."""
+        self.throttling_rates -= 1
+        if self.throttling_rates == 0:
             self._set_paused(PAUSED_RATE, False)
 
     @property
     def is_paused(self):
-        """Nothing is read from the peer now, so its silence says nothing."""
+        """True while reading from the client is paused, so that its silence means nothing."""
         return self.paused != 0
 
     cdef int _update_reading(self) except -1:
@@ -774,15 +783,15 @@ cdef class Connection:
 
     cdef int _set_writing(self, bint on) except -1:
         self.writing = on
-        self.taken = self.taken or on
+        self.sent_since_check = self.sent_since_check or on
         return self._watch()
 
     cdef int _watch(self) except -1:
-        """Asks to be told what it waits for. Errors are told whatever was asked for, so nothing is
-        watched of who waits for neither.
+        """Update the epoll events of the socket. epoll always reports errors, so a socket that
+        waits for neither direction is removed.
         """
         cdef Connections group = self.group
-        cdef int epoll = group.fd if self.established else group.strangers_fd
+        cdef int epoll = group.fd if self.established else group.unauthenticated_fd
         cdef epoll_event event
         cdef int code
         cdef int what = EPOLL_CTL_MOD
@@ -799,14 +808,14 @@ cdef class Connection:
         if epoll_ctl(epoll, what, self.fd, &event) != 0:
             code = errno
             group.watched.pop(self.fd, None)
-            raise OSError(code, "a socket cannot be watched")
+            raise OSError(code, "cannot watch the socket of a client")
         self.events = event.events
         if what == EPOLL_CTL_ADD:
             group.watched[self.fd] = self
         return 0
 
     def establish(self):
-        """CONNECTED is about to be sent: it is served as a client from now on."""
+        """Serve the connection as an authenticated client. Called just before CONNECTED is sent."""
         cdef bint was_reading = self.reading
         cdef bint was_writing = self.writing
         if self.established or self.closed:
@@ -819,7 +828,7 @@ cdef class Connection:
         self._watch()
 
     cdef int on_ready(self, uint32_t events) except -1:
-        """The socket has something to tell, or an error, which is met by reading or writing."""
+        """Handle epoll events. Reading or writing the socket reports its errors."""
         if self.reading and events & ~<uint32_t>EPOLLOUT:
             self._on_readable()
         if self.writing and events & ~<uint32_t>EPOLLIN:
@@ -829,7 +838,7 @@ cdef class Connection:
     # --- writing -----------------------------------------------------------------------------
 
     def send_frame(self, bytes frame not None):
-        """Queues a whole frame; it leaves when the turn ends."""
+        """Queue a whole frame. It is sent at the end of the current Turn."""
         cdef uint32_t size = <uint32_t>len(frame)
         cdef uint8_t *at
         if self.closed:
@@ -842,13 +851,15 @@ cdef class Connection:
         self.group.mark_dirty(self)
 
     cdef uint64_t _output_bytes(self) except? 0:
-        """What waits for the socket, records of TLS included."""
+        """Return the number of bytes that wait for the socket, including TLS records."""
         if self.tls is None:
             return self.out.pending
         return self.out.pending + <uint64_t>self.tls.output_bytes()
 
     cdef int _send(self) except? -1:
-        """Sends as much as the socket takes: 0 all sent, 1 the socket is full, -errno."""
+        """Send as much as the socket accepts. Returns 0 if all is sent, 1 if the socket is full, or
+        -errno.
+        """
         return self.out.send(self.fd) if self.tls is None else self.tls.send(self.out, self.fd)
 
     cdef int flush(self) except -1:
@@ -864,7 +875,7 @@ cdef class Connection:
                 self._set_writing(True)
             elif self.waiting_output:
                 self._resume_delivery()
-        # Judged each time that more was queued: a peer that does not read may still ask for more.
+        # Check on each flush: a client that does not read may still send requests.
         if self.writing and self._output_bytes() > OUT_PENDING_PAUSE:
             self._set_paused(PAUSED_OUTPUT, True)
         return 0
@@ -880,7 +891,7 @@ cdef class Connection:
             if code < 0:
                 self.close()
                 return 0
-            self.taken = True
+            self.sent_since_check = True
             if code == 0:
                 self._set_writing(False)
             if self.paused & PAUSED_OUTPUT and self._output_bytes() * 2 < OUT_PENDING_PAUSE:
@@ -900,27 +911,28 @@ cdef class Connection:
         calls = self.waiting_output
         self.waiting_output = {}
         for call in calls:
-            self.group.turn.more.run(call)
+            self.group.turn.dispatching.run(call)
 
     def when_writable(self, call):
-        """Calls call() once when the peer has read enough for delivery to go on."""
+        """Call call() once when the client has read enough for delivery to resume."""
         self.waiting_output[call] = None
 
-    def not_when_writable(self, call):
-        """Nobody wants that call any more."""
+    def cancel_when_writable(self, call):
+        """Cancel a call registered with when_writable()."""
         self.waiting_output.pop(call, None)
 
     @property
     def pending_bytes(self):
-        """Bytes queued for the peer and not sent yet."""
+        """Bytes queued for the client and not sent yet."""
         return self.out.pending
 
     # --- the end -----------------------------------------------------------------------------
 
     def forget_producer(self, uint64_t producer_id):
-        """Removes a producer; SENDs that are still on their way to it are dropped, not an error.
+        """Remove a producer. Late SENDs for it are dropped.
 
-        Returns how many more ids are remembered for that than were charged for.
+        Returns the number of remembered ids to charge for since the last call: 0 until there are
+        CLOSED_PRODUCERS_COUNTED of them.
         """
         cdef Py_ssize_t more = 0
         if self.producers.pop(producer_id, None) is not None:
@@ -936,16 +948,16 @@ cdef class Connection:
         return more
 
     def close(self):
-        """Sends what the socket takes at once, closes it, and tells the handlers."""
+        """Send what the socket accepts immediately, close it, and notify the handlers."""
         if self.closed:
             return
         if not self.writing:
             if self.tls is not None:
-                self.tls.say_goodbye(self.out, self.fd)
+                self.tls.close_notify(self.out, self.fd)
             elif self.out.pending:
                 self.out.send(self.fd)
         self.closed = True
-        # At once: who could not be watched for one of them cannot be for the other either.
+        # Remove both directions in one call: if one cannot be watched, neither can the other.
         self.reading = self.writing = False
         self._watch()
         self.group.live.discard(self)

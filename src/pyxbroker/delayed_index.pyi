@@ -1,38 +1,40 @@
-"""What Python sees of delayed_index.pyx: the index of delayed delivery."""
+"""Type stub of delayed_index.pyx: the index of delayed delivery."""
 
 from pyxbroker.entry import Position
 
 def set_bytes_max(bytes_max: int) -> None:
-    """How many bytes all indexes together may have; 0 is no limit."""
+    """Limit the memory of all indexes together, in bytes; 0 is no limit."""
 
 def held_bytes() -> int:
-    """Bytes that all indexes have."""
+    """Return the memory of all indexes in bytes."""
 
 class DelayedIndex:
-    """Positions by the time that they are due at; equal times go in the order of the log."""
+    """Positions ordered by due time, then by position in the log."""
 
     now: int
-    """The time in ms since the epoch, as its owner last said; dispatch sets aside what is later."""
+    """Current time in ms since the epoch, set by the owner. Dispatch delays entries that are due
+    later.
+    """
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property
     def next_time(self) -> int:
-        """When the next entry is due, in ms since the epoch; -1 when there is none."""
+        """Due time of the next entry in ms since the epoch; -1 if the index is empty."""
     @property
     def memory_bytes(self) -> int:
-        """What the heap takes."""
+        """Memory of the heap in bytes."""
     @property
     def is_full(self) -> bool:
-        """All indexes together have as much as they may, and this one has more than little."""
+        """True if the memory limit of all indexes is reached and this index is not small."""
     def put(self, deliver_at: int, ledger_id: int, entry_id: int) -> None:
-        """Adds an entry that is due at a time in ms since the epoch; it must not be in already.
+        """Add an entry that is due at a time in ms since the epoch. It must not be in the index.
 
-        Raises MemoryError, and OverflowError beyond four million ledgers.
+        Raise MemoryError, or OverflowError beyond four million ledgers.
         """
     def take_due(self, now: int, count_max: int) -> list[Position]:
-        """Takes out up to count_max positions that are due now (ms), the earliest first."""
+        """Remove and return up to count_max positions that are due now (ms), the earliest first."""
     def drop_up_to(self, ledger_id: int, entry_id: int) -> None:
-        """Forgets the entries up to a position; they are acknowledged. Looks at all of them."""
+        """Drop the entries up to an acknowledged position. Scans all entries."""
     def clear(self) -> None:
-        """Forgets everything, and gives the memory back."""
+        """Drop all entries, and free the memory."""

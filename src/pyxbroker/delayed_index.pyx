@@ -1,8 +1,8 @@
-"""The index of delayed delivery: which entries of a subscription are due when.
+"""The index of delayed delivery: due times of the entries of a subscription.
 
-Sixteen bytes an entry, in one heap: ten million delayed messages take 160 MB, and both adding and
-taking cost a walk along one path of it, whatever the times are. The machine has no clock: what the
-time is comes in from outside.
+A heap with 16 bytes per entry: ten million delayed messages take 160 MB. Adding and removing take
+logarithmic time for any distribution of times. The index has no clock; the caller supplies the
+time.
 """
 from libc.stdlib cimport free, realloc
 
@@ -10,27 +10,27 @@ from pyxbroker.entry import Position
 
 cdef enum:
     CAPACITY_MIN = 64
-    CHILDREN = 4            # of an item, in one cache line
+    CHILDREN = 4            # per item, in one cache line
     LEDGER_BITS = 22
-    BYTES_SMALL = 1 << 20   # an index with less than this is never full for what others have
+    BYTES_SMALL = 1 << 20   # a smaller index is exempt from the limit over all indexes
 
 cdef uint64_t LEDGER_MASK = (<uint64_t>1 << LEDGER_BITS) - 1
 cdef int64_t TIME_MAX = (<int64_t>1 << (64 - LEDGER_BITS)) - 1      # ms: in the year 2109
 
 
-# Memory is the process's: what all heaps take, whichever subscription they belong to.
+# Memory is limited per process: this is the sum over the heaps of all subscriptions.
 cdef int64_t _held_bytes = 0
 cdef int64_t _bytes_max = 0     # 0: no limit
 
 
 def set_bytes_max(int64_t bytes_max):
-    """How many bytes all indexes together may have; 0 is no limit."""
+    """Limit the memory of all indexes together, in bytes; 0 is no limit."""
     global _bytes_max
     _bytes_max = bytes_max
 
 
 def held_bytes():
-    """Bytes that all indexes have."""
+    """Return the memory of all indexes in bytes."""
     return _held_bytes
 
 
@@ -39,7 +39,7 @@ cdef inline bint _is_before(const DelayedItem *a, const DelayedItem *b) noexcept
 
 
 cdef class DelayedIndex:
-    """Positions by the time that they are due at; equal times go in the order of the log."""
+    """Positions ordered by due time, then by position in the log."""
 
     def __init__(self):
         self.ledgers = []
@@ -55,17 +55,17 @@ cdef class DelayedIndex:
 
     @property
     def next_time(self):
-        """When the next entry is due, in ms since the epoch; -1 when there is none."""
+        """Due time of the next entry in ms since the epoch; -1 if the index is empty."""
         return self._next_time()
 
     @property
     def memory_bytes(self):
-        """What the heap takes."""
+        """Memory of the heap in bytes."""
         return self.capacity * sizeof(DelayedItem)
 
     @property
     def is_full(self):
-        """All indexes together have as much as they may, and this one has more than little."""
+        """True if the memory limit of all indexes is reached and this index is not small."""
         return (0 < _bytes_max <= _held_bytes
                 and self.capacity * sizeof(DelayedItem) >= BYTES_SMALL)
 
@@ -73,9 +73,9 @@ cdef class DelayedIndex:
         return <int64_t>(self.items[0].when >> LEDGER_BITS) if self.count else -1
 
     def put(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id):
-        """Adds an entry that is due at a time in ms since the epoch; it must not be in already.
+        """Add an entry that is due at a time in ms since the epoch. It must not be in the index.
 
-        Raises MemoryError, and OverflowError beyond four million ledgers.
+        Raise MemoryError, or OverflowError beyond four million ledgers.
         """
         self.add(deliver_at, ledger_id, entry_id)
 
@@ -87,7 +87,7 @@ cdef class DelayedIndex:
         if number is None:
             number = len(self.ledgers)
             if number > LEDGER_MASK:
-                raise OverflowError("delayed messages lie in too many ledgers")
+                raise OverflowError("delayed messages are spread over too many ledgers")
             self.ledgers.append(ledger_id)
             self.numbers[ledger_id] = number
         if self.count == self.capacity:
@@ -106,7 +106,7 @@ cdef class DelayedIndex:
 
     cdef int _grow(self) except -1:
         global _held_bytes
-        # By a quarter only: ten million entries must not reserve memory for twenty.
+        # Grow by a quarter only: ten million entries must not reserve memory for twenty.
         cdef size_t larger = max(self.capacity + self.capacity // 4, <size_t>CAPACITY_MIN)
         cdef void *moved = realloc(self.items, larger * sizeof(DelayedItem))
         if moved == NULL:
@@ -128,7 +128,7 @@ cdef class DelayedIndex:
         return 0
 
     cdef void _sink(self, size_t at) noexcept:
-        # An item may be due later than those below it: they move up.
+        # Move the item down below all items that are due earlier.
         cdef DelayedItem last = self.items[at]
         cdef size_t child, best, end
         while at * CHILDREN + 1 < self.count:
@@ -154,7 +154,7 @@ cdef class DelayedIndex:
             self.capacity = smaller
 
     def take_due(self, int64_t now, int64_t count_max):
-        """Takes out up to count_max positions that are due now (ms), the earliest first."""
+        """Remove and return up to count_max positions that are due now (ms), the earliest first."""
         cdef list due = []
         while self.count and len(due) < count_max and self._next_time() <= now:
             ledger_id = self.ledgers[self.items[0].when & LEDGER_MASK]
@@ -163,7 +163,7 @@ cdef class DelayedIndex:
         return due
 
     def drop_up_to(self, int64_t ledger_id, int64_t entry_id):
-        """Forgets the entries up to a position; they are acknowledged. Looks at all of them."""
+        """Drop the entries up to an acknowledged position. Scans all entries."""
         cdef bytes dropped = bytes([each < ledger_id for each in self.ledgers])
         cdef const char *is_dropped = dropped
         cdef uint64_t here = self.numbers.get(ledger_id, LEDGER_MASK + 1)
@@ -191,7 +191,7 @@ cdef class DelayedIndex:
                 break
 
     def clear(self):
-        """Forgets everything, and gives the memory back."""
+        """Drop all entries, and free the memory."""
         global _held_bytes
         _held_bytes -= <int64_t>(self.capacity * sizeof(DelayedItem))
         free(self.items)

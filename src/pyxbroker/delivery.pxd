@@ -1,4 +1,4 @@
-# Delivery: what one consumer may get, has got and has not acknowledged yet.
+# Delivery: what a consumer may receive, has received, and has not acknowledged yet.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from pyxbroker.ackset cimport AckSet
@@ -7,18 +7,18 @@ from pyxbroker.connection cimport Connection
 from pyxbroker.entry cimport AckItem, AckRun, EntryBatch
 from pyxbroker.keys cimport KeyShared
 
-# Messages that are sent and not acknowledged, of a subscription or of the whole broker. At its
-# limit it blocks until less than half of the limit is left.
+# Unacknowledged messages of a subscription or of the whole broker. At the limit it blocks until
+# fewer than half of the limit are unacknowledged.
 cdef class UnackedCount:
     cdef readonly int64_t messages
     cdef readonly int64_t limit             # 0: none
-    cdef readonly bint blocked
-    cdef readonly UnackedCount whole        # what this is a part of, or None
-    cdef readonly int64_t share             # what this may have while the whole blocks
-    cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
-    cdef bint stops(self) noexcept          # nothing more may be sent
+    cdef readonly bint blocked      # the limit was reached
+    cdef readonly UnackedCount whole        # the enclosing count, or None
+    cdef readonly int64_t share             # messages allowed while the enclosing count is blocked
+    cdef int add(self, int64_t messages) noexcept       # negative for acknowledgements
+    cdef bint stops(self) noexcept          # True if nothing more may be sent
 
-# What was sent to the consumers of a subscription since it was asked last, where rates limit that.
+# What was sent to the consumers of a subscription since the last take(), for dispatch rates.
 cdef class SentCount:
     cdef int64_t entries
     cdef int64_t messages
@@ -28,17 +28,17 @@ cdef enum:
     HELD_PAGE_BITS = 5
     HELD_PAGE_ENTRIES = 1 << HELD_PAGE_BITS
 
-# The slots of the consumers that have so many entries with consecutive ids; 0: nobody has it.
+# The holder slots of HELD_PAGE_ENTRIES consecutive entries; 0: not held.
 cdef class HeldPage:
     cdef int32_t slots[HELD_PAGE_ENTRIES]
     cdef int32_t used               # slots that are not 0
 
-# Which consumer of a subscription has an entry: found at the same cost however many there are.
+# Finds the consumer that holds an entry, at a cost independent of the number of consumers.
 cdef class Holders:
-    cdef list consumers                     # by slot; the first one, and free ones, are None
-    cdef list free                          # slots that nobody has any more
+    cdef list consumers                     # by slot; the first and all free slots are None
+    cdef list free                          # free slots
     cdef dict ledgers                       # ledger id -> {entry id >> HELD_PAGE_BITS: HeldPage}
-    cdef HeldPage last_page                 # the one that was used last, or None
+    cdef HeldPage last_page                 # the page used last, or None
     cdef int64_t last_ledger_id
     cdef int64_t last_number
     cdef HeldPage _page(self, int64_t ledger_id, int64_t number)
@@ -48,89 +48,94 @@ cdef class Holders:
     cdef int _settle_batch(self, AckItem *item, AckSet acks, dict redelivery_counts,
                            dict others) except -1
 
-cdef enum PassedOver:
-    NOT_PASSED_OVER         # it is asked when its turn comes
-    NO_PERMITS              # or it is closed
+cdef enum SkipReason:
+    NOT_SKIPPED             # eligible
+    NO_PERMITS              # no permits, or closed
     AT_LIMIT
     SOCKET_FULL
 
-# Whose turn it is among the consumers of a Shared subscription. Who cannot take entries when asked
-# is passed over until that changes, so it is found in a few steps however many there are.
+# Round-robin order of the consumers of a Shared subscription. A consumer that cannot receive
+# entries is skipped until that changes. Finding the next one takes logarithmic time.
 cdef class Rotation:
-    cdef list consumers                     # by slot, as they came; None: has left
-    cdef int64_t *levels                    # a tree, from 1 on: node n has the best of 2n and 2n+1
-    cdef Py_ssize_t width                   # its leaves are from here on, one for each slot
-    cdef Py_ssize_t gone                    # slots of those that have left
-    cdef Py_ssize_t turn_of                 # the slot that comes first
-    cdef Py_ssize_t chosen                  # the slot that next() has found; -1: none
-    cdef int64_t at_limit                   # consumers that were passed over for their limit
-    cdef dict full                          # connection -> {consumer: None}, passed over for it
-    cdef list newly_full                    # those of them that nobody waits for yet
-    cdef readonly int64_t asked             # how often a consumer was asked whether it can take any
+    cdef list consumers                     # by slot, in order of arrival; None: removed
+    # a tree from index 1: node n has the best level of 2n and 2n+1
+    cdef int64_t *levels
+    cdef Py_ssize_t width                   # index of the first leaf; one leaf for each slot
+    cdef Py_ssize_t gone                    # slots of removed consumers
+    cdef Py_ssize_t turn_of                 # slot to search from
+    cdef Py_ssize_t chosen                  # the slot that next() returned; -1: none
+    cdef int64_t at_limit                   # number of consumers skipped for their limit
+    # connection -> {consumer: None}, skipped for a full socket
+    cdef dict full
+    cdef list newly_full                    # connections in `full` since take_newly_full()
+    cdef readonly int64_t eligibility_checks
     cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept
     cdef int _set(self, Py_ssize_t slot, int64_t level) noexcept
     cdef int _rebuild(self) except -1
-    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1
-    cdef int _ask_again(self, ConsumerState consumer) except -1
+    cdef int _skip(self, ConsumerState consumer, SkipReason why) except -1
+    cdef int _stop_skipping(self, ConsumerState consumer) except -1
 
-# The hot half of a consumer; broker/subscriptions/consumer.py adds the policy.
+# The hot half of a consumer. broker/subscriptions/consumer.py adds the policies.
 cdef class ConsumerState:
     cdef readonly Connection connection
     cdef readonly uint64_t consumer_id
-    cdef readonly int32_t partition         # index of the topic's partition, -1: none
-    cdef int64_t wanted                     # permits: messages still wanted; below 0 after a batch
+    cdef readonly int32_t partition         # partition index of the topic; -1: none
+    # permits left; negative after a batch that exceeded them
+    cdef int64_t wanted
     cdef public int64_t unacked_messages    # delivered, not acknowledged
-    cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
-    cdef public bint wants_block            # of broker entry metadata; others do not get it
+    cdef readonly int64_t unacked_max       # limit of unacked_messages; 0: none
+    cdef public bint wants_broker_metadata  # the client accepts broker entry metadata
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
-    cdef public SentCount sent_total        # of its subscription; None: no rate limits it
-    cdef Holders holders                    # of its subscription; None: there is no other consumer
-    cdef int32_t holder_slot                # the consumer's number there
+    cdef public SentCount sent_total        # of its subscription; None: no dispatch rate
+    cdef Holders holders                    # of its subscription; None: it is the only consumer
+    cdef int32_t holder_slot                # its index in holders
     cdef Rotation rotation                  # of a Shared subscription, or None
-    cdef Py_ssize_t rotation_slot           # the consumer's number there
-    cdef PassedOver passed_over             # and why it is not asked, if so
-    cdef public int64_t consumer_epoch      # -1: the client knows of none
+    cdef Py_ssize_t rotation_slot           # its index in rotation
+    cdef SkipReason skip_reason             # reason why the rotation skips it
+    cdef public int64_t consumer_epoch      # -1: the client does not use epochs
     cdef public bint closed
-    cdef public bint tracks_pending         # False: nothing is redelivered, or all after the mark
-    cdef public int32_t priority_level      # of a Shared subscription: 0 comes first
+    # False: nothing is redelivered, or everything after the mark
+    cdef public bint tracks_pending
+    cdef public int32_t priority_level      # of a Shared subscription: 0 is the highest
     cdef public KeyShared keys              # of a Key_Shared subscription, or None
-    cdef public int32_t slot                # the consumer's number there
-    cdef readonly uint64_t msg_out          # counters since the consumer came
+    cdef public int32_t slot                # its index in keys
+    cdef readonly uint64_t msg_out          # counters since creation
     cdef readonly uint64_t bytes_out
-    cdef readonly uint64_t chunks_out       # of messages in chunks
+    cdef readonly uint64_t chunks_out       # chunks of chunked messages
     cdef readonly uint64_t redelivered
-    cdef readonly double messages_per_entry  # moving average of what was sent to it
-    cdef readonly int64_t first_sent_ms     # when it was sent something first, 0: never; wall clock
-    cdef readonly int64_t last_sent_ms      # and last
+    cdef readonly double messages_per_entry  # moving average over sent entries
+    cdef readonly int64_t first_sent_ms     # wall clock of the first delivery; 0: none
+    cdef readonly int64_t last_sent_ms      # wall clock of the last delivery
     cdef readonly uint64_t acked
     cdef bint at_limit                      # unacked_max was reached
-    cdef uint64_t pinned_in                 # the round in which it got entries of a batch last
+    cdef uint64_t pinned_in                 # the last round that sent it entries of a batch
     cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
-    cdef void _mark_sent(self) except *     # something for it is queued on its connection
+    cdef void _mark_sent(self) except *     # records that output was queued on the connection
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
-    cdef int _settled(self, int64_t held) except -1
-    cdef int _less_unacked(self, int64_t messages) except -1
+    cdef int _on_settled(self, int64_t held) except -1
+    cdef int _reduce_unacked(self, int64_t messages) except -1
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
 
-# Of those that can take nothing although they have permits, some that can say why.
-cdef class Blocked:
+# Consumers that have permits but cannot receive: one for each cause.
+cdef class BlockedConsumers:
     cdef readonly list consumers            # one at a limit, and one of each connection
     cdef bint limited                       # there is one at a limit
-    cdef Connection last                    # that a consumer was added for, or was there already
-    cdef set connections                    # all of those; None: there are none
+    cdef Connection last                    # connection of the consumer checked last
+    cdef set connections                    # connections of those; None: none
     cdef int add(self, ConsumerState consumer) except -1
 
-# What a consumer had delivered when that was taken back, with who is to be told of each entry.
+# The revoked deliveries of a consumer, and the owners of their bookkeeping.
 cdef class TakenBack:
-    cdef dict pending                       # as the consumer had it
+    cdef dict pending                       # moved from the consumer
     cdef int64_t ledger_id
-    cdef dict entries                       # of this ledger, being put back; or None
+    cdef dict entries                       # of this ledger, partly put back; or None
     cdef KeyShared keys                     # or None
-    cdef int32_t slot                       # the consumer's number there
+    cdef int32_t slot                       # the consumer's index in keys
     cdef Holders holders                    # or None
-    cdef int32_t holder_slot                # the consumer's number there
+    cdef int32_t holder_slot                # the consumer's index in holders
 
-# Fills peek; False for an entry that no client may see: a marker, or one that cannot be decoded.
+# Decode the metadata of an entry. Returns False for entries that clients never receive: markers,
+# and those that cannot be decoded.
 cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept

@@ -1,4 +1,4 @@
-"""What Python sees of delivery.pyx: one consumer's deliveries, and a look into an entry."""
+"""Type stub of delivery.pyx: deliveries to consumers, and metadata of entries."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from pyxbroker.keys import KeyShared
 FreedDict = dict[Any, Any] | None
 
 class UnackedCount:
-    """Messages sent and not acknowledged, of a subscription or of the whole broker.
+    """Number of unacknowledged messages of a subscription or of the whole broker.
 
-    At its limit (0: none) it blocks until less than half of that is left. While the whole that it
-    is a part of blocks, it may still have its share.
+    At the limit (0: none) it blocks until fewer than half of the limit are unacknowledged. While
+    the enclosing count is blocked, a subscription may still have its share.
     """
 
     def __init__(
@@ -23,42 +23,42 @@ class UnackedCount:
     ) -> None: ...
     @property
     def messages(self) -> int:
-        """How many there are."""
+        """Number of unacknowledged messages."""
     @property
     def limit(self) -> int:
-        """How many there may be."""
+        """Maximum number of unacknowledged messages; 0: none."""
     @property
     def blocked(self) -> bool:
-        """Its limit was reached."""
+        """True once the limit was reached, until fewer than half of it are unacknowledged."""
     @property
     def is_stopped(self) -> bool:
-        """Nothing more may be sent until something is acknowledged."""
+        """True if nothing more may be sent until messages are acknowledged."""
     def set_limit(self, limit: int) -> None:
-        """A policy changed: consumers below the new limit go on at once."""
+        """Change the limit. Consumers below the new limit resume immediately."""
 
 class SentCount:
-    """What was sent to the consumers of a subscription since it was asked last."""
+    """Counts of what was sent to the consumers of a subscription."""
 
     def take(self) -> tuple[int, int, int]:
-        """(entries, messages, bytes) since then."""
+        """Return (entries, messages, bytes) since the last call."""
 
 class Holders:
-    """Who has what is delivered and not settled, of one subscription.
+    """Index from delivered entries to the consumers of a subscription that hold them.
 
-    An entry costs the same however many consumers there are.
+    The cost per entry does not depend on the number of consumers.
     """
 
     def __init__(self) -> None: ...
     def __len__(self) -> int:
-        """How many entries are noted."""
+        """Return the number of held entries."""
     def add(self, consumer: ConsumerState) -> None:
-        """What is sent to a consumer from now on is noted; it must have nothing yet."""
+        """Start recording the deliveries to a consumer. It must not hold any entry yet."""
     def remove(self, consumer: ConsumerState) -> None:
-        """A consumer is gone; what it had is settled or taken back."""
+        """Remove a consumer whose deliveries are settled or revoked."""
     def clear(self) -> FreedDict:
-        """Nobody has anything any more; what was noted, for free_some()."""
+        """Remove all records and return their dict, to be freed with free_items()."""
     def holder(self, ledger_id: int, entry_id: int) -> ConsumerState | None:
-        """The consumer that may have an entry."""
+        """Return the consumer that may hold an entry, or None."""
     def settle(
         self,
         run: AckRun,
@@ -66,86 +66,90 @@ class Holders:
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
     ) -> list[ConsumerState]:
-        """What an ACK says, which the cursor knows already: who has the entries, has them no
-        longer, or fewer of their messages.
+        """Apply an ACK that the cursor has already processed: release acknowledged entries and
+        messages from the consumers that hold them.
 
-        Returns the consumers besides the one that acknowledges that had some, each once.
+        Returns the other consumers that held any of them, each once.
         """
 
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
 
-    wants_block: bool
+    wants_broker_metadata: bool
     permits: int
-    """Messages that the client still wants; below 0 after a batch larger than they were."""
+    """Messages the client still accepts; negative after a batch that exceeded the permits."""
     unacked_messages: int
     """Messages delivered and not acknowledged."""
     sent_total: SentCount | None
-    """That of its subscription, where rates limit it."""
+    """The counts of its subscription if a dispatch rate limits it."""
     unacked_total: UnackedCount | None
-    """Of its subscription; None: not limited."""
+    """The count of its subscription; None: not limited."""
     consumer_epoch: int
-    """What the client counts its redeliveries with; -1: it does not."""
+    """Epoch of the client's redeliveries; -1: it does not use epochs."""
     closed: bool
     tracks_pending: bool
-    """What was sent is kept as pending; False: nothing is redelivered, or all after the mark."""
+    """True if deliveries are stored as pending. False: nothing is redelivered, or everything after
+    the mark.
+    """
     priority_level: int
-    """Of a Shared subscription: 0 comes first."""
+    """Priority on a Shared subscription; 0 is the highest."""
     keys: KeyShared | None
-    """Of a Key_Shared subscription."""
+    """Key hashes and look-ahead of a Key_Shared subscription."""
     slot: int
-    """The consumer's number there."""
+    """Its index in keys."""
 
     def __init__(self, connection: Connection, consumer_id: int, partition: int = -1) -> None: ...
     @property
     def connection(self) -> Connection:
-        """The socket that it is served on."""
+        """The consumer's connection."""
     @property
     def consumer_id(self) -> int:
-        """The client's id of it, unique on its connection."""
+        """The client's id of the consumer, unique on its connection."""
     @property
     def partition(self) -> int:
-        """Index of the topic's partition; -1: none."""
+        """Partition index of the topic; -1: none."""
     @property
     def msg_out(self) -> int:
-        """Messages sent since it came."""
+        """Messages sent since creation."""
     @property
     def bytes_out(self) -> int:
-        """Bytes sent since it came."""
+        """Bytes sent since creation."""
     @property
     def messages_per_entry(self) -> float:
-        """Messages in the entries that it was sent lately, on average."""
+        """Moving average of the messages per sent entry."""
     @property
     def first_sent_ms(self) -> int:
-        """When it was sent something first, in ms since 1970; 0: never."""
+        """Time of the first delivery in ms since the epoch; 0: none."""
     @property
     def last_sent_ms(self) -> int:
-        """When it was sent something last; 0: never."""
+        """Time of the last delivery in ms since the epoch; 0: none."""
     @property
     def redelivered(self) -> int:
-        """Messages sent not for the first time."""
+        """Messages that were sent again."""
     @property
     def chunks_out(self) -> int:
-        """Chunks of messages sent to it."""
+        """Chunks of chunked messages sent."""
     @property
     def can_deliver(self) -> bool:
-        """True when it has permits and its connection takes more bytes."""
+        """True if the consumer has permits and its connection accepts more bytes."""
     @property
     def acked(self) -> int:
-        """Messages acknowledged by it."""
+        """Messages acknowledged by the consumer."""
     @property
     def is_at_limit(self) -> bool:
-        """It has reached unacked_max, and has still more than half of that unacknowledged."""
+        """True once unacked_max was reached, until at most half of it are unacknowledged."""
     @property
     def is_blocked(self) -> bool:
-        """It, or another of its subscription, must acknowledge something before it gets more."""
+        """True while the consumer, or another one of its subscription, must acknowledge messages
+        first.
+        """
     @property
     def unacked_max(self) -> int:
-        """Messages that may be unacknowledged before it gets no more; 0: no limit."""
+        """Limit of unacknowledged messages of the consumer; 0: none."""
     def set_unacked_max(self, messages: int) -> None:
-        """A policy changed: below the new limit it goes on at once."""
-    def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
-        """(entries, bytes) to read for it: no more than its permits and its connection take now."""
+        """Change the limit. Below the new limit the consumer resumes immediately."""
+    def read_budget(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
+        """Return (entries, bytes) to read: what its permits and its connection accept now."""
     def deliver(
         self,
         batch: EntryBatch,
@@ -153,43 +157,46 @@ class ConsumerState:
         stop: int,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
-        left_out: list[tuple[int, int]],
+        undeliverable: list[tuple[int, int]],
         delayed: DelayedIndex | None = None,
         chunked: object | None = None,
     ) -> int:
-        """Sends entries start..stop-1 of a batch while there are permits; where it stopped.
+        """Send entries start..stop-1 of a batch while there are permits. Return the index where it
+        stopped.
 
-        Acknowledged entries are passed over; so are those that no client may see, which are
-        appended to left_out. Those that are not due yet go into delayed, if there is one.
+        Acknowledged entries are skipped. Entries that clients never receive are skipped and
+        appended to undeliverable. Entries that are not due yet are added to delayed, if given.
         """
-    def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
-        """Of a delivered batch only so many messages are left; how many were settled."""
+    def reduce_pending(self, ledger_id: int, entry_id: int, left: int) -> int:
+        """Reduce a delivered batch to `left` messages; return how many were settled."""
     def settle(self, run: AckRun) -> int:
-        """Forgets the whole entries of an individual ack; the messages that they had."""
+        """Settle the whole entries of an individual ACK; return the number of their messages."""
     def settle_one(self, ledger_id: int, entry_id: int) -> int:
-        """Forgets one delivered entry; its messages, 0 when it was not pending here."""
+        """Settle one delivered entry; return the number of its messages, or 0 if it was not pending
+        here.
+        """
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry is delivered and not acknowledged here."""
+        """Return True if an entry was delivered and is not acknowledged."""
     def key_hash_of(self, ledger_id: int, entry_id: int) -> int:
-        """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
+        """Return the key hash of a pending entry of a Key_Shared subscription, or 0."""
     def pending_up_to(
         self, ledger_id: int, entry_id: int, count_max: int
     ) -> Iterator[list[tuple[int, int]]]:
-        """Parts of what it has up to a position, of at most so many; what is settled meanwhile may
-        be among them.
+        """Yield the pending positions up to a position in lists of at most count_max. Entries
+        settled during the iteration may be included.
         """
 
     def pending_positions(self) -> list[tuple[int, int]]:
-        """Every delivered, unacknowledged position, in order."""
+        """Return all pending positions in order."""
     def take_back(self) -> TakenBack:
-        """Everything that is delivered and not settled, which it has no longer."""
-    def note_acked(self, run: AckRun) -> None:
-        """The client has acknowledged entries that are not kept as pending."""
-    def note_acked_entries(self, entries: int) -> None:
-        """The same for so many of them."""
+        """Revoke all pending deliveries and return them."""
+    def count_acked(self, run: AckRun) -> None:
+        """Count acknowledgements of a consumer whose deliveries are not stored as pending."""
+    def count_acked_entries(self, entries: int) -> None:
+        """Count a number of acknowledged entries of such a consumer."""
 
 class TakenBack:
-    """What was taken back from a consumer and does not wait to be sent again yet."""
+    """Revoked deliveries of a consumer that are not queued for redelivery yet."""
 
     def put_back(
         self,
@@ -198,95 +205,100 @@ class TakenBack:
         redelivery_counts: dict[tuple[int, int], int] | None,
         entries_max: int,
     ) -> bool:
-        """Has at most so many entries wait to be sent again: in `to` or (None) among those of their
-        key, but for those that are acknowledged. Each is counted as redelivered, unless there are
-        no counts. True when it was the last of them.
+        """Queue up to entries_max entries for redelivery: in `to`, or (None) with the entries of
+        their key. Acknowledged entries are dropped. Redelivery counts are incremented if given.
+        Return True when no entry is left.
         """
     def forget(self) -> list[FreedDict]:
-        """Dicts, for free_some(): it is read again, whoever has it."""
+        """Return the dicts to free with free_items(). The entries will be read again."""
 
-def free_some(dicts: list[FreedDict], items_max: int) -> bool:
-    """Frees at most so many items of dicts that nobody uses any more, and of dicts in them; True
-    when it was the last of them. To free a million at once takes long.
+def free_items(dicts: list[FreedDict], items_max: int) -> bool:
+    """Free up to items_max items of nested dicts that are no longer in use. Return True when none
+    is left. Freeing a million items in one call takes too long.
     """
 
 class Rotation:
-    """Whose turn it is among the consumers of a Shared subscription."""
+    """Round-robin order of the consumers of a Shared subscription."""
 
-    asked: int
-    """How often a consumer was asked whether it can take entries."""
+    eligibility_checks: int
+    """Number of eligibility checks."""
 
     def add(self, consumer: ConsumerState) -> None:
-        """One more, behind all others of its priority level."""
+        """Add a consumer after all others of its priority level."""
     def remove(self, consumer: ConsumerState) -> None:
-        """It has left."""
+        """Remove a consumer."""
     def next(self) -> Any:
-        """The consumer that gets the next entries, or None: nobody can take any."""
-    def served(self) -> None:
-        """Who was found last has had its turn."""
+        """Return the consumer for the next entries, or None if no consumer can receive any."""
+    def advance(self) -> None:
+        """Advance past the consumer that next() returned."""
     @property
     def is_limited(self) -> bool:
-        """After next() has found nobody: whether there is one that waits for acknowledgements."""
+        """True if next() returned None and a consumer waits for acknowledgements."""
     def take_newly_full(self) -> Sequence[Connection]:
-        """Connections whose sockets have kept consumers from entries since it was asked last."""
-    def waits_for(self, connection: Connection) -> bool:
-        """Whether there is a consumer that is not asked before has_room() of its connection."""
-    def has_room(self, connection: Connection) -> None:
-        """A socket takes more, so its consumers are asked again."""
+        """Return the connections that became too full for a consumer since the last call."""
+    def is_waiting_for(self, connection: Connection) -> bool:
+        """Return True if a consumer is skipped until retry_connection() is called for its
+        connection.
+        """
+    def retry_connection(self, connection: Connection) -> None:
+        """Stop skipping the consumers of a connection whose socket accepts more."""
 
-class Blocked:
-    """Of consumers that have permits and cannot take any all the same, one for each cause."""
+class BlockedConsumers:
+    """Consumers that have permits but cannot receive: one for each cause."""
 
     consumers: list[Any]
 
-def place_of(consumers: list[Any], consumer: ConsumerState) -> int:
-    """The index of a consumer, which is in the list; ValueError if it is not."""
+def find_consumer(consumers: list[Any], consumer: ConsumerState) -> int:
+    """Return the index of a consumer in a list. Raise ValueError if it is missing."""
 
-def worth_together(
-    consumers: list[Any], entries_max: int, bytes_max: int, blocked: Blocked
+def total_read_budget(
+    consumers: list[Any], entries_max: int, bytes_max: int, blocked: BlockedConsumers
 ) -> tuple[int, int]:
-    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
+    """Return (entries, bytes) that the consumers can receive together, up to these limits."""
 
-def next_ready(consumers: list[Any], turn_of: int, keys: KeyShared, blocked: Blocked) -> int:
-    """The index of the first consumer at or after turn_of for which something waits that it can
-    have now; -1: there is none.
+def next_ready(
+    consumers: list[Any], turn_of: int, keys: KeyShared, blocked: BlockedConsumers
+) -> int:
+    """Return the index of the first consumer at or after turn_of that can receive a waiting entry
+    now, or -1.
     """
 
-def deal(
+def dispatch_by_key(
     batch: EntryBatch,
     consumers: Sequence[ConsumerState | None],
     keys: KeyShared,
     acks: AckSet,
     redelivery_counts: dict[tuple[int, int], int],
-    left_out: list[tuple[int, int]],
+    undeliverable: list[tuple[int, int]],
     waiting_max: int,
     delayed: DelayedIndex | None = None,
     again: bool = False,
 ) -> int:
-    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
+    """Send entries to the owners of their keys. Entries that cannot be sent wait in keys.
 
-    consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
-    stopped. Acknowledged entries are passed over, as are those that no client may see, which are
-    appended to left_out. Those that are not due yet go into delayed, if there is one; again: they
-    were there, and lie before others that wait.
+    consumers is indexed by slot; the first one is None. Stops when waiting_max entries wait, and
+    returns the index where it stopped. Acknowledged entries are skipped, as are entries that
+    clients never receive, which are appended to undeliverable. Entries that are not due yet are
+    added to delayed, if given. `again` is set for entries that come from there; they precede other
+    waiting entries.
     """
 
-def deal_waiting(
+def dispatch_waiting(
     batch: EntryBatch,
     consumers: Sequence[ConsumerState | None],
     keys: KeyShared,
     acks: AckSet,
     redelivery_counts: dict[tuple[int, int], int],
-    left_out: list[tuple[int, int]],
+    undeliverable: list[tuple[int, int]],
 ) -> int:
-    """Sends entries of a batch that wait in keys and have their turn; returns how many went.
+    """Send waiting entries that are first for their key; return how many stopped waiting.
 
-    Those that are acknowledged meanwhile wait no longer, and those of which nothing is left are
-    appended to left_out. Entries that do not wait are passed over.
+    Acknowledged entries stop waiting. Entries without unacknowledged messages are appended to
+    undeliverable. Entries that do not wait are skipped.
     """
 
 class Peeked(NamedTuple):
-    """What peek_entry tells of an entry."""
+    """Metadata of an entry, as peek_entry returns it."""
 
     publish_time: int
     num_messages: int
@@ -295,21 +307,21 @@ class Peeked(NamedTuple):
     broker_time: int = 0
     @property
     def time(self) -> int:
-        """When it was published: the clock of the broker counts, where it was noted."""
+        """Publish time: the broker's timestamp if present, else the client's."""
 
 def count_messages(batch: EntryBatch, start: int, stop: int) -> int:
-    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
+    """Count the messages of entries start..stop-1 of a batch, without markers."""
 
-def deal_now(
+def dispatch_without_queue(
     batch: EntryBatch,
     start: int,
     stop: int,
     consumers: Sequence[ConsumerState | None],
     keys: KeyShared,
 ) -> int:
-    """Sends entries start..stop-1 to the owners of their keys, nothing waits; returns the messages
-    that nobody took. consumers: by slot, the first one is None.
+    """Send entries start..stop-1 to the owners of their keys without look-ahead; return the number
+    of messages that were dropped. consumers is indexed by slot; the first one is None.
     """
 
 def peek_entry(batch: EntryBatch, i: int) -> Peeked | None:
-    """What the metadata of an entry says; None when it cannot be decoded. IndexError."""
+    """Return the metadata of an entry, or None if it cannot be decoded. Raise IndexError."""

@@ -1,10 +1,10 @@
-"""A dispatch round's loops over entries: who gets them, what is left out, the frames."""
+"""Inner loops of dispatch: choose consumers, skip entries, and build frames."""
 from libc.math cimport ceil
 from libc.stdint cimport INT64_MAX, uint8_t
 from libc.stdlib cimport free, malloc
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from pyxbroker.ackset cimport PositionSet, bits_below
+from pyxbroker.ackset cimport PositionSet, count_bits
 from pyxbroker.buffers cimport OutVector
 from pyxbroker.commands cimport (
     ACK_SET_WORD_BYTES_MAX,
@@ -21,22 +21,23 @@ from pyxbroker.native cimport entry_ref
 
 from typing import NamedTuple
 
-cdef double AVERAGE_WEIGHT = 0.5        # of the newest delivery among all before it
-cdef double DEALT_WEIGHT = 0.0625       # of the newest entry of a key
+cdef double AVERAGE_WEIGHT = 0.5        # of the newest delivery in the moving average
+cdef double KEYED_WEIGHT = 0.0625       # of the newest entry of a key in the moving average
 
 cdef enum:
-    MESSAGES_MASK = 0x7fffffff      # of what pending holds; the key's hash is above 32 bits
+    # low 32 bits of a value in `pending`; the key hash is above them
+    MESSAGES_MASK = 0x7fffffff
 
-    SLOTS_GONE_MIN = 32             # a rotation of so few is not worth tidying
+    SLOTS_GONE_MIN = 32             # smaller rotations are not compacted
 
-cdef int64_t NOBODY = INT64_MAX         # a level that no consumer has
+cdef int64_t NO_CONSUMER = INT64_MAX    # level of a slot without eligible consumer
 
-# Numbers the rounds of dealing, so that each connection pins a batch once in each.
+# Number of the current round, so that each connection pins a batch once per round.
 cdef uint64_t _rounds = 0
 
 
 cdef class UnackedCount:
-    """Messages sent and not acknowledged, of a subscription or the broker; see delivery.pxd."""
+    """Number of unacknowledged messages of a subscription or of the broker; see delivery.pxd."""
 
     def __init__(self, int64_t limit=0, UnackedCount whole=None, int64_t share=0):
         self.limit = limit
@@ -60,21 +61,21 @@ cdef class UnackedCount:
                 and self.messages > self.share)
 
     def set_limit(self, int64_t limit):
-        """A policy changed: consumers below the new limit go on at once."""
+        """Change the limit. Consumers below the new limit resume immediately."""
         self.limit = limit
         self.blocked = limit > 0 and self.messages >= limit
 
     @property
     def is_stopped(self):
-        """Nothing more may be sent until something is acknowledged."""
+        """True if nothing more may be sent until messages are acknowledged."""
         return self.stops()
 
 
 cdef class SentCount:
-    """What was sent to the consumers of a subscription; see delivery.pxd."""
+    """Counts of what was sent to the consumers of a subscription; see delivery.pxd."""
 
     def take(self):
-        """(entries, messages, bytes) since it was asked last."""
+        """Return (entries, messages, bytes) since the last call."""
         taken = (self.entries, self.messages, self.bytes)
         self.entries = 0
         self.messages = 0
@@ -83,7 +84,7 @@ cdef class SentCount:
 
 
 cdef class Holders:
-    """Who has what is delivered and not settled, of one subscription; see delivery.pxd."""
+    """Index from delivered entries to the consumers that hold them; see delivery.pxd."""
 
     def __init__(self):
         self.consumers = [None]
@@ -91,7 +92,7 @@ cdef class Holders:
         self.ledgers = {}
 
     def add(self, ConsumerState consumer not None):
-        """What is sent to a consumer from now on is noted; it must have nothing yet."""
+        """Start recording the deliveries to a consumer. It must not hold any entry yet."""
         if self.free:
             consumer.holder_slot = self.free.pop()
             self.consumers[consumer.holder_slot] = consumer
@@ -101,7 +102,7 @@ cdef class Holders:
         consumer.holders = self
 
     def remove(self, ConsumerState consumer not None):
-        """A consumer is gone; what it had is settled or taken back."""
+        """Remove a consumer whose deliveries are settled or revoked."""
         if consumer.holders is not self:
             return
         self.consumers[consumer.holder_slot] = None
@@ -109,27 +110,27 @@ cdef class Holders:
         consumer.holders = None
 
     def clear(self):
-        """Nobody has anything any more; the dict of what was noted, for free_some()."""
+        """Remove all records and return their dict, to be freed with free_items()."""
         cdef dict noted = self.ledgers
         self.ledgers = {}
         self.last_page = None
         return noted
 
     def holder(self, int64_t ledger_id, int64_t entry_id):
-        """The consumer that may have an entry, or None."""
+        """Return the consumer that may hold an entry, or None."""
         return self.find(ledger_id, entry_id)
 
     def __len__(self):
-        """How many entries are noted."""
+        """Return the number of held entries."""
         return sum([(<HeldPage>page).used
                     for pages in self.ledgers.values() for page in pages.values()])
 
     def settle(self, AckRun run not None, ConsumerState consumer not None, AckSet acks not None,
                dict redelivery_counts not None):
-        """What an ACK says, which the cursor knows already: who has the entries, has them no
-        longer, or fewer of their messages.
+        """Apply an ACK that the cursor has already processed: release acknowledged entries and
+        messages from the consumers that hold them.
 
-        Returns the consumers besides the one that acknowledges that had some, each once.
+        Returns the other consumers that held any of them, each once.
         """
         cdef dict others = {}
         cdef ConsumerState other
@@ -145,7 +146,7 @@ cdef class Holders:
                 if held:
                     consumer.acked += held & MESSAGES_MASK
                 else:
-                    # It may be acknowledged by another consumer than the one that has it now.
+                    # Another consumer than the current holder may have acknowledged the entry.
                     other = self.find(item.ledger_id, item.entry_id)
                     if other is not None and other._settle(item.ledger_id, item.entry_id):
                         others[other] = None
@@ -159,18 +160,18 @@ cdef class Holders:
         cdef ConsumerState holder
         cdef bytes words
         if 0 < item.batch_size <= item.left:
-            # It acknowledges nothing. What is left may be much longer than these words.
+            # The ACK acknowledges no message. The stored ack set may be much longer than this one.
             return 0
         holder = self.find(item.ledger_id, item.entry_id)
         if acks.contains(item.ledger_id, item.entry_id):
-            # Earlier acknowledgements had what this one left out.
+            # Together with earlier acknowledgements the batch is complete.
             redelivery_counts.pop((item.ledger_id, item.entry_id), None)
             if holder is not None and holder._settle(item.ledger_id, item.entry_id):
                 others[holder] = None
             return 0
-        words = acks.left_of(item.ledger_id, item.entry_id)
-        if holder is not None and words is not None and holder.settle_all_but(
-                item.ledger_id, item.entry_id, bits_below(words, len(words) * 8)):
+        words = acks.ack_set_words(item.ledger_id, item.entry_id)
+        if holder is not None and words is not None and holder.reduce_pending(
+                item.ledger_id, item.entry_id, count_bits(words, len(words) * 8)):
             others[holder] = None
         return 0
 
@@ -179,7 +180,7 @@ cdef class Holders:
         page = self._page(ledger_id, entry_id >> HELD_PAGE_BITS)
         if page is None:
             return None
-        # An id from the wire may be negative: no remainder of a division here.
+        # Ids from the wire may be negative, so mask instead of using the remainder.
         return self.consumers[page.slots[entry_id & (HELD_PAGE_ENTRIES - 1)]]
 
     cdef HeldPage _page(self, int64_t ledger_id, int64_t number):
@@ -244,36 +245,38 @@ cdef class ConsumerState:
 
     @property
     def permits(self):
-        """Messages that the client still wants; below 0 after a batch larger than they were."""
+        """Messages the client still accepts; negative after a batch that exceeded the permits."""
         return self.wanted
 
     @permits.setter
     def permits(self, int64_t messages):
         self.wanted = messages
-        if messages > 0 and self.passed_over == NO_PERMITS:
-            self.rotation._ask_again(self)
+        if messages > 0 and self.skip_reason == NO_PERMITS:
+            self.rotation._stop_skipping(self)
 
     @property
     def can_deliver(self):
-        """True when the consumer may get entries and its connection takes more bytes."""
+        """True if the consumer has permits and its connection accepts more bytes."""
         return self._can_take()
 
     @property
     def is_at_limit(self):
-        """It has reached unacked_max, and has still more than half of that unacknowledged."""
+        """True once unacked_max was reached, until at most half of it are unacknowledged."""
         return self.at_limit
 
     @property
     def is_blocked(self):
-        """It, or another of its subscription, must acknowledge something before it gets more."""
+        """True while the consumer, or another one of its subscription, must acknowledge messages
+        first.
+        """
         return self.at_limit or (self.unacked_total is not None and self.unacked_total.stops())
 
     def set_unacked_max(self, int64_t messages):
-        """A policy changed: below the new limit it goes on at once."""
+        """Change the limit. Below the new limit the consumer resumes immediately."""
         self.unacked_max = messages
         self.at_limit = messages > 0 and self.unacked_messages >= messages
-        if not self.at_limit and self.passed_over == AT_LIMIT:
-            self.rotation._ask_again(self)
+        if not self.at_limit and self.skip_reason == AT_LIMIT:
+            self.rotation._stop_skipping(self)
 
     cdef bint _can_take(self) noexcept:
         if self.wanted <= 0 or self.at_limit or self.closed:
@@ -282,24 +285,25 @@ cdef class ConsumerState:
             return False
         return self.connection.can_deliver()
 
-    def worth_reading(self, int entries_max, int64_t bytes_max):
-        """(entries, bytes) to read for it: no more than its permits and its connection take now.
+    def read_budget(self, int entries_max, int64_t bytes_max):
+        """Return (entries, bytes) to read: what its permits and its connection accept now.
 
-        What is read beyond that would be read once more when the client has asked for it.
+        Entries read beyond that would have to be read again.
         """
         cdef double entries = ceil(<double>max(self.wanted, 1) / self.messages_per_entry)
         cdef int64_t room = OUT_PENDING_DISPATCH - self.connection.out.pending
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
-                dict redelivery_counts, list left_out not None, DelayedIndex delayed=None,
+                dict redelivery_counts, list undeliverable not None, DelayedIndex delayed=None,
                 chunked=None):
-        """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
+        """Send entries start..stop-1 of a batch while there are permits. Return the index where it
+        stopped.
 
-        Acknowledged entries are passed over. Entries that no client may see (markers, metadata that
-        cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id). Those
-        that are not due yet are set aside, where there is an index for that. chunked, which is a
-        ChunkedMessages or None, may give a chunk to another consumer, or keep it.
+        Acknowledged entries are skipped. Entries that clients never receive (markers, undecodable
+        metadata) are skipped and appended to undeliverable as (ledger_id, entry_id). Entries that
+        are not due yet are added to delayed, if given. chunked is a ChunkedMessages or None; it may
+        assign a chunk to another consumer, or hold it back.
         """
         cdef MetadataPeek peek
         cdef ConsumerState taker
@@ -310,14 +314,14 @@ cdef class ConsumerState:
         cdef bint pinned = False
         cdef uint32_t count = 0
         cdef int32_t messages
-        cdef bytes words                # of the messages left of a batch, None: all are
+        cdef bytes words                # ack set of a batch; None: all messages
         while i < stop and self._can_take():
             entry_id = batch.refs[i].entry_id
             i += 1
             if acks.contains(batch.ledger_id, entry_id):
                 continue
             if not peek_message(batch, i - 1, &peek):
-                left_out.append((batch.ledger_id, entry_id))
+                undeliverable.append((batch.ledger_id, entry_id))
                 continue
             if delayed is not None and peek.deliver_at_time > delayed.now:
                 delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
@@ -325,9 +329,9 @@ cdef class ConsumerState:
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
             messages = peek.num_messages
-            words = acks.left_of_batch(batch.ledger_id, entry_id, &messages)
+            words = acks.trimmed_ack_set(batch.ledger_id, entry_id, &messages)
             if messages == 0:
-                left_out.append((batch.ledger_id, entry_id))
+                undeliverable.append((batch.ledger_id, entry_id))
                 continue
             if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
                 taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
@@ -362,8 +366,9 @@ cdef class ConsumerState:
         cdef entry_ref *ref = &batch.refs[i]
         cdef const uint8_t *data = ref.data + batch.data_offset
         cdef uint32_t size = ref.length - batch.data_offset
-        # What brokers have put in front is for brokers, unless the client knows it.
-        cdef uint32_t skipped = 0 if self.wants_block else broker_metadata_size(data, size)
+        # Broker entry metadata is sent only to clients that support it.
+        cdef uint32_t skipped = (0 if self.wants_broker_metadata
+                                 else broker_metadata_size(data, size))
         cdef uint32_t words = 0 if ack_set is None else <uint32_t>(len(ack_set) // 8)
         cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX + words * ACK_SET_WORD_BYTES_MAX)
         cdef dict ledger
@@ -400,7 +405,7 @@ cdef class ConsumerState:
         return 0
 
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1:
-        """Forgets one delivered entry; returns what pending had of it, 0 when it had nothing."""
+        """Settle one delivered entry; return its value in `pending`, or 0 if it was not pending."""
         cdef dict ledger = self.pending.get(ledger_id)
         cdef int64_t held
         if ledger is None:
@@ -409,29 +414,29 @@ cdef class ConsumerState:
         if not ledger:
             del self.pending[ledger_id]
         if held:
-            self._settled(held)
+            self._on_settled(held)
             if self.holders is not None:
                 self.holders.release(ledger_id, entry_id, self.holder_slot)
         return held
 
-    cdef int _settled(self, int64_t held) except -1:
-        self._less_unacked(held & MESSAGES_MASK)
+    cdef int _on_settled(self, int64_t held) except -1:
+        self._reduce_unacked(held & MESSAGES_MASK)
         if self.keys is not None:
             self.keys.release(<int32_t>(held >> 32), self.slot)
         return 0
 
-    cdef int _less_unacked(self, int64_t messages) except -1:
+    cdef int _reduce_unacked(self, int64_t messages) except -1:
         self.unacked_messages -= messages
         if self.at_limit and self.unacked_messages * 2 <= self.unacked_max:
             self.at_limit = False
-            if self.passed_over == AT_LIMIT:
-                self.rotation._ask_again(self)
+            if self.skip_reason == AT_LIMIT:
+                self.rotation._stop_skipping(self)
         if self.unacked_total is not None:
             self.unacked_total.add(-messages)
         return 0
 
     def settle(self, AckRun run not None):
-        """Forgets the whole entries of an individual ack; returns the messages that they had."""
+        """Settle the whole entries of an individual ACK; return the number of their messages."""
         cdef int i
         cdef int64_t held
         cdef int64_t messages = 0
@@ -443,8 +448,8 @@ cdef class ConsumerState:
         self.acked += messages
         return messages
 
-    def settle_all_but(self, int64_t ledger_id, int64_t entry_id, int64_t left):
-        """Of a delivered batch only so many messages are left; returns how many were settled."""
+    def reduce_pending(self, int64_t ledger_id, int64_t entry_id, int64_t left):
+        """Reduce a delivered batch to `left` messages; return how many were settled."""
         cdef dict ledger = self.pending.get(ledger_id)
         cdef int64_t held, messages
         if ledger is None or entry_id not in ledger:
@@ -454,11 +459,13 @@ cdef class ConsumerState:
         if left >= messages:
             return 0
         ledger[entry_id] = held - messages + left
-        self._less_unacked(messages - left)
+        self._reduce_unacked(messages - left)
         return messages - left
 
     def settle_one(self, int64_t ledger_id, int64_t entry_id):
-        """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""
+        """Settle one delivered entry; return the number of its messages, or 0 if it was not pending
+        here.
+        """
         return self._settle(ledger_id, entry_id) & MESSAGES_MASK
 
     def is_pending(self, int64_t ledger_id, int64_t entry_id):
@@ -466,30 +473,30 @@ cdef class ConsumerState:
         return ledger is not None and entry_id in ledger
 
     def key_hash_of(self, int64_t ledger_id, int64_t entry_id):
-        """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
+        """Return the key hash of a pending entry of a Key_Shared subscription, or 0."""
         cdef dict ledger = self.pending.get(ledger_id)
         return 0 if ledger is None else ledger.get(entry_id, 0) >> 32
 
     def pending_up_to(self, int64_t ledger_id, int64_t entry_id, Py_ssize_t count_max):
-        """Parts of what it has up to a position, of at most so many; what is settled meanwhile may
-        be among them.
+        """Yield the pending positions up to a position in lists of at most count_max. Entries
+        settled during the iteration may be included.
         """
         for ledger in sorted(self.pending):
             if ledger > ledger_id:
                 break
-            # To list the numbers of a million is a small part of what making positions of them is.
+            # Copying a million ids is cheap compared to creating position tuples for them.
             entries = list(self.pending.get(ledger, ()))
             for at in range(0, len(entries), count_max):
                 yield [(ledger, entry) for entry in entries[at:at + count_max]
                        if ledger < ledger_id or entry <= entry_id]
 
     def pending_positions(self):
-        """Every delivered, unacknowledged position, in order."""
+        """Return all pending positions in order."""
         return sorted((ledger_id, entry_id)
                       for ledger_id, entries in self.pending.items() for entry_id in entries)
 
     def take_back(self):
-        """TakenBack: everything that is delivered and not settled, which it has no longer."""
+        """Revoke all pending deliveries and return them."""
         cdef TakenBack taken = TakenBack()
         taken.pending = self.pending
         taken.keys = self.keys
@@ -497,30 +504,30 @@ cdef class ConsumerState:
         taken.holders = self.holders
         taken.holder_slot = self.holder_slot
         self.pending = {}
-        self._less_unacked(self.unacked_messages)
+        self._reduce_unacked(self.unacked_messages)
         return taken
 
-    def note_acked(self, AckRun run not None):
-        """The client has acknowledged entries that are not kept as pending."""
+    def count_acked(self, AckRun run not None):
+        """Count acknowledgements of a consumer whose deliveries are not stored as pending."""
         cdef int i
         cdef double messages = 0
         for i in range(run.count):
             messages += self.messages_per_entry if run.items[i].left == 0 else 1
         self.acked += <uint64_t>(messages + 0.5)
 
-    def note_acked_entries(self, int64_t entries):
-        """The same for so many of them."""
+    def count_acked_entries(self, int64_t entries):
+        """Count a number of acknowledged entries of such a consumer."""
         self.acked += <uint64_t>(max(entries, 0) * self.messages_per_entry + 0.5)
 
 
 cdef class TakenBack:
-    """What was taken back from a consumer and does not wait to be sent again yet."""
+    """Revoked deliveries of a consumer that are not queued for redelivery yet."""
 
     def put_back(self, AckSet acks not None, PositionSet to, dict redelivery_counts,
                  int64_t entries_max):
-        """Has at most so many entries wait to be sent again: in `to` or (None) among those of their
-        key, but for those that are acknowledged. Each is counted as redelivered, unless there are
-        no counts. True when it was the last of them.
+        """Queue up to entries_max entries for redelivery: in `to`, or (None) with the entries of
+        their key. Acknowledged entries are dropped. Redelivery counts are incremented if given.
+        Return True when no entry is left.
         """
         cdef list some
         cdef int64_t entry_id, held, ledger_id
@@ -536,7 +543,7 @@ cdef class TakenBack:
                     for _ in range(min(entries_max, <int64_t>len(self.entries)))]
             entries_max -= len(some)
             if self.keys is not None:
-                # In order, its place among those of its key is found at once.
+                # Sorted entries are inserted into the queue of their key in constant time.
                 some.sort()
             ledger_id = self.ledger_id
             for entry, noted in some:
@@ -551,19 +558,19 @@ cdef class TakenBack:
                 if self.keys is None:
                     to.put(ledger_id, entry_id)
                 else:
-                    self.keys.wait_again(<int32_t>(held >> 32), ledger_id, entry_id)
+                    self.keys.requeue(<int32_t>(held >> 32), ledger_id, entry_id)
                 if redelivery_counts is not None:
                     position = (ledger_id, entry)
                     redelivery_counts[position] = redelivery_counts.get(position, 0) + 1
 
     def forget(self):
-        """Dicts, for free_some(): it is read again, whoever has it."""
+        """Return the dicts to free with free_items(). The entries will be read again."""
         return [self.pending, self.entries]
 
 
-def free_some(list dicts not None, int64_t items_max):
-    """Frees at most so many items of dicts that nobody uses any more, and of dicts in them; True
-    when it was the last of them. To free a million at once takes long.
+def free_items(list dicts not None, int64_t items_max):
+    """Free up to items_max items of nested dicts that are no longer in use. Return True when none
+    is left. Freeing a million items in one call takes too long.
     """
     cdef dict last
     while dicts:
@@ -580,9 +587,9 @@ def free_some(list dicts not None, int64_t items_max):
     return True
 
 
-def place_of(list consumers not None, ConsumerState consumer not None):
-    """The index of a consumer, which is in the list; looked for from its end, where those of a
-    client that hangs up are.
+def find_consumer(list consumers not None, ConsumerState consumer not None):
+    """Return the index of a consumer in a list, searched from the end, where the consumers of a
+    disconnecting client usually are.
     """
     cdef Py_ssize_t at
     for at in range(len(consumers) - 1, -1, -1):
@@ -592,7 +599,7 @@ def place_of(list consumers not None, ConsumerState consumer not None):
 
 
 cdef class Rotation:
-    """Whose turn it is among the consumers of a Shared subscription; see delivery.pxd."""
+    """Round-robin order of the consumers of a Shared subscription; see delivery.pxd."""
 
     def __cinit__(self):
         self.consumers = []
@@ -602,23 +609,23 @@ cdef class Rotation:
         free(self.levels)
 
     def add(self, ConsumerState consumer not None):
-        """One more, behind all others of its priority level."""
+        """Add a consumer after all others of its priority level."""
         if len(self.consumers) == self.width:
             self._rebuild()
         consumer.rotation = self
         consumer.rotation_slot = len(self.consumers)
-        consumer.passed_over = NO_PERMITS
+        consumer.skip_reason = NO_PERMITS
         self.consumers.append(consumer)
         if consumer.wanted > 0:
-            self._ask_again(consumer)
+            self._stop_skipping(consumer)
 
     def remove(self, ConsumerState consumer not None):
-        """It has left."""
+        """Remove a consumer."""
         if consumer.rotation is not self:
             return
-        # As one of those that are asked it is nowhere else.
-        self._ask_again(consumer)
-        self._set(consumer.rotation_slot, NOBODY)
+        # An eligible consumer is in no other list.
+        self._stop_skipping(consumer)
+        self._set(consumer.rotation_slot, NO_CONSUMER)
         self.consumers[consumer.rotation_slot] = None
         self.gone += 1
         consumer.rotation = None
@@ -626,66 +633,68 @@ cdef class Rotation:
             self._rebuild()
 
     def next(self):
-        """The consumer that gets the next entries, or None: nobody can take any.
+        """Return the consumer for the next entries, or None if no consumer can receive any.
 
-        Among those of the best priority level that can take some it is the first one after who was
-        served last, in the order in which they came.
+        Among the eligible consumers with the best priority level, this is the first one after the
+        consumer served last, in order of arrival.
         """
         cdef ConsumerState consumer
         cdef Py_ssize_t slot
         self.chosen = -1
-        while self.width and self.levels[1] != NOBODY:
+        while self.width and self.levels[1] != NO_CONSUMER:
             slot = self._find(self.turn_of, self.levels[1])
             if slot < 0:
                 slot = self._find(0, self.levels[1])
             consumer = self.consumers[slot]
-            self.asked += 1
+            self.eligibility_checks += 1
             if consumer._can_take():
                 self.chosen = slot
                 return consumer
             if consumer.wanted <= 0 or consumer.closed or consumer.connection.closed:
-                self._pass_over(consumer, NO_PERMITS)
+                self._skip(consumer, NO_PERMITS)
             elif consumer.unacked_total is not None and consumer.unacked_total.stops():
-                return None     # nor can any of the others
+                return None     # the limit holds for all consumers
             elif consumer.at_limit:
-                self._pass_over(consumer, AT_LIMIT)
+                self._skip(consumer, AT_LIMIT)
             else:
-                self._pass_over(consumer, SOCKET_FULL)
+                self._skip(consumer, SOCKET_FULL)
         return None
 
-    def served(self):
-        """Who was found last has had its turn."""
+    def advance(self):
+        """Advance past the consumer that next() returned."""
         self.turn_of = self.chosen + 1
 
     @property
     def is_limited(self):
-        """After next() has found nobody: whether there is one that waits for acknowledgements."""
-        return self.at_limit > 0 or (self.width > 0 and self.levels[1] != NOBODY)
+        """True if next() returned None and a consumer waits for acknowledgements."""
+        return self.at_limit > 0 or (self.width > 0 and self.levels[1] != NO_CONSUMER)
 
     def take_newly_full(self):
-        """Connections whose sockets have kept consumers from entries since it was asked last."""
+        """Return the connections that became too full for a consumer since the last call."""
         cdef list taken = self.newly_full
         self.newly_full = None
         return taken or ()
 
-    def waits_for(self, Connection connection not None):
-        """Whether there is a consumer that is not asked before has_room() of its connection."""
+    def is_waiting_for(self, Connection connection not None):
+        """Return True if a consumer is skipped until retry_connection() is called for its
+        connection.
+        """
         return self.full is not None and connection in self.full
 
-    def has_room(self, Connection connection not None):
-        """A socket takes more, so its consumers are asked again."""
+    def retry_connection(self, Connection connection not None):
+        """Stop skipping the consumers of a connection whose socket accepts more."""
         if self.full is not None:
             for consumer in list(self.full.get(connection, ())):
-                self._ask_again(consumer)
+                self._stop_skipping(consumer)
 
     cdef Py_ssize_t _find(self, Py_ssize_t start, int64_t level) noexcept:
-        """The first slot from one on with that level, which nobody has a better one than; -1: none.
+        """Find the first slot from `start` on with that level, which is the best one; -1 if none.
         """
         cdef Py_ssize_t node = start + self.width
         if start >= self.width:
             return -1
         while self.levels[node] != level:
-            # What is right of it: a right one's is right of the node above it.
+            # Move to the right neighbour. From a right child that is the neighbour of its parent.
             while node & 1:
                 node >>= 1
             if node == 0:
@@ -710,7 +719,7 @@ cdef class Rotation:
         return 0
 
     cdef int _rebuild(self) except -1:
-        """Has room for more, and no slots of those that have left."""
+        """Grow the tree, and drop the slots of removed consumers."""
         cdef list consumers = [each for each in self.consumers if each is not None]
         cdef Py_ssize_t width = 1
         cdef Py_ssize_t slot, node
@@ -728,7 +737,7 @@ cdef class Rotation:
             turn_of += consumer.rotation_slot < self.turn_of
             consumer.rotation_slot = slot
         for slot in range(len(consumers), width):
-            levels[width + slot] = NOBODY
+            levels[width + slot] = NO_CONSUMER
         for node in range(width - 1, 0, -1):
             levels[node] = min(levels[2 * node], levels[2 * node + 1])
         free(self.levels)
@@ -740,8 +749,8 @@ cdef class Rotation:
         self.chosen = -1
         return 0
 
-    cdef int _pass_over(self, ConsumerState consumer, PassedOver why) except -1:
-        """It is not asked again before what kept it from taking entries is over."""
+    cdef int _skip(self, ConsumerState consumer, SkipReason why) except -1:
+        """Skip a consumer until the reason is gone."""
         cdef Connection connection = consumer.connection
         if why == AT_LIMIT:
             self.at_limit += 1
@@ -754,13 +763,13 @@ cdef class Rotation:
                     self.newly_full = []
                 self.newly_full.append(connection)
             self.full[connection][consumer] = None
-        consumer.passed_over = why
-        return self._set(consumer.rotation_slot, NOBODY)
+        consumer.skip_reason = why
+        return self._set(consumer.rotation_slot, NO_CONSUMER)
 
-    cdef int _ask_again(self, ConsumerState consumer) except -1:
-        cdef PassedOver why = consumer.passed_over
+    cdef int _stop_skipping(self, ConsumerState consumer) except -1:
+        cdef SkipReason why = consumer.skip_reason
         cdef dict others
-        if why == NOT_PASSED_OVER:
+        if why == NOT_SKIPPED:
             return 0
         if why == AT_LIMIT:
             self.at_limit -= 1
@@ -769,13 +778,13 @@ cdef class Rotation:
             del others[consumer]
             if not others:
                 del self.full[consumer.connection]
-        consumer.passed_over = NOT_PASSED_OVER
+        consumer.skip_reason = NOT_SKIPPED
         return self._set(consumer.rotation_slot, consumer.priority_level)
 
 
-cdef class Blocked:
-    """Of consumers that have permits and cannot take any all the same, one for each cause: they
-    are asked why, so that it is known when they can again.
+cdef class BlockedConsumers:
+    """Consumers that have permits but cannot receive: one for each cause. They are used to
+    determine when delivery can resume.
     """
 
     def __init__(self):
@@ -789,7 +798,7 @@ cdef class Blocked:
                 self.limited = True
                 self.consumers.append(consumer)
         elif consumer.connection is not self.last:
-            # Others of that connection mostly come right after it.
+            # Consecutive consumers often share a connection.
             self.last = consumer.connection
             if self.connections is None:
                 self.connections = set()
@@ -799,15 +808,15 @@ cdef class Blocked:
         return 0
 
 
-def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
-                   Blocked blocked not None):
-    """(entries, bytes) that consumers can take together, up to these, as long as it had to ask."""
+def total_read_budget(list consumers not None, int entries_max, int64_t bytes_max,
+                      BlockedConsumers blocked not None):
+    """Return (entries, bytes) that the consumers can receive together, up to these limits."""
     cdef ConsumerState consumer
     cdef int64_t entries = 0
     cdef int64_t size = 0
     for consumer in consumers:
         if consumer._can_take():
-            more, room = consumer.worth_reading(entries_max, bytes_max)
+            more, room = consumer.read_budget(entries_max, bytes_max)
             entries += more
             size += room
             if entries >= entries_max and size >= bytes_max:
@@ -818,9 +827,9 @@ def worth_together(list consumers not None, int entries_max, int64_t bytes_max,
 
 
 def next_ready(list consumers not None, Py_ssize_t turn_of, KeyShared keys not None,
-               Blocked blocked not None):
-    """The index of the first consumer at or after turn_of for which something waits that it can
-    have now; -1: there is none.
+               BlockedConsumers blocked not None):
+    """Return the index of the first consumer at or after turn_of that can receive a waiting entry
+    now, or -1.
     """
     cdef Py_ssize_t count = len(consumers)
     cdef Py_ssize_t step, at
@@ -850,13 +859,13 @@ cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
             and peek.marker_type < 0)
 
 
-# Sends an entry to the owner of its key within a round of dealing; 0 when nothing of it is left.
-cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek *peek, int32_t hash,
-                  AckSet acks, dict redelivery_counts) except -1:
+# Send an entry to the owner of its key. Returns 0 if all its messages are acknowledged.
+cdef int _dispatch_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek *peek,
+                      int32_t hash, AckSet acks, dict redelivery_counts) except -1:
     cdef uint32_t count = 0
     cdef bint first = consumer.pinned_in != _rounds
     cdef int32_t messages = peek.num_messages
-    cdef bytes words = acks.left_of_batch(batch.ledger_id, batch.refs[i].entry_id, &messages)
+    cdef bytes words = acks.trimmed_ack_set(batch.ledger_id, batch.refs[i].entry_id, &messages)
     if messages == 0:
         return 0
     if redelivery_counts:
@@ -864,22 +873,23 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
     consumer._send(batch, i, messages, words, hash, count, first)
     consumer.chunks_out += peek.num_chunks > 1
     consumer.keys.hold(hash, consumer.slot)
-    consumer.messages_per_entry += (messages - consumer.messages_per_entry) * DEALT_WEIGHT
+    consumer.messages_per_entry += (messages - consumer.messages_per_entry) * KEYED_WEIGHT
     if first:
         consumer.pinned_in = _rounds
         consumer._mark_sent()
     return 1
 
 
-def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
-         AckSet acks not None, dict redelivery_counts, list left_out not None,
-         int64_t waiting_max, DelayedIndex delayed=None, bint again=False):
-    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
+def dispatch_by_key(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+                    AckSet acks not None, dict redelivery_counts, list undeliverable not None,
+                    int64_t waiting_max, DelayedIndex delayed=None, bint again=False):
+    """Send entries to the owners of their keys. Entries that cannot be sent wait in keys.
 
-    consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
-    stopped. Acknowledged entries are passed over, as are those that no client may see, which are
-    appended to left_out. Those that are not due yet are set aside, where there is an index for
-    that; again: they were, and lie before others that wait.
+    consumers is indexed by slot; the first one is None. Stops when waiting_max entries wait, and
+    returns the index where it stopped. Acknowledged entries are skipped, as are entries that
+    clients never receive, which are appended to undeliverable. Entries that are not due yet are
+    added to delayed, if given. `again` is set for entries that come from there; they precede other
+    waiting entries.
     """
     global _rounds
     cdef MetadataPeek peek
@@ -895,7 +905,7 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if acks.contains(batch.ledger_id, entry_id):
             continue
         if not peek_message(batch, i, &peek):
-            left_out.append((batch.ledger_id, entry_id))
+            undeliverable.append((batch.ledger_id, entry_id))
             continue
         if delayed is not None and peek.deliver_at_time > delayed.now:
             delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
@@ -905,22 +915,22 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if slot and keys.may_send(hash, slot):
             consumer = consumers[slot]
             if consumer._can_take():
-                if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
-                    left_out.append((batch.ledger_id, entry_id))
+                if not _dispatch_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                    undeliverable.append((batch.ledger_id, entry_id))
                 continue
         if again:
-            keys.wait_again(hash, batch.ledger_id, entry_id)
+            keys.requeue(hash, batch.ledger_id, entry_id)
         else:
             keys.wait(hash, batch.ledger_id, entry_id)
     return batch.count
 
 
-def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
-                 AckSet acks not None, dict redelivery_counts, list left_out not None):
-    """Sends entries of a batch that wait in keys and have their turn; returns how many went.
+def dispatch_waiting(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+                     AckSet acks not None, dict redelivery_counts, list undeliverable not None):
+    """Send waiting entries that are first for their key; return how many stopped waiting.
 
-    Those that are acknowledged meanwhile wait no longer, and those of which nothing is left are
-    appended to left_out. Entries that do not wait are passed over.
+    Acknowledged entries stop waiting. Entries without unacknowledged messages are appended to
+    undeliverable. Entries that do not wait are skipped.
     """
     global _rounds
     cdef MetadataPeek peek
@@ -938,23 +948,23 @@ def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared k
         if not keys.is_first(hash, batch.ledger_id, entry_id):
             continue
         if acks.contains(batch.ledger_id, entry_id):
-            keys.drop_first(hash)
+            keys.remove_first(hash)
             gone += 1
             continue
         slot = keys.owner(hash)
-        if slot == 0 or not keys.may_go_on(hash, slot):
+        if slot == 0 or not keys.may_send_first(hash, slot):
             continue
         consumer = consumers[slot]
         if consumer._can_take():
-            if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
-                left_out.append((batch.ledger_id, entry_id))
-            keys.drop_first(hash)
+            if not _dispatch_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                undeliverable.append((batch.ledger_id, entry_id))
+            keys.remove_first(hash)
             gone += 1
     return gone
 
 
 def count_messages(EntryBatch batch not None, int start, int stop):
-    """Messages in entries start..stop-1 of a batch, of those that clients may see."""
+    """Count the messages of entries start..stop-1 of a batch, without markers."""
     cdef MetadataPeek peek
     cdef int i
     cdef int64_t messages = 0
@@ -964,13 +974,13 @@ def count_messages(EntryBatch batch not None, int start, int stop):
     return messages
 
 
-def deal_now(EntryBatch batch not None, int start, int stop, list consumers not None,
-             KeyShared keys not None):
-    """Sends entries start..stop-1 to the owners of their keys; returns the messages of those that
-    nobody took.
+def dispatch_without_queue(EntryBatch batch not None, int start, int stop, list consumers not None,
+                           KeyShared keys not None):
+    """Send entries start..stop-1 to the owners of their keys; return the number of messages that
+    were dropped.
 
-    consumers: by slot, the first one is None. Nothing waits, and nothing is held back for the order
-    within a key.
+    consumers is indexed by slot; the first one is None. Entries neither wait nor are they held back
+    for the order within a key.
     """
     global _rounds
     cdef MetadataPeek peek
@@ -999,22 +1009,22 @@ def deal_now(EntryBatch batch not None, int start, int stop, list consumers not 
 
 
 class Peeked(NamedTuple):
-    """What peek_entry tells of an entry."""
+    """Metadata of an entry, as peek_entry returns it."""
 
     publish_time: int               # ms since the epoch
     num_messages: int
     is_batch: bool
-    marker_type: int                # -1: a message, not a marker
-    broker_time: int = 0            # ms since the epoch; 0: the broker has noted none
+    marker_type: int                # -1: not a marker
+    broker_time: int = 0            # ms since the epoch; 0: no broker timestamp
 
     @property
     def time(self) -> int:
-        """When it was published: the clock of the broker counts, where it was noted."""
+        """Publish time: the broker's timestamp if present, else the client's."""
         return self.broker_time or self.publish_time
 
 
 def peek_entry(EntryBatch batch not None, int i):
-    """The Peeked of an entry of a batch, or None when its metadata cannot be decoded."""
+    """Return the metadata of an entry, or None if it cannot be decoded. Raise IndexError."""
     cdef MetadataPeek peek
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size

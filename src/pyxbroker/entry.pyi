@@ -1,16 +1,16 @@
-"""What Python sees of entry.pyx: positions, runs of entries, batches read, positions of an ACK."""
+"""Type stub of entry.pyx: positions, and runs and batches of entries."""
 
 import builtins
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 ENTRY_HEADER_SIZE_MAX: int
-"""Bytes of packaging before an entry's data, at most: with the longest digest."""
+"""Maximum size of the packaging before an entry's data: that of the longest digest."""
 
 class Digest:
-    """How the entries of a ledger are packaged and checked, by the number of a DigestType.
+    """The digest that packages and checks the entries of a ledger, by DigestType number.
 
-    ValueError when there is none with that number. Only MAC needs the password.
+    Raise ValueError for an unknown number. Only MAC needs the password.
     """
 
     def __init__(self, type: int, password: builtins.bytes = b"") -> None: ...
@@ -18,21 +18,21 @@ class Digest:
     def type(self) -> int: ...
     @property
     def header_size(self) -> int:
-        """Bytes of packaging before the data."""
+        """Size of the packaging before the data."""
 
 CRC32C: Digest
 
 class Position(NamedTuple):
-    """Where an entry is: ledger id and entry id, ordered as such."""
+    """Position of an entry: ledger id and entry id, ordered as such."""
 
     ledger_id: int
     entry_id: int
 
 class EntryRun:
-    """Entries that one producer sent in one read of its socket, in order."""
+    """Entries of one producer from one read of its socket, in order."""
 
     owner: Any
-    """Told by on_run_added(run) or on_run_failed(run, error)."""
+    """Notified by on_run_added(run) or on_run_failed(run, error)."""
     ledger_id: int
     """-1 until the run is appended to a ledger."""
     first_entry_id: int
@@ -47,86 +47,94 @@ class EntryRun:
         """Bytes of all their data."""
     @property
     def messages(self) -> int:
-        """Messages in the entries; a batch counts as what is in it."""
+        """Messages in the entries; a batch counts for its messages."""
     @property
     def last_entry_id(self) -> int:
         """Id of the last entry, once the run is appended."""
     @staticmethod
     def of(data: builtins.bytes, owner: Any = None) -> EntryRun:
-        """A run of one entry, for what the broker itself writes."""
+        """Create a run of one entry, for data that the broker itself writes."""
     def without(self, indexes: Container[int]) -> EntryRun | None:
-        """A run of the other entries, None when there are none; it shares this one's data."""
+        """Return a run of the remaining entries, or None if none remains. It shares this run's
+        data.
+        """
     @property
-    def prefixed(self) -> int:
-        """Bytes of it that prefix() has put in front."""
-    def prefix(self, timestamp_ms: int, index: int) -> int:
-        """Puts broker entry metadata in front of each entry; the index of the last message."""
-    def keep(self) -> None:
-        """Copies the data, so that the run may wait after the read that brought it is over."""
+    def broker_metadata_bytes(self) -> int:
+        """Bytes of broker entry metadata that add_broker_metadata() added."""
+    def add_broker_metadata(self, timestamp_ms: int, index: int) -> int:
+        """Prepend broker entry metadata to each entry; return the index of the last message."""
+    def copy_data(self) -> None:
+        """Copy the data, so that the run can outlive the read that brought it."""
     def release(self) -> None:
-        """Lets go of any copy: the bookies have the data."""
+        """Free the copy, if any. The bookies have stored the data."""
     def data(self, i: int) -> builtins.bytes:
-        """The bytes of entry i, there until the turn ends or release. IndexError."""
+        """Return the bytes of entry i, valid until the current Turn ends or release(). Raise
+        IndexError.
+        """
     def crc(self, i: int) -> int:
-        """CRC32C of the bytes of entry i. IndexError."""
+        """Return the CRC32C of the bytes of entry i. Raise IndexError."""
     def sequence_ids(self) -> list[tuple[int, int]]:
-        """(sequence_id, highest_sequence_id) of each entry."""
+        """Return (sequence_id, highest_sequence_id) of each entry."""
 
 class EntryBatch:
-    """Entries read from one ledger, consecutive ids; their bytes are pinned while it lives."""
+    """Consecutive entries read from one ledger. Their bytes are pinned while it exists."""
 
     @staticmethod
     def of_run(run: EntryRun, has_ids: bool = False) -> EntryBatch:
-        """The entries of a run that was kept, with the ids of its ledger, or all with 0:0."""
+        """Create a batch of the entries of a copied run, with the ids of its ledger or all with
+        0:0.
+        """
     @staticmethod
     def join(parts: list[tuple[EntryBatch, int, int]]) -> EntryBatch:
-        """Entries of several batches of one ledger as one: (batch, first index, count) each, at
-        least one. ValueError, IndexError.
+        """Join parts of batches of one ledger, each (batch, first index, count), at least one.
+        Raise ValueError or IndexError.
         """
     @property
     def has_packaging(self) -> bool:
-        """The bytes of the entries begin with the packaging of a bookie."""
+        """True if the bytes of the entries start with the packaging of a bookie."""
     @property
     def byte_count(self) -> int:
-        """Bytes of all entries, packaging included."""
+        """Bytes of all entries, including packaging."""
     def size(self, i: int) -> int:
-        """Bytes of entry i of the batch, packaging included. IndexError."""
+        """Return the size of entry i in bytes, including packaging. Raise IndexError."""
     @property
     def count(self) -> int:
-        """Entries in the batch."""
+        """Number of entries."""
     @property
     def ledger_id(self) -> int:
-        """The ledger that all of them are in."""
+        """The ledger of the entries."""
     def unpack(self, digest: Digest) -> int:
-        """Learns where the data begins, and drops all from the first entry on that CRC32 or MAC
-        says is not as it was written; how many are left.
+        """Set where the data starts, and truncate the batch at the first entry that fails its CRC32
+        or MAC. Return the number of remaining entries.
         """
     def __len__(self) -> int: ...
     def entry_id(self, i: int) -> int:
-        """Id of entry i of the batch. IndexError."""
+        """Return the id of entry i. Raise IndexError."""
     def data(self, i: int) -> bytes:
-        """The bytes that were added, without the packaging. IndexError, ValueError."""
+        """Return the data of entry i, without packaging. Raise IndexError or ValueError."""
     def packaged(self, i: int) -> bytes:
-        """The bytes that are stored, packaging included. IndexError."""
+        """Return the stored bytes of entry i, including packaging. Raise IndexError."""
 
 class AckRun:
     """The positions of one ACK command."""
 
     @property
     def count(self) -> int:
-        """Positions in the run."""
+        """Number of positions."""
     def __len__(self) -> int: ...
     def position(self, i: int) -> tuple[int, int, int]:
-        """(ledger_id, entry_id, messages of the batch that stay unacknowledged). IndexError."""
+        """Return (ledger_id, entry_id, number of unacknowledged messages of the batch). Raise
+        IndexError.
+        """
     @property
     def partial(self) -> int:
-        """Positions in the run of which messages of a batch stay unacknowledged."""
+        """Number of positions with unacknowledged messages."""
     def ack_set(self, i: int) -> list[int]:
-        """The 64-bit words of the messages that stay unacknowledged, signed. IndexError."""
+        """Return the ack set of a position as signed 64-bit words. Raise IndexError."""
     @staticmethod
     def of(positions: Iterable[tuple[int, int]]) -> AckRun:
-        """A run of whole entries."""
+        """Create a run of whole entries."""
     def add(
         self, ledger_id: int, entry_id: int, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None:
-        """Adds a position; ack_set has the words of the messages of a batch that stay."""
+        """Add a position; ack_set has a set bit for each unacknowledged message of a batch."""

@@ -1,4 +1,4 @@
-"""Runs of entries and of acknowledged positions; what they hold is described in entry.pxd."""
+"""Runs of entries and of acknowledged positions; entry.pxd describes their fields."""
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -47,7 +47,7 @@ CRC32C = Digest(DIGEST_CRC32C)
 
 
 class Position(NamedTuple):
-    """Where an entry is: ledger id and entry id, ordered as such."""
+    """Position of an entry: ledger id and entry id, ordered as such."""
 
     ledger_id: int
     entry_id: int
@@ -56,8 +56,8 @@ class Position(NamedTuple):
         return f"{self.ledger_id}:{self.entry_id}"
 
 
-cdef uint32_t _build_block(uint8_t *out, uint64_t timestamp_ms, int64_t index) noexcept:
-    """0x0e02, the size of a BrokerEntryMetadata, and that; the size of all of it."""
+cdef uint32_t _build_broker_metadata(uint8_t *out, uint64_t timestamp_ms, int64_t index) noexcept:
+    """Write 0x0e02, the size of a BrokerEntryMetadata, and the message; return the total size."""
     cdef uint8_t *at = out + 6
     if timestamp_ms:
         at = put_varint(put_varint(at, 1 << 3), timestamp_ms)
@@ -107,17 +107,17 @@ cdef class EntryRun:
 
     @staticmethod
     def of(bytes data not None, object owner=None):
-        """A run of one entry that holds data, for what the broker itself writes."""
+        """Create a run of one entry, for data that the broker itself writes."""
         cdef EntryRun run = EntryRun(owner)
         cdef const uint8_t *start = data
-        run.kept = data
+        run.data_owner = data
         run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
         return run
 
     def without(self, indexes not None):
-        """A run of the entries whose index is not among some, or None when nothing is left.
+        """Return a run of the entries whose index is not in indexes, or None if none remains.
 
-        It shares the data of this one, and has to be kept or appended before that is gone.
+        It shares this run's data, so it must be copied or appended before that is freed.
         """
         cdef EntryRun rest = EntryRun(self.owner)
         cdef RunItem *item
@@ -131,26 +131,26 @@ cdef class EntryRun:
                 rest.items[rest.count - 1].kind = item.kind
         return rest if rest.count else None
 
-    def prefix(self, uint64_t timestamp_ms, int64_t index):
-        """Puts broker entry metadata in front of each entry, in a copy of the run's own; a time of
-        0, and an index below 0, are left out.
+    def add_broker_metadata(self, uint64_t timestamp_ms, int64_t index):
+        """Prepend broker entry metadata to each entry, in a copy of the data. A time of 0 and an
+        index below 0 are omitted.
 
-        index: that of the message before the run. Returns that of its last message.
+        index is that of the message before the run. Return the index of the run's last message.
         """
-        cdef uint8_t block[BLOCK_BYTES_MAX]
+        cdef uint8_t block[BROKER_METADATA_BYTES_MAX]
         cdef RunItem *item
         cdef uint8_t *copy
         cdef uint64_t at = 0
         cdef uint32_t i, size
         cdef bint counts = index >= -1
-        copy = <uint8_t *>malloc(self.bytes + <uint64_t>self.count * BLOCK_BYTES_MAX)
+        copy = <uint8_t *>malloc(self.bytes + <uint64_t>self.count * BROKER_METADATA_BYTES_MAX)
         if copy == NULL:
             raise MemoryError("no memory for the metadata of a run of %d bytes" % self.bytes)
         for i in range(self.count):
             item = &self.items[i]
             if counts:
                 index += item.num_messages if item.num_messages > 0 else 1
-            size = _build_block(block, timestamp_ms, index if counts else -1)
+            size = _build_broker_metadata(block, timestamp_ms, index if counts else -1)
             memcpy(copy + at, block, size)
             memcpy(copy + at + size, item.data, item.length)
             item.crc = _api.crc32c_combine(_api.crc32c(0, block, size), item.crc, item.length)
@@ -158,17 +158,17 @@ cdef class EntryRun:
             item.length += size
             at += item.length
             self.bytes += size
-            self.prefixed += size
+            self.broker_metadata_bytes += size
         free(self.copied)
         self.copied = copy
-        self.kept = None
+        self.data_owner = None
         return index
 
-    def keep(self):
-        """Copies the data, so that the run may wait after the read that brought it is over."""
+    def copy_data(self):
+        """Copy the data, so that the run can outlive the read that brought it."""
         cdef uint32_t i
         cdef uint64_t at = 0
-        if self.copied != NULL or self.kept is not None:
+        if self.copied != NULL or self.data_owner is not None:
             return
         self.copied = <uint8_t *>malloc(self.bytes if self.bytes else 1)
         if self.copied == NULL:
@@ -179,11 +179,11 @@ cdef class EntryRun:
             at += self.items[i].length
 
     def release(self):
-        """The bookies have the data: lets go of any copy."""
+        """Free the copy, if any. The bookies have stored the data."""
         cdef uint32_t i
         free(self.copied)
         self.copied = NULL
-        self.kept = None
+        self.data_owner = None
         for i in range(self.count):
             self.items[i].data = NULL
 
@@ -192,19 +192,21 @@ cdef class EntryRun:
         return self.first_entry_id + self.count - 1
 
     def data(self, uint32_t i):
-        """The bytes of entry i, while they are there: until the turn ends, or release."""
+        """Return the bytes of entry i, valid until the current Turn ends or release(). Raise
+        IndexError.
+        """
         if i >= self.count or self.items[i].data == NULL:
             raise IndexError(i)
         return self.items[i].data[:self.items[i].length]
 
     def crc(self, uint32_t i):
-        """CRC32C of the bytes of entry i."""
+        """Return the CRC32C of the bytes of entry i. Raise IndexError."""
         if i >= self.count:
             raise IndexError(i)
         return self.items[i].crc
 
     def sequence_ids(self):
-        """[(sequence_id, highest_sequence_id)] of the run, for errors."""
+        """Return [(sequence_id, highest_sequence_id)] of the run, for errors."""
         return [(self.items[i].sequence_id, self.items[i].highest_sequence_id)
                 for i in range(self.count)]
 
@@ -226,8 +228,8 @@ cdef class EntryBatch:
 
     @staticmethod
     def of_run(EntryRun run not None, bint has_ids=False):
-        """The entries of a run that is kept in memory, as a batch. With has_ids they have the ids
-        that the run got when it was appended, else all of them have the id 0:0.
+        """Create a batch of the entries of a copied run. With has_ids they have the ids of the
+        ledger that the run was appended to, else all have the id 0:0.
 
         The run must not be released.
         """
@@ -246,10 +248,10 @@ cdef class EntryBatch:
 
     @staticmethod
     def join(list parts not None):
-        """Entries of several batches of one ledger as one batch, from (batch, first index, count).
+        """Join parts of batches of one ledger, each (batch, first index, count).
 
-        The result keeps the batches alive. ValueError for batches of two ledgers or of two kinds of
-        packaging, IndexError for entries that a batch does not have.
+        The result keeps the batches alive. Raise ValueError for batches of different ledgers or
+        packaging, and IndexError for entries outside of a batch.
         """
         cdef EntryBatch joined, source
         cdef int first, count
@@ -263,25 +265,25 @@ cdef class EntryBatch:
             source, first, count = part
             if (source.ledger_id != joined.ledger_id
                     or source.data_offset != joined.data_offset):
-                raise ValueError("batches that are joined are of one ledger and one packaging")
+                raise ValueError("joined batches must have the same ledger and packaging")
             if first < 0 or count < 0 or first + count > source.count:
                 raise IndexError("entries %d to %d of %d" % (first, first + count, source.count))
             memcpy(joined.refs + joined.count, source.refs + first,
                    <size_t>count * sizeof(entry_ref))
             joined.count += count
-        # The sources hold the pins.
+        # The joined batches hold the pins.
         for first in range(joined.count):
             joined.refs[first].pin = NULL
         return joined
 
     @property
     def has_packaging(self):
-        """The bytes of the entries begin with the packaging of a bookie."""
+        """True if the bytes of the entries start with the packaging of a bookie."""
         return self.data_offset > 0
 
     @property
     def byte_count(self):
-        """Bytes of all entries, packaging included."""
+        """Bytes of all entries, including packaging."""
         cdef int i
         cdef uint64_t total = 0
         for i in range(self.count):
@@ -289,16 +291,16 @@ cdef class EntryBatch:
         return total
 
     def size(self, int i):
-        """Bytes of entry i of the batch, packaging included."""
+        """Return the size of entry i in bytes, including packaging. Raise IndexError."""
         if i < 0 or i >= self.count:
             raise IndexError(i)
         return self.refs[i].length
 
     def unpack(self, Digest digest not None):
-        """Learns where the data begins, and keeps what is before the first entry that its digest
-        says is another than was written; how many are left.
+        """Set where the data starts, and truncate the batch at the first entry that fails its
+        digest. Return the number of remaining entries.
 
-        What the storage has checked by the same CRC is not hashed again.
+        CRC32C is not checked again, as the storage has done so.
         """
         cdef int intact = 0
         self.data_offset = digest.spec.header_bytes
@@ -321,7 +323,7 @@ cdef class EntryBatch:
         return self.refs[i].entry_id
 
     def data(self, int i):
-        """The bytes that were added as entry i of the batch, without the packaging."""
+        """Return the data of entry i, without packaging. Raise IndexError or ValueError."""
         cdef entry_ref *ref
         if i < 0 or i >= self.count:
             raise IndexError(i)
@@ -332,7 +334,7 @@ cdef class EntryBatch:
         return (<const uint8_t *>ref.data + self.data_offset)[:ref.length - self.data_offset]
 
     def packaged(self, int i):
-        """The bytes that are stored as entry i of the batch, packaging included."""
+        """Return the stored bytes of entry i, including packaging. Raise IndexError."""
         if i < 0 or i >= self.count:
             raise IndexError(i)
         return (<const uint8_t *>self.refs[i].data)[:self.refs[i].length]
@@ -387,13 +389,15 @@ cdef class AckRun:
         return self.count
 
     def position(self, int i):
-        """(ledger_id, entry_id, messages of the batch that stay unacknowledged)."""
+        """Return (ledger_id, entry_id, number of unacknowledged messages of the batch). Raise
+        IndexError.
+        """
         if i < 0 or i >= self.count:
             raise IndexError(i)
         return self.items[i].ledger_id, self.items[i].entry_id, self.items[i].left
 
     def ack_set(self, int i):
-        """The 64-bit words of the messages of a batch that stay unacknowledged, signed."""
+        """Return the ack set of a position as signed 64-bit words. Raise IndexError."""
         if i < 0 or i >= self.count:
             raise IndexError(i)
         return [<int64_t>self.words[self.items[i].first_word + n]
@@ -401,14 +405,14 @@ cdef class AckRun:
 
     @staticmethod
     def of(positions):
-        """A run of whole entries from (ledger_id, entry_id) pairs."""
+        """Create a run of whole entries from (ledger_id, entry_id) pairs."""
         cdef AckRun run = AckRun()
         for ledger_id, entry_id in positions:
             run.add(ledger_id, entry_id)
         return run
 
     def add(self, int64_t ledger_id, int64_t entry_id, ack_set=(), int32_t batch_size=0):
-        """Adds a position; ack_set has the words of the messages of a batch that stay."""
+        """Add a position; ack_set has a set bit for each unacknowledged message of a batch."""
         cdef AckItem item
         words = array("q", ack_set)
         cdef const int64_t[::1] view = words

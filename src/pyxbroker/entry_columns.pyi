@@ -1,4 +1,4 @@
-"""What Python sees of entry_columns.pyx: entries of a topic decoded to columns."""
+"""Type stub of entry_columns.pyx: decoding of a topic's entries to columns."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -8,17 +8,17 @@ from pyxbroker.avro_columns import AvroProgram
 MORE: int
 OTHER: int
 FULL: int
-LOOK: int
+NEW_LEDGER: int
 CHUNK: int
 DONE: int
-"""Why taking entries stopped; see Stop in entry_columns.pxd."""
+"""Reasons why taking entries stops; see Stop in entry_columns.pxd."""
 
 BYTES: int
 NUMBER: int
 TRUTH: int
 AVRO: int
 NONE: int
-"""What becomes of payloads; see Decoding in entry_columns.pxd."""
+"""How payloads are decoded; see Decoding in entry_columns.pxd."""
 
 KEY: int
 PUBLISH_TIME: int
@@ -28,32 +28,31 @@ PRODUCER_NAME: int
 SEQUENCE_ID: int
 ORDERING_KEY: int
 POSITION: int
-USUAL: int
-"""Columns beside the values, one bit each, and those that are there if nothing is said; see Kept in
-entry_columns.pxd."""
+DEFAULT: int
+"""Optional columns, one bit each, and those enabled by default; see Kept in entry_columns.pxd."""
 
 BITS: int
 VARIABLE: int
-"""Widths of columns that have no bytes each: of truth values, and of bytes or text."""
+"""Widths of columns of booleans, and of bytes or text."""
 
 UNPACKED_BYTES_MAX: int
-"""Of a message that is unpacked, or put together of chunks; Arrow's offsets end at 2 GiB."""
+"""Limit of a decompressed message, or one reassembled from chunks. Arrow's offsets end at 2 GiB."""
 
 class Damaged(ValueError):
-    """An entry that nobody can read; the text says why."""
+    """Raised for an entry that is malformed; the message names the reason."""
 
 class Encrypted(ValueError):
-    """An entry whose payload only who has the key can read."""
+    """Raised for an entry with an encrypted payload."""
 
 class Block:
-    """Memory of a column, read-only."""
+    """Read-only memory of a column."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ColumnBuffers(NamedTuple):
-    """A column in the buffers of Arrow's arrays. valid is None where there are no nulls, offsets
-    where values are all as wide.
+    """A column as the buffers of an Arrow array. valid is None without nulls, offsets is None for
+    fixed-width values.
     """
 
     nulls: int
@@ -62,11 +61,11 @@ class ColumnBuffers(NamedTuple):
     data: Block
 
 class Filled(NamedTuple):
-    """Rows of messages. A row has the properties from its offset to that of the next one. Columns
-    that are not kept have no rows.
+    """Rows of messages. The properties of a row are those from its offset to the next one. Disabled
+    columns have no rows.
 
-    versions: the schema version of messages, and the row from which on they have it. Times are
-    microseconds since 1970.
+    versions has the schema versions of messages, and the first row of each. Times are microseconds
+    since the epoch.
     """
 
     rows: int
@@ -88,15 +87,15 @@ class Filled(NamedTuple):
     batch_index: ColumnBuffers
 
 class Codecs(Protocol):
-    """What unpacks; base/compression.py is it."""
+    """Decompression; implemented by base/compression.py."""
 
     def check_claim(self, compression: int, packed_bytes: int, size: int, /) -> None:
-        """Whether so many bytes can become `size`. Raises ValueError."""
+        """Raise ValueError if packed_bytes cannot decompress to `size` bytes."""
     def decompress_into(self, compression: int, data: memoryview, output: memoryview, /) -> None:
-        """Fills `output`. Raises ValueError."""
+        """Fill `output`. Raise ValueError on failure."""
 
 class EntryColumns:
-    """Collects what entries have of a range, until it is taken away."""
+    """Collects the messages of a range of entries as rows."""
 
     def __init__(
         self,
@@ -110,55 +109,56 @@ class EntryColumns:
         bytes_max: int = ...,
         kept: int = ...,
     ) -> None:
-        """widths: of the columns of values. kept: those beside them, bits such as KEY. program_of:
-        the program of a schema version, of the newest one for None; where there is none for a
-        version, translate makes of it and a payload one of the newest.
+        """widths are those of the columns of values. kept selects optional columns by bits such as
+        KEY. program_of returns the program of a schema version, and that of the newest version for
+        None. If it returns None for a version, translate converts payloads of that version to the
+        newest one.
         """
     @property
     def ledger_id(self) -> int:
-        """Of the entry that was looked at last."""
+        """Ledger of the current entry."""
     @property
     def entry_id(self) -> int: ...
     @property
     def entries(self) -> int:
-        """How many came."""
+        """Number of entries received."""
     @property
     def rows(self) -> int:
-        """That were collected."""
+        """Number of rows collected."""
     @property
     def chunk_metadata(self) -> bytes:
-        """MessageMetadata of the chunk of which CHUNK was said."""
+        """MessageMetadata of the chunk that CHUNK was returned for."""
     @property
     def chunk_payload(self) -> bytes: ...
     @property
     def position(self) -> tuple[int, int, int]:
-        """(ledger, entry, batch index) of the last message that is done with."""
+        """(ledger, entry, batch index) of the last message that was handled."""
     @property
     def is_done(self) -> bool:
-        """Whether all of the range was read."""
-    def want(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
-        """The range: behind begin, up to and with end, (ledger, entry, batch index) each."""
-    def pass_look(self) -> None:
-        """Nothing is missing before the entry that LOOK was said of."""
-    def pass_entry(self) -> None:
-        """The chunk that CHUNK was said of is done with."""
-    def spend(self) -> int:
-        """How many permits were taken by what came since this was asked last."""
+        """True once the whole range was read."""
+    def set_range(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
+        """Set the range (begin, end] of positions (ledger, entry, batch index)."""
+    def accept_ledger(self) -> None:
+        """Continue after NEW_LEDGER: no entry before the current one is missing."""
+    def accept_chunk(self) -> None:
+        """Continue after CHUNK: the chunk was handled."""
+    def take_permits(self) -> int:
+        """Return the permits used by received entries since the last call."""
     def take(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """Reads frames; (how many bytes are done with, why it stopped there).
+        """Decode frames; return (number of bytes consumed, reason of the stop).
 
-        Raises Damaged, Encrypted, Undecodable: of the entry ledger_id:entry_id, and the object is
-        of no more use.
+        Raise Damaged, Encrypted or Undecodable for the entry ledger_id:entry_id. The object cannot
+        be used afterwards.
         """
     def take_entry(
         self, ledger_id: int, entry_id: int, data: bytes | bytearray | memoryview
     ) -> int:
-        """Reads one entry; why it stopped, MORE: it did not. After FULL and LOOK it is not done
-        with, and comes again.
+        """Decode one entry; return the reason of the stop, or MORE. After FULL and NEW_LEDGER
+        the entry is not consumed and must be passed again.
         """
     def add_message(self, position: tuple[int, int, int], metadata: bytes, payload: bytes) -> None:
-        """A message that was put together elsewhere: of chunks, or by another reader. Its
-        position is (ledger, entry, batch index), its metadata a MessageMetadata.
+        """Add a message that the caller assembled, from chunks or with another reader. position is
+        (ledger, entry, batch index), metadata a MessageMetadata.
         """
     def finish(self) -> Filled:
-        """What was collected since this was asked last; nothing of it stays here."""
+        """Return the rows collected since the last call, and start anew."""

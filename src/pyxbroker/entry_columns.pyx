@@ -1,6 +1,6 @@
-"""Entries of a topic decoded to columns; what is where is described in entry_columns.pxd.
+"""Decoding of a topic's entries to columns; entry_columns.pxd describes the data.
 
-Bytes come from strangers: every read is bounded, and what does not fit is Damaged.
+The bytes are untrusted: every read is bounded, and malformed data raises Damaged.
 """
 from cpython.buffer cimport PyBUF_WRITE, PyBuffer_FillInfo
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -45,13 +45,13 @@ cdef extern from "Python.h":
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
 cdef enum:
-    TIME_MS_MAX = 9223372036854775  # what has microseconds of 64 bits
+    TIME_MS_MAX = 9223372036854775  # limit of 64-bit microseconds
     ID_BYTES_MAX = 64               # of a MessageIdData without an ack set
 
 MORE = STOP_MORE
 OTHER = STOP_OTHER
 FULL = STOP_FULL
-LOOK = STOP_LOOK
+NEW_LEDGER = STOP_NEW_LEDGER
 CHUNK = STOP_CHUNK
 DONE = STOP_DONE
 
@@ -69,7 +69,7 @@ PRODUCER_NAME = KEEP_PRODUCER_NAME
 SEQUENCE_ID = KEEP_SEQUENCE_ID
 ORDERING_KEY = KEEP_ORDERING_KEY
 POSITION = KEEP_POSITION
-USUAL = KEEP_USUAL
+DEFAULT = KEEP_DEFAULT
 
 BITS = WIDTH_BITS
 VARIABLE = WIDTH_VARIABLE
@@ -77,16 +77,16 @@ UNPACKED_BYTES_MAX = MESSAGE_BYTES_MAX
 
 
 class Damaged(ValueError):
-    """An entry that nobody can read; the text says why."""
+    """Raised for an entry that is malformed; the message names the reason."""
 
 
 class Encrypted(ValueError):
-    """An entry whose payload only who has the key can read."""
+    """Raised for an entry with an encrypted payload."""
 
 
 class ColumnBuffers(NamedTuple):
-    """A column in the buffers of Arrow's arrays. valid is None where there are no nulls, offsets
-    where values are all as wide.
+    """A column as the buffers of an Arrow array. valid is None without nulls, offsets is None for
+    fixed-width values.
     """
 
     nulls: int
@@ -96,7 +96,7 @@ class ColumnBuffers(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """Rows of messages. A row has the properties from its offset to that of the next one."""
+    """Rows of messages. The properties of a row are those from its offset to the next one."""
 
     rows: int
     values: list
@@ -129,7 +129,7 @@ cdef class Block:
         PyBuffer_FillInfo(view, self, data, self.size, 1, flags)
 
 
-# Hands the memory on; the next one is taken with as much room.
+# Transfer the memory to a Block; the next allocation has as much room.
 cdef Block _block(Memory *memory):
     cdef Block block = Block()
     block.data = memory.data
@@ -153,9 +153,9 @@ cdef object _buffers(Column *column, int64_t rows):
     )
 
 
-# --- what is before messages ----------------------------------------------------------------------
+# --- metadata -------------------------------------------------------------------------------------
 
-# Fields of MessageMetadata (0) and SingleMessageMetadata (1) that mean the same.
+# Field numbers of equivalent fields in MessageMetadata (0) and SingleMessageMetadata (1).
 cdef enum:
     F_PROPERTIES = 0
     F_KEY = 1
@@ -171,8 +171,8 @@ _numbers[0][:] = [4, 6, 17, 12, 25, 30, 18]
 _numbers[1][:] = [1, 2, 6, 5, 9, 10, 7]
 
 
-cdef inline bint _see_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
-    """Takes a field that both kinds of metadata have; False: it is no such field."""
+cdef inline bint _parse_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
+    """Store a field that both kinds of metadata have; return False for other fields."""
     if field.wire == WIRE_BYTES:
         if field.number == numbers[F_KEY]:
             head.key = field.data
@@ -216,8 +216,8 @@ cdef int _parse_batched(const uint8_t *data, uint32_t size, Head *head) except -
     _begin_head(head, data, size, _numbers[1])
     while at < size:
         if parse_field(data, size, &at, &field) != 0:
-            raise Damaged("a head in its batch cannot be read")
-        if _see_shared(head, &field, _numbers[1]) or field.wire != WIRE_VARINT:
+            raise Damaged("the metadata of a message in its batch cannot be decoded")
+        if _parse_shared(head, &field, _numbers[1]) or field.wire != WIRE_VARINT:
             continue
         if field.number == 3:
             head.payload_size = <int32_t>field.value
@@ -228,7 +228,7 @@ cdef int _parse_batched(const uint8_t *data, uint32_t size, Head *head) except -
             head.sequence_id = field.value
             head.has_sequence_id = True
     if not has_size:
-        raise Damaged("a head in its batch cannot be read (it has no size)")
+        raise Damaged("the metadata of a message in its batch has no payload size")
     return 0
 
 
@@ -241,8 +241,8 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
     entry.messages = 1
     while at < size:
         if parse_field(data, size, &at, &field) != 0:
-            raise Damaged("its metadata cannot be read")
-        if _see_shared(&entry.message, &field, _numbers[0]):
+            raise Damaged("its metadata cannot be decoded")
+        if _parse_shared(&entry.message, &field, _numbers[0]):
             continue
         if field.wire == WIRE_BYTES:
             if field.number == 1:
@@ -255,13 +255,13 @@ cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) e
                 entry.schema_version = field.data
                 entry.schema_version_size = field.size
         elif field.wire == WIRE_VARINT:
-            seen |= _see_number(entry, &field)
+            seen |= _parse_number(entry, &field)
     if seen != 7:
-        raise Damaged("its metadata cannot be read (what has to be there is missing)")
+        raise Damaged("its metadata lacks required fields")
     return 0
 
 
-cdef inline int _see_number(EntryHead *entry, const Field *field) noexcept:
+cdef inline int _parse_number(EntryHead *entry, const Field *field) noexcept:
     if field.number == 2:
         entry.message.sequence_id = field.value
         entry.message.has_sequence_id = True
@@ -283,17 +283,17 @@ cdef inline int _see_number(EntryHead *entry, const Field *field) noexcept:
 
 cdef int _parse_section(const uint8_t *data, uint32_t size, bint is_checked,
                         EntryHead *entry) except -1:
-    """An entry from its first byte on; is_checked: its checksum was found to be right before."""
+    """Decode an entry from its first byte. is_checked: its checksum was verified before."""
     cdef uint32_t at = broker_metadata_size(data, size)
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size
     if at > size:
-        raise Damaged("the broker's part of its metadata runs past its end")
+        raise Damaged("its broker entry metadata exceeds the entry")
     if not is_checked and size - at >= 6 and data[at] == 0x0e and data[at + 1] == 0x01:
         if _api.crc32c(0, data + at + 6, size - at - 6) != load_be32(data + at + 2):
             raise Damaged("its checksum is wrong")
     if payload_metadata(data, size, &metadata, &metadata_size) != 0:
-        raise Damaged("its metadata runs past the end of its %d bytes" % size)
+        raise Damaged("its metadata exceeds the %d bytes of the entry" % size)
     _parse_metadata(metadata, metadata_size, entry)
     if entry.is_encrypted:
         raise Encrypted("it is encrypted")
@@ -317,7 +317,7 @@ cdef inline bint _is_same_entry(const Place *one, const Place *other) noexcept:
 
 
 cdef int _set_place(Place *place, position) except -1:
-    """position: (ledger, entry, batch index), of which -1 is the whole entry."""
+    """Set from (ledger, entry, batch index); an index of -1 means the whole entry."""
     place.ledger_id, place.entry_id, place.batch_index = position
     if place.batch_index < 0:
         place.batch_index = WHOLE
@@ -325,7 +325,7 @@ cdef int _set_place(Place *place, position) except -1:
 
 
 cdef int _parse_id(const uint8_t *data, uint32_t size, Place *place) noexcept:
-    """The entry that a CommandMessage has; -1: it does not say it as every broker does."""
+    """Decode the position in a CommandMessage; return -1 if it does not have the usual form."""
     cdef uint32_t at = 0
     cdef uint32_t inner
     cdef int seen = 0
@@ -350,21 +350,21 @@ cdef int _parse_id(const uint8_t *data, uint32_t size, Place *place) noexcept:
 
 
 cdef class EntryColumns:
-    """Collects what entries have of a range, until it is taken away."""
+    """Collects the messages of a range of entries as rows."""
 
     def __cinit__(self, int decoding, widths not None, codecs not None, int32_t partition=-1,
                   program_of=None, translate=None, int64_t rows_max=1 << 16,
-                  int64_t bytes_max=8 << 20, int kept=KEEP_USUAL):
+                  int64_t bytes_max=8 << 20, int kept=KEEP_DEFAULT):
         cdef int i
-        # Enums have no sign.
+        # Cython enums are unsigned.
         if not 0 <= kept <= <int>KEEP_ALL:
-            raise ValueError("%d are no columns beside the values" % kept)
+            raise ValueError("%d is not a set of optional columns" % kept)
         if not 0 <= len(widths) <= VALUES_MAX:
-            raise ValueError("%d columns are too many" % len(widths))
+            raise ValueError("%d columns exceed the limit of %d" % (len(widths), VALUES_MAX))
         if decoding == DECODE_NONE and len(widths):
-            raise ValueError("values that are not looked at have no column")
+            raise ValueError("ignored payloads have no column of values")
         if decoding not in (DECODE_AVRO, DECODE_NONE) and len(widths) != 1:
-            raise ValueError("values that are no records have one column")
+            raise ValueError("payloads other than records need exactly one column")
         self.values = <Column *>calloc(max(len(widths), 1), sizeof(Column))
         if self.values == NULL:
             raise MemoryError("no memory for %d columns" % len(widths))
@@ -372,7 +372,7 @@ cdef class EntryColumns:
         for i in range(self.value_count):
             self.values[i].width = widths[i]
             if self.values[i].width not in (WIDTH_BITS, WIDTH_VARIABLE, 1, 2, 4, 8):
-                raise ValueError("values of %d bytes are none" % self.values[i].width)
+                raise ValueError("%d bytes are not a valid column width" % self.values[i].width)
         self._check_decoding(decoding)
         self.decoding = decoding
         self.codecs = codecs
@@ -394,15 +394,15 @@ cdef class EntryColumns:
 
     cdef int _check_decoding(self, int decoding) except -1:
         cdef int width = self.values[0].width
-        # Enums have no sign.
+        # Cython enums are unsigned.
         if not 0 <= decoding <= <int>DECODE_NONE:
-            raise ValueError("%d is no way to decode values" % decoding)
+            raise ValueError("%d is not a way to decode payloads" % decoding)
         if decoding == DECODE_BYTES and width != WIDTH_VARIABLE:
-            raise ValueError("bytes are no values of a width")
+            raise ValueError("bytes need a column of variable width")
         if decoding == DECODE_TRUTH and width != WIDTH_BITS:
-            raise ValueError("truth values are bits")
+            raise ValueError("booleans need a column of bits")
         if decoding == DECODE_NUMBER and width <= 0:
-            raise ValueError("numbers have a width")
+            raise ValueError("numbers need a column of fixed width")
         return 0
 
     def __dealloc__(self):
@@ -428,48 +428,48 @@ cdef class EntryColumns:
 
     # --- the range ------------------------------------------------------------------------------
 
-    def want(self, begin not None, end not None):
-        """The range: behind begin, up to and with end, (ledger, entry, batch index) each."""
+    def set_range(self, begin not None, end not None):
+        """Set the range (begin, end] of positions (ledger, entry, batch index)."""
         _set_place(&self.begin, begin)
         _set_place(&self.end, end)
         self.handled = self.begin
-        self.looked.ledger_id = self.looked.entry_id = -2
+        self.accepted.ledger_id = self.accepted.entry_id = -2
 
     @property
     def position(self):
-        """(ledger, entry, batch index) of the last message that is done with."""
+        """(ledger, entry, batch index) of the last message that was handled."""
         cdef int32_t index = self.handled.batch_index
         return self.handled.ledger_id, self.handled.entry_id, -1 if index == WHOLE else index
 
     @property
     def is_done(self):
-        """Whether all of the range was read."""
+        """True once the whole range was read."""
         return _compare(&self.handled, &self.end) >= 0
 
-    def pass_look(self):
-        """Nothing is missing before the entry that LOOK was said of."""
-        self.looked.ledger_id = self.ledger_id
-        self.looked.entry_id = self.entry_id
+    def accept_ledger(self):
+        """Continue after NEW_LEDGER: no entry before the current one is missing."""
+        self.accepted.ledger_id = self.ledger_id
+        self.accepted.entry_id = self.entry_id
 
-    def pass_entry(self):
-        """The chunk that CHUNK was said of is done with."""
+    def accept_chunk(self):
+        """Continue after CHUNK: the chunk was handled."""
         self.handled.ledger_id = self.ledger_id
         self.handled.entry_id = self.entry_id
         self.handled.batch_index = WHOLE
 
-    def spend(self):
-        """How many permits were taken by what came since this was asked last."""
+    def take_permits(self):
+        """Return the permits used by received entries since the last call."""
         cdef int64_t found = self.permits
         self.permits = 0
         return found
 
-    # --- what comes -----------------------------------------------------------------------------
+    # --- received data --------------------------------------------------------------------------
 
     def take(self, const uint8_t[::1] data not None):
-        """Reads frames; (how many bytes are done with, why it stopped there).
+        """Decode frames; return (number of bytes consumed, reason of the stop).
 
-        Raises Damaged, Encrypted, Undecodable: of the entry ledger_id:entry_id, and the object is
-        of no more use.
+        Raise Damaged, Encrypted or Undecodable for the entry ledger_id:entry_id. The object cannot
+        be used afterwards.
         """
         cdef uint64_t at = 0
         cdef uint64_t size = data.shape[0]
@@ -484,31 +484,31 @@ cdef class EntryColumns:
                 return at, STOP_MORE if frame_size == FRAME_INCOMPLETE else STOP_OTHER
             stop = self._take_frame(frame.command, frame.command_size, frame.payload,
                                     frame.payload_size)
-            if stop in (STOP_OTHER, STOP_FULL, STOP_LOOK):
+            if stop in (STOP_OTHER, STOP_FULL, STOP_NEW_LEDGER):
                 return at, stop
             at += frame_size
             if stop != STOP_MORE:
                 return at, stop
 
     def take_entry(self, int64_t ledger_id, int64_t entry_id, const uint8_t[::1] data not None):
-        """Reads one entry; why it stopped, MORE: it did not. After FULL and LOOK it is not done
-        with, and comes again.
+        """Decode one entry; return the reason of the stop, or MORE. After FULL and NEW_LEDGER
+        the entry is not consumed and must be passed again.
         """
         return self._take_entry(ledger_id, entry_id, &data[0] if data.shape[0] else <uint8_t *>b"",
                                 <uint32_t>data.shape[0])
 
     def add_message(self, position not None, bytes metadata not None, bytes payload not None):
-        """A message that was put together elsewhere: of chunks, or by another reader. Its
-        position is (ledger, entry, batch index), its metadata a MessageMetadata.
+        """Add a message that the caller assembled, from chunks or with another reader. position is
+        (ledger, entry, batch index), metadata a MessageMetadata.
         """
         cdef EntryHead entry
         cdef const uint8_t *data = metadata
         cdef uint32_t size
         cdef int32_t index
         if self.is_uneven:
-            raise AssertionError("these columns broke off")
+            raise AssertionError("the columns are incomplete after an error")
         if len(payload) > MESSAGE_BYTES_MAX:
-            raise Damaged("its chunks have %d bytes" % len(payload))
+            raise Damaged("its chunks have %d bytes, which exceeds the limit" % len(payload))
         self.ledger_id, self.entry_id, index = position
         _parse_metadata(data, <uint32_t>len(metadata), &entry)
         entry.payload = payload
@@ -536,18 +536,18 @@ cdef class EntryColumns:
         place.ledger_id, place.entry_id, place.batch_index = ledger_id, entry_id, WHOLE
         self.ledger_id, self.entry_id = ledger_id, entry_id
         if self.is_uneven:
-            raise AssertionError("these columns broke off")
+            raise AssertionError("the columns are incomplete after an error")
         if _compare(&place, &self.handled) <= 0:
-            # Before the range, or read before: all that counts is that it came.
+            # Before the range, or already read: only count it.
             _parse_section(data, size, False, &entry)
             self._count(&entry)
             return STOP_MORE
-        if self._wants_look(&place):
-            return STOP_LOOK
+        if self._is_new_ledger(&place):
+            return STOP_NEW_LEDGER
         if self._is_full():
             return STOP_FULL
         if self.is_within and not _is_same_entry(&place, &self.within):
-            self._end_entry()  # the rest of it was deleted meanwhile
+            self._end_entry()  # the rest of the previous entry was deleted since
         _parse_section(data, size, self.is_within, &entry)
         if not self.is_within:
             self._count(&entry)
@@ -575,8 +575,9 @@ cdef class EntryColumns:
             free_memory(&self.scratch)
         return 0
 
-    cdef bint _wants_look(self, const Place *place) noexcept:
-        return place.ledger_id != self.handled.ledger_id and not _is_same_entry(place, &self.looked)
+    cdef bint _is_new_ledger(self, const Place *place) noexcept:
+        return (place.ledger_id != self.handled.ledger_id
+                and not _is_same_entry(place, &self.accepted))
 
     cdef int _open_chunk(self, const EntryHead *entry) except -1:
         self.chunk_metadata = entry.message.data[:entry.message.size]
@@ -586,7 +587,7 @@ cdef class EntryColumns:
     # --- messages -------------------------------------------------------------------------------
 
     cdef int _add_messages(self, const EntryHead *entry) except -1:
-        """The messages of an entry that are within the range; STOP_FULL: some of them."""
+        """Add the messages of an entry in the range; return STOP_FULL if some remain."""
         cdef const uint8_t *data
         cdef uint32_t size
         cdef Place here
@@ -606,21 +607,21 @@ cdef class EntryColumns:
         cdef int32_t index = self.next_index
         here.ledger_id, here.entry_id, here.batch_index = self.ledger_id, self.entry_id, 0
         if at > size:
-            raise Damaged("it has changed")
+            raise Damaged("its payload has changed between two reads")
         while index < entry.messages:
             if self._is_full():
                 self.next_index, self.next_at = index, at
                 return STOP_FULL
             if size - at < 4:
-                raise Damaged("message %d runs past the end of its batch" % index)
+                raise Damaged("message %d exceeds its batch" % index)
             head_size = load_be32(data + at)
             at += 4
             if head_size > size - at:
-                raise Damaged("a head of %d bytes runs past the end of its batch" % head_size)
+                raise Damaged("message metadata of %d bytes exceeds its batch" % head_size)
             _parse_batched(data + at, head_size, &head)
             at += head_size
             if head.payload_size < 0 or <uint32_t>head.payload_size > size - at:
-                raise Damaged("message %d runs past the end of its batch" % index)
+                raise Damaged("message %d exceeds its batch" % index)
             here.batch_index = index
             if (not head.is_compacted_out and _compare(&here, &self.begin) > 0
                     and _compare(&here, &self.end) <= 0):
@@ -630,7 +631,8 @@ cdef class EntryColumns:
         return 0
 
     cdef int _unpack(self, const EntryHead *entry, const uint8_t **data, uint32_t *size) except -1:
-        """What an entry's payload was before it was compressed; in scratch, if it was."""
+        """Return the uncompressed payload of an entry, in `scratch` if it had to be decompressed.
+        """
         data[0] = entry.payload
         size[0] = entry.payload_size
         if entry.compression == 0:
@@ -638,7 +640,7 @@ cdef class EntryColumns:
         if not self.is_within:
             size[0] = entry.uncompressed_size
             if size[0] > MESSAGE_BYTES_MAX:
-                raise Damaged("it claims to be %d bytes" % size[0])
+                raise Damaged("its uncompressed size of %d bytes exceeds the limit" % size[0])
             try:
                 self.codecs.check_claim(entry.compression, entry.payload_size, size[0])
                 self.scratch.size = 0
@@ -649,7 +651,7 @@ cdef class EntryColumns:
                     PyMemoryView_FromMemory(<char *>self.scratch.data, size[0], PyBUF_WRITE),
                 )
             except ValueError as error:
-                raise Damaged("it cannot be unpacked (%s)" % error) from error
+                raise Damaged("it cannot be decompressed (%s)" % error) from error
             self.scratch.size = size[0]
         data[0] = self.scratch.data
         size[0] = <uint32_t>self.scratch.size
@@ -660,7 +662,7 @@ cdef class EntryColumns:
 
     cdef int _add_row(self, const EntryHead *entry, const Head *head, const uint8_t *data,
                       uint32_t size, int32_t index) except -1:
-        self._see_version(entry)
+        self._set_version(entry)
         self.is_uneven = True
         if head.has_null_value:
             self._add_nulls()
@@ -672,7 +674,7 @@ cdef class EntryColumns:
         self._add_times(entry, head)
         if self.kept & KEEP_PROPERTIES:
             self._add_properties(head)
-        if self.kept & ~KEEP_USUAL:
+        if self.kept & ~KEEP_DEFAULT:
             self._add_sender(entry, head)
             self._add_position(index)
         self.bytes += head.size
@@ -697,14 +699,14 @@ cdef class EntryColumns:
         if self.decoding == DECODE_NONE:
             return 0
         if size != 1:
-            raise Undecodable("%d bytes are no truth value" % size)
+            raise Undecodable("%d bytes are not a boolean" % size)
         return add_truth(self.values, self.rows, data[0] != 0)
 
     cdef int _add_number(self, const uint8_t *data, uint32_t size) except -1:
         cdef uint8_t swapped[8]
         cdef uint32_t i
         if size != <uint32_t>self.values.width:
-            raise Undecodable("%d bytes are no number of %d" % (size, self.values.width))
+            raise Undecodable("%d bytes are not a number of %d bytes" % (size, self.values.width))
         for i in range(size):
             swapped[i] = data[size - 1 - i]
         return add_value(self.values, swapped)
@@ -720,7 +722,7 @@ cdef class EntryColumns:
         self.bytes += program.decode(data, size, self.values, self.rows)
         return 0
 
-    cdef int _see_version(self, const EntryHead *entry) except -1:
+    cdef int _set_version(self, const EntryHead *entry) except -1:
         cdef const char *last
         cdef bytes version
         cdef AvroProgram program = None
@@ -739,12 +741,15 @@ cdef class EntryColumns:
         return 0
 
     cdef AvroProgram _program(self, object version):
-        """Of a schema version, None: of the newest. Whatever goes wrong, no row is begun yet."""
+        """Return the program of a schema version, or of the newest one for None. No row is
+        incomplete if this fails.
+        """
         cdef AvroProgram program = self.program_of(version)
         if program is None and version is None:
-            raise ValueError("there is no program for the newest schema")
+            raise ValueError("the newest schema has no program")
         if program is not None and program.column_count != self.value_count:
-            raise ValueError("the program is one of other columns")
+            raise ValueError("the program has %d columns, not %d"
+                             % (program.column_count, self.value_count))
         return program
 
     cdef int _add_key(self, const Head *head) except -1:
@@ -756,12 +761,12 @@ cdef class EntryColumns:
         reserve(&self.key.data, head.key_size)
         size = decode_base64(head.key, head.key_size, self.key.data.data + self.key.data.size)
         if size < 0:
-            raise Damaged("its key is no base64")
+            raise Damaged("its key is not valid base64")
         self.key.data.size += <size_t>size
         return add_offset(&self.key.offsets, self.key.data.size)
 
     cdef int _add_id(self, const EntryHead *entry, int32_t index) except -1:
-        """A MessageIdData, as clients serialize it."""
+        """Add a MessageIdData, as clients serialize it."""
         cdef uint8_t *p
         reserve(&self.message_id.data, ID_BYTES_MAX)
         p = self.message_id.data.data + self.message_id.data.size
@@ -778,7 +783,7 @@ cdef class EntryColumns:
     cdef int _add_times(self, const EntryHead *entry, const Head *head) except -1:
         cdef int64_t time
         if entry.publish_time > TIME_MS_MAX or head.event_time > TIME_MS_MAX:
-            raise Damaged("its time is none")
+            raise Damaged("its publish or event time is out of range")
         if self.kept & KEEP_PUBLISH_TIME:
             time = <int64_t>entry.publish_time * 1000
             add_value(&self.publish_time, &time)
@@ -791,10 +796,10 @@ cdef class EntryColumns:
         return 0
 
     cdef int _add_sender(self, const EntryHead *entry, const Head *head) except -1:
-        """Who sent a message, and in which order."""
+        """Add the producer name, sequence id and ordering key of a message."""
         cdef uint64_t id
         if self.kept & KEEP_PRODUCER_NAME:
-            # That of a batch is there once, and here with each message.
+            # A batch has it once, but each of its rows stores it.
             self.bytes += entry.producer_name_size
             add_bytes(&self.producer_name, entry.producer_name, entry.producer_name_size)
         if self.kept & KEEP_SEQUENCE_ID:
@@ -820,7 +825,7 @@ cdef class EntryColumns:
         cdef Field field
         while left:
             if parse_field(head.data, head.size, &at, &field) != 0:
-                raise Damaged("its properties cannot be read")
+                raise Damaged("its properties cannot be decoded")
             if field.number == head.property_number and field.wire == WIRE_BYTES:
                 self._add_property(field.data, field.size)
                 left -= 1
@@ -834,27 +839,27 @@ cdef class EntryColumns:
         memset(&value, 0, sizeof(Field))
         while at < size:
             if parse_field(data, size, &at, &field) != 0:
-                raise Damaged("a property cannot be read")
+                raise Damaged("a property cannot be decoded")
             if field.wire == WIRE_BYTES and field.number == 1:
                 name = field
             elif field.wire == WIRE_BYTES and field.number == 2:
                 value = field
         if name.data == NULL or value.data == NULL:
-            raise Damaged("a property has no name, or no value")
+            raise Damaged("a property has no key or no value")
         add_bytes(&self.property_names, name.data, name.size)
         add_bytes(&self.property_values, value.data, value.size)
         self.properties += 1
         return 0
 
-    # --- what was collected ---------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
     def finish(self):
-        """What was collected since this was asked last, as Filled; nothing of it stays here."""
+        """Return the rows collected since the last call, and start anew."""
         cdef int64_t rows = self.rows
         cdef int i
         if self.is_uneven:
-            raise AssertionError("these columns broke off")
-        if self.property_offsets.size == 0:  # no rows, or not wanted
+            raise AssertionError("the columns are incomplete after an error")
+        if self.property_offsets.size == 0:  # no rows, or a disabled column
             reserve(&self.property_offsets, 4)
             memset(self.property_offsets.data, 0, 4)
             self.property_offsets.size = 4
@@ -882,5 +887,5 @@ cdef class EntryColumns:
         return filled
 
     cdef int64_t _rows_if(self, int kept) noexcept:
-        """Of a column: none, where it is not wanted."""
+        """Return the number of rows of an optional column."""
         return self.rows if self.kept & kept else 0

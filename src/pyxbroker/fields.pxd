@@ -1,4 +1,4 @@
-# A field of a protobuf message (proto2), read in place.
+# Parsing of protobuf (proto2) fields in place.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from pyxbroker.integers cimport get_varint
@@ -13,11 +13,11 @@ cdef struct Field:
     uint32_t number
     uint32_t wire                   # WIRE_...
     uint64_t value                  # of a varint
-    const uint8_t *data             # of all others, within the message
+    const uint8_t *data             # of the other wire types, within the message
     uint32_t size
 
-# Reads the field at data[at[0]] and sets at[0] to where it ends; -1 when it does not end within
-# data[0:size], or is none that a message may have. Groups are not read.
+# Parse the field at data[at[0]] and advance at[0] past it. Returns -1 if it exceeds data[0:size],
+# is invalid, or belongs to a group.
 cdef inline int parse_field(const uint8_t *data, uint32_t size, uint32_t *at,
                             Field *out) noexcept nogil:
     cdef uint64_t key, length

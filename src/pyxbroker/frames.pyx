@@ -1,4 +1,4 @@
-"""Frame scan and payload check of the binary protocol; the layout is described in frames.pxd."""
+"""Frame scan and payload check of the binary protocol; frames.pxd describes the layout."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from pyxbroker.integers cimport load_be32
@@ -38,7 +38,8 @@ cdef int64_t frame_next(const uint8_t *data, uint64_t size, uint32_t frame_bytes
 cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcept nogil:
     cdef uint32_t rest
     if broker_metadata_size(data, size) != 0:
-        # Only brokers put this block in front, behind which a checksum could not be found.
+        # Only brokers add this metadata. Clients must not: the checksum after it would not be
+        # found.
         return PAYLOAD_MALFORMED
     if payload_metadata(data, size, &out.metadata, &out.metadata_size) != 0:
         return PAYLOAD_MALFORMED
@@ -46,7 +47,7 @@ cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcep
         rest = _api.crc32c(0, data + 6, size - 6)
         if rest != load_be32(data + 2):
             return PAYLOAD_CHECKSUM
-        # The payload is hashed once: what the disk needs follows from what the wire carried.
+        # Hash the payload once: derive the checksum for the disk from that of the wire.
         out.crc = _api.crc32c_combine(_api.crc32c(0, data, 6), rest, size - 6)
     else:
         out.crc = _api.crc32c(0, data, size)
@@ -80,13 +81,13 @@ cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **me
     return 0
 
 
-# What Python sees: tests feed the scanner golden bytes through these.
+# The functions below are for tests.
 
 def scan(const uint8_t[::1] data not None, uint32_t frame_bytes_max):
-    """Scans whole frames from the start of data.
+    """Scan whole frames from the start of data.
 
-    Returns (frames, consumed, error): frames as (command, payload) bytes, consumed in bytes, error
-    None or "too large" / "malformed" for what stands at data[consumed:].
+    Return (frames, consumed, error): frames as (command, payload) bytes, consumed in bytes, and
+    None, "too large" or "malformed" for the frame at data[consumed:].
     """
     cdef Frame frame
     cdef uint64_t at = 0
@@ -104,7 +105,7 @@ def scan(const uint8_t[::1] data not None, uint32_t frame_bytes_max):
 
 
 def check_payload(const uint8_t[::1] data not None):
-    """Returns (code, metadata, crc): code 0 whole, -1 wrong checksum, -2 malformed."""
+    """Return (code, metadata, CRC32C of data). Codes: 0 intact, -1 checksum, -2 malformed."""
     cdef Payload payload
     cdef const uint8_t *start = NULL
     if data.shape[0] > 0:

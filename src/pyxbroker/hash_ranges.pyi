@@ -1,40 +1,44 @@
-"""What Python sees of hash_ranges.pyx: what STICKY consumers of Key_Shared ask for."""
+"""Type stub of hash_ranges.pyx: hash ranges of STICKY Key_Shared consumers."""
 
 from array import array
 from collections.abc import Iterable
 
 class HashRanges:
-    """What one consumer asks for, ascending by the first hash."""
+    """The ranges that one consumer requests, ascending by the first hash."""
 
     @staticmethod
     def of(ranges: Iterable[tuple[int, int]]) -> HashRanges:
-        """From (first, last) pairs."""
+        """Create from (first, last) pairs."""
     @staticmethod
     def of_message(message: bytes, ranges_max: int) -> tuple[int, HashRanges, bool]:
-        """(mode, ranges, whether order may be given up) of a KeySharedMeta, as protobuf writes it.
+        """Parse a serialized KeySharedMeta to (mode, ranges, allowOutOfOrderDelivery).
 
-        Of more than ranges_max none is brought in order. Raises ValueError for other bytes.
+        More than ranges_max ranges are returned unsorted. Raise ValueError for malformed bytes.
         """
     @property
     def backward(self) -> tuple[int, int] | None:
-        """The first range, as they came, whose end is before its start."""
+        """The first range in message order with last < first, or None."""
     @property
     def overlap(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Two neighbours that have a hash in common."""
+        """Two adjacent ranges with a common hash, or None."""
     def __len__(self) -> int: ...
     def __getitem__(self, i: int) -> tuple[int, int]: ...
 
 class HeldRanges:
-    """What all consumers of a subscription have. Consumers are slots, counted from 1."""
+    """The ranges of all consumers of a subscription. Consumers are identified by slots from 1."""
 
     @property
     def count(self) -> int:
-        """Ranges of all of them."""
+        """Total number of ranges."""
     def conflict(self, asked: HashRanges) -> int:
-        """The slot of a consumer that has a part of what is asked for; 0: nobody has."""
+        """Return the slot of a consumer whose ranges overlap the requested ones; 0 if there is
+        none.
+        """
     def add(self, slot: int, ranges: HashRanges) -> None:
-        """A consumer has these, which nobody else has a part of."""
+        """Add the ranges of a consumer. They do not overlap existing ones."""
     def remove(self, slot: int) -> None:
-        """A consumer is gone."""
+        """Remove the ranges of a consumer."""
     def owners(self) -> tuple[array[int], array[int]]:
-        """The last hashes of ranges ("H"), ascending, and who has each ("i"); 0: nobody."""
+        """Return the ascending last hashes of ranges ("H") and the slots of their owners ("i"); 0:
+        none.
+        """

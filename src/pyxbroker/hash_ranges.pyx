@@ -1,4 +1,4 @@
-"""Ranges of hashes that STICKY consumers ask for, and who has which; see hash_ranges.pxd."""
+"""Hash ranges of STICKY Key_Shared consumers; see hash_ranges.pxd."""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
@@ -8,10 +8,10 @@ from array import array
 from pyxbroker.integers cimport get_varint
 
 cdef enum:
-    HASH_LAST = 65535               # of all
-    MODE_FIELD = 1                  # of KeySharedMeta: keySharedMode,
-    RANGES_FIELD = 3                # hashRanges,
-    OUT_OF_ORDER_FIELD = 4          # allowOutOfOrderDelivery
+    HASH_LAST = 65535               # the highest hash
+    MODE_FIELD = 1                  # KeySharedMeta.keySharedMode
+    RANGES_FIELD = 3                # KeySharedMeta.hashRanges
+    OUT_OF_ORDER_FIELD = 4          # KeySharedMeta.allowOutOfOrderDelivery
     WIRE_VARINT = 0
     WIRE_FIXED64 = 1
     WIRE_BYTES = 2
@@ -22,14 +22,14 @@ cdef enum:
 
 
 cdef inline uint64_t _order(const HashRange *range) noexcept nogil:
-    # Ranges are in order when these are: negative numbers come first.
+    # Flip the sign bits, so that negative numbers sort first.
     return (<uint64_t>(<uint32_t>range.first ^ 0x80000000u) << 32) | (
         <uint32_t>range.last ^ 0x80000000u)
 
 
 cdef HashRange *_sort(HashRange *from_, HashRange *to, int32_t count) noexcept nogil:
-    """Sorts by one byte after the other, the lowest first. `to` has the same room; returns which of
-    the two has them in order.
+    """Radix sort, least significant byte first. `to` has the same capacity; return the array that
+    holds the result.
     """
     cdef uint32_t places[DIGIT_VALUES]
     cdef uint64_t differing = 0
@@ -60,25 +60,25 @@ cdef HashRange *_sort(HashRange *from_, HashRange *to, int32_t count) noexcept n
 
 
 cdef class HashRanges:
-    """What one consumer asks for."""
+    """The hash ranges that one consumer requests."""
 
     def __dealloc__(self):
         free(self.items)
 
     @staticmethod
     def of(ranges):
-        """From (first, last) pairs."""
+        """Create from (first, last) pairs."""
         cdef HashRanges made = HashRanges()
         for first, last in ranges:
             made._append(first, last)
-        made._settle()
+        made._finish()
         return made
 
     @staticmethod
     def of_message(bytes message not None, int32_t ranges_max):
-        """(mode, ranges, whether order may be given up) of a KeySharedMeta, as protobuf writes it.
+        """Parse a serialized KeySharedMeta to (mode, ranges, allowOutOfOrderDelivery).
 
-        Of more than ranges_max none is brought in order. Raises ValueError for other bytes.
+        More than ranges_max ranges are returned unsorted. Raise ValueError for malformed bytes.
         """
         cdef HashRanges made = HashRanges()
         cdef uint64_t mode = 0
@@ -91,12 +91,12 @@ cdef class HashRanges:
         cdef uint64_t bounds[3]
         while at < size:
             if get_varint(data, size, &at, &key) != 0 or key >> 3 == 0:
-                raise ValueError("no KeySharedMeta")
+                raise ValueError("malformed KeySharedMeta")
             if key & 7 == WIRE_FIXED64 or key & 7 == WIRE_FIXED32:
                 value = 8 if key & 7 == WIRE_FIXED64 else 4
             elif (key & 7 != WIRE_VARINT and key & 7 != WIRE_BYTES
                     or get_varint(data, size, &at, &value) != 0):
-                raise ValueError("no KeySharedMeta")
+                raise ValueError("malformed KeySharedMeta")
             if key & 7 == WIRE_VARINT:
                 if key >> 3 == MODE_FIELD:
                     mode = value
@@ -104,7 +104,7 @@ cdef class HashRanges:
                     out_of_order = value != 0
                 continue
             if value > size - at:
-                raise ValueError("no KeySharedMeta")
+                raise ValueError("malformed KeySharedMeta")
             end = at + <uint32_t>value
             if key >> 3 != RANGES_FIELD or key & 7 != WIRE_BYTES:
                 at = end
@@ -113,12 +113,12 @@ cdef class HashRanges:
             while at < end:
                 if (get_varint(data, end, &at, &key) != 0
                         or get_varint(data, end, &at, &value) != 0):
-                    raise ValueError("no IntRange")
+                    raise ValueError("malformed IntRange")
                 if key == 1 << 3 or key == 2 << 3:
                     bounds[key >> 3] = value
             made._append(<int32_t>bounds[1], <int32_t>bounds[2])
         if made.count <= ranges_max:
-            made._settle()
+            made._finish()
         return mode, made, out_of_order
 
     cdef int _append(self, int32_t first, int32_t last) except -1:
@@ -138,8 +138,8 @@ cdef class HashRanges:
             self.backward = (first, last)
         return 0
 
-    cdef int _settle(self) except -1:
-        """All are there: brings them in order, and gives back what was not needed."""
+    cdef int _finish(self) except -1:
+        """Sort all ranges, detect overlaps, and release excess capacity."""
         cdef int32_t i
         cdef void *moved
         if self.count == 0:
@@ -159,7 +159,7 @@ cdef class HashRanges:
         return 0
 
     cdef int _sort(self) except -1:
-        """In a time that goes with their number, whatever their order is."""
+        """Sort in linear time, independent of the present order."""
         cdef HashRange *other = <HashRange *>malloc(<size_t>self.count * sizeof(HashRange))
         if other == NULL:
             raise MemoryError("no memory for ranges of hashes")
@@ -178,13 +178,15 @@ cdef class HashRanges:
 
 
 cdef class HeldRanges:
-    """What all consumers of a subscription have. Consumers are slots, counted from 1."""
+    """The ranges of all consumers of a subscription. Consumers are identified by slots from 1."""
 
     def __dealloc__(self):
         free(self.items)
 
     def conflict(self, HashRanges asked not None):
-        """The slot of a consumer that has a part of what is asked for; 0: nobody has."""
+        """Return the slot of a consumer whose ranges overlap the requested ones; 0 if there is
+        none.
+        """
         cdef int32_t i
         cdef int32_t at = 0
         for i in range(asked.count):
@@ -197,7 +199,7 @@ cdef class HeldRanges:
         return 0
 
     def add(self, int32_t slot, HashRanges ranges not None):
-        """A consumer has these, which nobody else has a part of."""
+        """Add the ranges of a consumer. They do not overlap existing ones."""
         cdef int32_t total = self.count + ranges.count
         cdef int32_t mine = 0
         cdef int32_t i = 0
@@ -220,7 +222,7 @@ cdef class HeldRanges:
         self.count = total
 
     def remove(self, int32_t slot):
-        """A consumer is gone."""
+        """Remove the ranges of a consumer."""
         cdef int32_t kept = 0
         cdef int32_t i
         cdef void *moved
@@ -234,7 +236,9 @@ cdef class HeldRanges:
             self.items = <HeldRange *>moved
 
     def owners(self):
-        """The last hashes of ranges, ascending, and who has each; 0: nobody."""
+        """Return the ascending last hashes of ranges ("H") and the slots of their owners ("i"); 0:
+        none.
+        """
         ends = array("H", bytes(4 * (self.count + 1)))
         slots = array("i", bytes(8 * (self.count + 1)))
         cdef unsigned short[::1] end = ends
@@ -244,7 +248,7 @@ cdef class HeldRanges:
         cdef int32_t i
         for i in range(self.count):
             if self.items[i].last < 0 or self.items[i].first > HASH_LAST:
-                continue  # nothing of it exists
+                continue  # outside of the existing hashes
             if self.items[i].first > free_from:
                 end[count] = <unsigned short>(self.items[i].first - 1)
                 owner[count] = 0

@@ -1,4 +1,4 @@
-# Integers as bytes: big-endian, as frames and entries have them, and protobuf's varints.
+# Encodings of integers: big-endian, as in frames and entries, and protobuf varints.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef enum:
@@ -9,7 +9,7 @@ cdef extern from "bytes.h" nogil:
     void store_be32(uint8_t *at, uint32_t value) noexcept
     void store_be64(uint8_t *at, uint64_t value) noexcept
 
-# Writes a varint of at most VARINT_BYTES_MAX bytes at p; returns where it ends.
+# Write a varint of at most VARINT_BYTES_MAX bytes at p. Returns the end.
 cdef inline uint8_t *put_varint(uint8_t *p, uint64_t value) noexcept nogil:
     while value >= 0x80:
         p[0] = <uint8_t>(value & 0x7f) | 0x80
@@ -25,9 +25,8 @@ cdef inline uint32_t varint_size(uint64_t value) noexcept nogil:
         size += 1
     return size
 
-# Reads the varint at data[at[0]] and sets at[0] to where it ends; -1 and nothing is changed when it
-# does not end within data[0:size] or is longer than any. Bits beyond 64 are dropped, as protobuf
-# does.
+# Read the varint at data[at[0]] and advance at[0] past it. Returns -1 and changes nothing if it
+# exceeds data[0:size] or VARINT_BYTES_MAX. Bits beyond 64 are dropped, as protobuf does.
 cdef inline int get_varint(const uint8_t *data, uint32_t size, uint32_t *at,
                            uint64_t *out) noexcept nogil:
     cdef uint64_t value = 0

@@ -1,97 +1,98 @@
-# Key_Shared: hashes of keys, and which message of which key may go to whom.
+# Key_Shared: key hashes, and which consumer may receive which entries.
 #
-# A hash of keys has an owner: the consumer that the selector gives it to (broker/dispatch). It may
-# also have a holder: the consumer that has messages of it which are not settled. While the holder
-# is not the owner the hash is draining, and nothing of it is sent; so the order within a key is
-# kept while hashes move. What cannot be sent when it is read waits here, in order, by hash.
+# A hash has an owner: the consumer that the selector assigns it to (broker/dispatch). It may also
+# have a holder: the consumer with unsettled entries of the hash. While holder and owner differ, the
+# hash is draining, and no entry of it is sent. This preserves the order within a key while hashes
+# move. Entries that cannot be sent when they are read wait here, in order, by hash.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 from pyxbroker.commands cimport MetadataPeek
 
 cdef enum:
-    KEY_HASHES = 65536              # hashes are 1..65535; 0 stands for none
+    KEY_HASHES = 65536              # hashes are 1..65535; 0 means none
 
-# Decodes size characters to out (3 bytes for each 4 of them, and 2 more); the bytes, or -1 when
-# malformed. As Java's decoder does, it takes what lacks its padding.
+# Decode size characters to out (3 bytes per 4 characters, and 2 more). Returns the number of bytes,
+# or -1 if malformed. Like Java's decoder, this accepts missing padding.
 cdef int64_t decode_base64(const uint8_t *data, uint32_t size, uint8_t *out) noexcept nogil
 # Murmur3, 32 bits, seed 0, without the sign bit; murmur3(b"hello") is 0x248bfa47.
 cdef uint32_t murmur3(const uint8_t *data, uint32_t size) noexcept nogil
-# The hash of an entry's key: the ordering key, else the partition key, else one that no other entry
-# has. hashes: how many there are (KEY_HASHES, or one less for a ring, which leaves out 0).
+# Return the hash of an entry's ordering key, else of its partition key, else of a key unique to the
+# entry. hashes is the number of hashes (KEY_HASHES, or one less for a ring, which excludes 0).
 cdef int32_t key_hash(const MetadataPeek *peek, uint32_t hashes) noexcept nogil
 
-# An entry that waits; entries of one hash are a list in order. About one of POST_EVERY is a post,
-# as chance has it: they are a list of their own, by which a place far away is found.
+# A waiting entry. The entries of a hash form an ordered list. A random one of POST_EVERY is also a
+# post: posts form a sparse second list that shortens searches, as in a skip list.
 cdef struct Waiting:
     int64_t ledger_id
     int64_t entry_id
-    uint32_t next                   # 0: the last of its hash (or of the free ones)
-    uint32_t next_post              # of a post; 0: it is the last one, or none
+    uint32_t next                   # 0: the last of its hash (or of the free list)
+    uint32_t next_post              # next post; 0: the last post, or not a post
 
 cdef struct KeyState:
-    uint32_t first                  # of the entries that wait, 0: none
+    uint32_t first                  # first waiting entry; 0: none
     uint32_t last
     uint32_t first_post             # 0: none
     uint32_t last_post
-    uint32_t returned               # the one that came back last, where the next is looked for
-    int32_t held                    # entries sent and not settled
-    int32_t holder                  # slot of the consumer that has them, 0: nobody
-    int32_t queued                  # slot in whose ready queue it is, 0: in none
-    int32_t draining                # whether its holder was not its owner when owners changed last
+    uint32_t returned               # entry requeued last; the next search starts there
+    int32_t held                    # number of entries sent and not settled
+    int32_t holder                  # slot of the consumer with those entries; 0: none
+    int32_t queued                  # slot whose ready queue contains the hash; 0: none
+    int32_t draining                # holder and owner differed when owners changed last
 
-# Pages of states, of 64 hashes each; there is one as long as a hash of one of its pages is in use.
-# Most subscriptions know of few keys, and there may be thousands of those that know of none.
+# Two-level pages of states, 64 hashes per page. A page exists while a hash of it is in use. Most
+# subscriptions use few keys, and thousands of subscriptions may use none.
 cdef struct KeyGroup:
     KeyState *pages[32]             # NULL where no hash is in use
-    uint16_t in_use[32]             # hashes, by page
+    uint16_t in_use[32]             # number of hashes in use, by page
     uint16_t pages_in_use
 
-# Hashes of one owner that have something to send; a ring.
+# Ring buffer of the hashes of one owner that have entries to send.
 cdef struct ReadyQueue:
     uint16_t *hashes
     uint32_t capacity
     uint32_t first
     uint32_t count
 
-# The state of one Key_Shared subscription. Consumers are slots, counted from 1.
+# The state of one Key_Shared subscription. Consumers are identified by slots, counted from 1.
 cdef class KeyShared:
     cdef KeyGroup **groups          # by hash; NULL where none is in use
-    cdef Waiting *entries           # index 0 is no entry
+    cdef Waiting *entries           # index 0 is unused
     cdef uint32_t entries_size
-    cdef uint32_t entries_used      # of them, those that were ever given out
-    cdef uint32_t free_entry        # first of those that came back, 0: none
-    cdef uint32_t chance            # which entries become posts: no order of them can know it
-    cdef readonly int64_t looked_at  # entries, to find the places of those that came back
+    cdef uint32_t entries_used      # number of entries ever allocated from `entries`
+    cdef uint32_t free_entry        # head of the free list; 0: empty
+    # random state that selects posts, so that no message order can defeat them
+    cdef uint32_t random_state
+    cdef readonly int64_t comparisons  # entries compared while searching for insert positions
     cdef ReadyQueue *queues         # by slot
-    cdef int32_t slots              # of them
-    cdef uint16_t *range_ends       # ascending: the last hash of each range, and its owner
+    cdef int32_t slots              # length of queues
+    cdef uint16_t *range_ends       # ascending last hashes of ranges
     cdef int32_t *range_owners
     cdef int32_t ranges
-    cdef readonly bint ordered      # False: order within a key does not matter to the consumers
+    cdef readonly bint ordered      # False: order within a key does not matter
     cdef readonly uint32_t hashes   # see key_hash
-    cdef readonly int64_t waiting   # entries
-    cdef readonly int64_t queued    # hashes in ready queues
-    cdef public bint news           # a hash became ready since somebody set this to False
-    cdef readonly object drained    # how many hashes each slot has drained, where any; a dict
+    cdef readonly int64_t waiting   # number of waiting entries
+    cdef readonly int64_t queued    # number of hashes in ready queues
+    cdef public bint has_new_ready  # a hash became ready since the caller cleared this
+    cdef readonly object drained    # dict: number of hashes that each slot has drained
     cdef readonly int64_t drained_total
     cdef int32_t owner(self, int32_t hash) noexcept
-    # Whether a new entry of a hash may go to its owner now, rather than wait.
+    # Return True if a new entry of a hash may be sent to its owner now.
     cdef bint may_send(self, int32_t hash, int32_t slot) noexcept
-    # Whether the first entry that waits of a hash may go to its owner.
-    cdef bint may_go_on(self, int32_t hash, int32_t slot) noexcept
-    # An entry was sent, or is settled.
+    # Return True if the first waiting entry of a hash may be sent to its owner.
+    cdef bint may_send_first(self, int32_t hash, int32_t slot) noexcept
+    # Record that an entry was sent, or is settled.
     cdef int hold(self, int32_t hash, int32_t slot) except -1
     cdef int release(self, int32_t hash, int32_t slot) except -1
-    # An entry waits, behind (wait) or among (wait_again) those of its hash.
+    # Queue an entry after the waiting entries of its hash (wait), or in order among them (requeue).
     cdef int wait(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
-    cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
-    # Whether an entry is the first that waits of its hash, and what may be done with it.
+    cdef int requeue(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1
+    # Return True if an entry is the first waiting one of its hash; remove that entry.
     cdef bint is_first(self, int32_t hash, int64_t ledger_id, int64_t entry_id) noexcept
-    cdef int drop_first(self, int32_t hash) except -1
+    cdef int remove_first(self, int32_t hash) except -1
     cdef KeyState *_page(self, int32_t page) noexcept
     cdef KeyState *_find(self, int32_t hash) noexcept
-    cdef KeyState *_use(self, int32_t hash) except NULL
-    cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept
+    cdef KeyState *_acquire_state(self, int32_t hash) except NULL
+    cdef int _free_if_unused(self, int32_t hash, KeyState *state) noexcept
     cdef bint _is_ready(self, KeyState *state, int32_t slot) noexcept
     cdef int _check_ready(self, int32_t hash, KeyState *state) except -1
     cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
@@ -100,7 +101,7 @@ cdef class KeyShared:
                       int64_t first, int64_t last_ledger, int64_t last) except -1
     cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept
-    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept
+    cdef int _maybe_make_post(self, KeyState *state, uint32_t at, bint is_last) noexcept
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0
     cdef int _push(self, int32_t slot, int32_t hash) except -1
     cdef int32_t _pop(self, int32_t slot) noexcept

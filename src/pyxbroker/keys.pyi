@@ -1,75 +1,78 @@
-"""What Python sees of keys.pyx: which entries of which key may go to whom."""
+"""Type stub of keys.pyx: which consumer may receive which entries of which key."""
 
 from array import array
 
 class KeyShared:
-    """The state of one Key_Shared subscription. Consumers are slots, counted from 1; 0 is nobody.
+    """The state of one Key_Shared subscription. Consumers are identified by slots from 1; 0 means
+    none.
 
-    A hash has an owner, and a holder while entries of it are sent and not settled. Nothing of a
-    hash is sent while its holder is not its owner, nor while an earlier entry of it waits.
+    A hash has an owner, and a holder while entries of it are sent and not settled. No entry of a
+    hash is sent while its holder is not its owner, or while an earlier entry of it waits.
     """
 
-    news: bool
-    """A hash became ready to be sent since somebody set this to False."""
+    has_new_ready: bool
+    """True if a hash became ready since the caller set this to False."""
 
     def __init__(self, ordered: bool, hashes: int = 65536) -> None: ...
     @property
     def ordered(self) -> bool:
-        """False: order within a key does not matter, so nothing is ever withheld."""
+        """False: order within a key does not matter, so no entry is ever withheld."""
     @property
     def hashes(self) -> int:
-        """65536, or 65535 where the selector is a ring."""
+        """65536, or 65535 if the selector is a ring."""
     @property
     def waiting(self) -> int:
-        """Entries that wait."""
+        """Number of waiting entries."""
     @property
-    def looked_at(self) -> int:
-        """Entries that were looked at to find the places of those that came back."""
+    def comparisons(self) -> int:
+        """Entries compared while searching for insert positions."""
     @property
     def queued(self) -> int:
-        """Hashes in ready queues; some may have nothing that waits any more."""
+        """Hashes in ready queues. Some may no longer have waiting entries."""
     @property
     def states_in_use(self) -> int:
-        """Hashes that anything is known of."""
+        """Number of hashes with any state."""
     @property
     def bytes_held(self) -> int:
-        """What it takes to know of those hashes, without what waits."""
+        """Memory of the hash states in bytes, without waiting entries."""
     def clear(self) -> None:
-        """Forgets everything but the owners of hashes."""
+        """Clear everything except the owners of hashes."""
     def set_owners(self, last_hashes: array[int], slots: array[int]) -> None:
-        """Who owns which hashes: the last one of each range ("H"), ascending, and its slot ("i"); 0
-        is nobody.
+        """Set the owners of hashes: the last hash of each range ("H"), ascending, and the slot
+        ("i") of its owner; 0 is none.
         """
     @property
     def drained(self) -> dict[int, int]:
-        """How many hashes each slot has drained since it was taken; nothing for none."""
+        """Number of hashes that each slot has drained since it was assigned; slots without any are
+        missing.
+        """
     @property
     def drained_total(self) -> int:
-        """How many were drained at all."""
+        """Total number of drained hashes."""
     def draining(self) -> list[tuple[int, int, int, int]]:
-        """Hashes whose holder is not their owner: (slot of the holder, hash, entries that it has
-        and that are not settled, entries that wait for that).
+        """Return the hashes whose holder is not their owner: (slot of the holder, hash, number of
+        its unsettled entries, number of waiting entries).
         """
-    def forget_drained(self, slot: int) -> None:
-        """Another consumer has the slot."""
+    def reset_drained(self, slot: int) -> None:
+        """Reset the drained count of a slot that is assigned to another consumer."""
     def has_ready(self, slot: int) -> bool:
-        """Whether something waits that may be sent to a consumer now."""
+        """Return True if an entry waits that may be sent to a consumer now."""
     def plan(self, slot: int, count_max: int, gap_max: int) -> list[tuple[int, int, int]]:
-        """What to read for a consumer: [(ledger_id, first, last)], ascending.
+        """Return the entries to read for a consumer: [(ledger_id, first, last)], ascending.
 
-        They hold up to count_max entries that may be sent to it, and between those at most gap_max
-        others in a row. Hashes take turns: what is planned last is planned first the next time.
+        The ranges contain up to count_max entries that may be sent to it, and gaps of at most
+        gap_max other entries. Hashes are served round-robin over successive calls.
         """
     def drop(self, ledger_id: int, first: int, last: int) -> int:
-        """Entries first..last of a ledger, which turned out to be gone, wait no longer.
+        """Remove waiting entries first..last of a ledger that were deleted; return their number.
 
-        Looks through everything that waits; returns how many of them did.
+        Scans all waiting entries.
         """
     def drop_up_to(self, ledger_id: int, entry_id: int) -> int:
-        """The same for everything up to a position."""
+        """Remove all waiting entries up to a position; return their number."""
     def put_back(self, hash: int, ledger_id: int, entry_id: int) -> None:
-        """An entry that was sent waits again, among those of its hash."""
-    # What tests look at.
+        """Queue an entry that was sent, in order among the waiting entries of its hash."""
+    # For tests.
     def owner_of(self, hash: int) -> int: ...
     def holder_of(self, hash: int) -> tuple[int, int]: ...
     def may_be_sent(self, hash: int, slot: int) -> bool: ...
@@ -79,7 +82,7 @@ class KeyShared:
     def take(self, hash: int, ledger_id: int, entry_id: int) -> bool: ...
 
 def murmur3_of(data: bytes) -> int:
-    """Murmur3 of bytes, 32 bits, seed 0, without the sign bit."""
+    """Return the Murmur3 hash of bytes, 32 bits, seed 0, without the sign bit."""
 
 def key_hash_of(
     producer_name: bytes,
@@ -89,4 +92,4 @@ def key_hash_of(
     is_base64: bool = False,
     hashes: int = 65536,
 ) -> int:
-    """The hash of an entry's key from the fields of its metadata; None: not there."""
+    """Return the key hash of an entry from the fields of its metadata; None for missing fields."""

@@ -1,4 +1,4 @@
-"""Key_Shared: hashes of keys, and which message of which key may go to whom; see keys.pxd."""
+"""Key_Shared: key hashes, and which consumer may receive which entries; see keys.pxd."""
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
@@ -11,10 +11,11 @@ cdef enum:
     PAGES = KEY_HASHES // STATES_PER_PAGE
     PAGES_PER_GROUP = 32
     GROUPS = PAGES // PAGES_PER_GROUP
-    KEY_BYTES = 1024                # a decoded key up to this size needs no memory of its own
-    POST_EVERY = 64                 # entries of a hash have a post among them, on average
-    NEAR_STEPS = 8                  # to what comes back beside the one before it
-    PRODUCER_NAME_BYTES = 512       # what of a producer's name counts for messages without a key
+    KEY_BYTES = 1024                # decoded keys up to this size use the stack
+    POST_EVERY = 64                 # average number of entries per post
+    NEAR_STEPS = 8                  # steps of a search before it uses the posts
+    # bytes of a producer name that are hashed for messages without a key
+    PRODUCER_NAME_BYTES = 512
 
 
 cdef inline uint32_t _rotate(uint32_t value, int bits) noexcept nogil:
@@ -85,7 +86,7 @@ cdef uint32_t _hash_of_base64(const uint8_t *data, uint32_t size) noexcept nogil
         decoded = <uint8_t *>malloc(size)
     if decoded != NULL:
         n = decode_base64(data, size, decoded)
-    # Pulsar's name for the key of an entry whose key cannot be read.
+    # Pulsar's constant for an entry whose key cannot be decoded.
     hash = murmur3(decoded, <uint32_t>n) if n >= 0 else murmur3(b"NONE_KEY", 8)
     if decoded != small:
         free(decoded)
@@ -129,12 +130,13 @@ cdef inline bint _is_past(int64_t ledger_id, int64_t entry_id, int64_t other_led
 
 
 cdef class KeyShared:
-    """Which entries of which key may go to whom; see keys.pxd."""
+    """Which consumer may receive which entries of which key; see keys.pxd."""
 
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
-            raise ValueError("%d is no number of hashes" % hashes)
-        self.chance = <uint32_t>turn_now_ns() | 1
+            raise ValueError("the number of hashes is %d or %d, not %d"
+                             % (KEY_HASHES - 1, KEY_HASHES, hashes))
+        self.random_state = <uint32_t>turn_now_ns() | 1
         self.ordered = ordered
         self.hashes = hashes
         self.drained = {}
@@ -151,7 +153,7 @@ cdef class KeyShared:
     cdef int _free(self) noexcept:
         cdef int i, j
         if self.groups == NULL:
-            return 0  # there was no memory for it
+            return 0  # the allocation in __cinit__ failed
         for i in range(GROUPS):
             if self.groups[i] == NULL:
                 continue
@@ -168,25 +170,26 @@ cdef class KeyShared:
         return 0
 
     def clear(self):
-        """Forgets everything but the owners of hashes."""
+        """Clear everything except the owners of hashes."""
         self._free()
         self.slots = 0
         self.entries_size = self.entries_used = self.free_entry = 0
         self.waiting = self.queued = 0
-        self.news = False
+        self.has_new_ready = False
 
     # --- owners -------------------------------------------------------------------------------
 
     def set_owners(self, const uint16_t[::1] last_hashes not None,
                    const int32_t[::1] slots not None):
-        """Who owns which hashes: the last one of each range, ascending, and its slot; 0 is nobody.
+        """Set the owners of hashes: the last hash of each range ("H"), ascending, and the slot
+        ("i") of its owner; 0 is none.
         """
         cdef int32_t count = <int32_t>last_hashes.shape[0]
         cdef int32_t i
         cdef uint16_t *ends
         cdef int32_t *owners
         if slots.shape[0] != count:
-            raise ValueError("%d ranges have %d owners" % (count, slots.shape[0]))
+            raise ValueError("%d ranges need as many owners, not %d" % (count, slots.shape[0]))
         ends = <uint16_t *>malloc(max(count, 1) * sizeof(uint16_t))
         owners = <int32_t *>malloc(max(count, 1) * sizeof(int32_t))
         if ends == NULL or owners == NULL:
@@ -201,10 +204,10 @@ cdef class KeyShared:
         self.range_ends = ends
         self.range_owners = owners
         self.ranges = count
-        self._queue_again()
+        self._rebuild_queues()
 
-    def _queue_again(self):
-        """Every hash that can be served is queued for its present owner."""
+    def _rebuild_queues(self):
+        """Rebuild the ready queues for the present owners."""
         cdef int32_t page, i
         cdef KeyState *states
         cdef KeyState *state
@@ -226,13 +229,13 @@ cdef class KeyShared:
                 if state.first:
                     self._check_ready(page * STATES_PER_PAGE + i, state)
                 elif was_queued:
-                    self._check_unused(page * STATES_PER_PAGE + i, state)
+                    self._free_if_unused(page * STATES_PER_PAGE + i, state)
                     if self._page(page) == NULL:
                         break
 
     def draining(self):
-        """Hashes whose holder is not their owner: the holder's slot, the hash, how many entries it
-        has that are not settled, and how many wait until they are.
+        """Return the hashes whose holder is not their owner: (slot of the holder, hash, number of
+        its unsettled entries, number of waiting entries).
         """
         cdef int32_t page, i
         cdef uint32_t at
@@ -255,8 +258,8 @@ cdef class KeyShared:
                 found.append((state.holder, page * STATES_PER_PAGE + i, state.held, waiting))
         return found
 
-    def forget_drained(self, int32_t slot):
-        """Another consumer has the slot."""
+    def reset_drained(self, int32_t slot):
+        """Reset the drained count of a slot that is assigned to another consumer."""
         self.drained.pop(slot, None)
 
     cdef int32_t owner(self, int32_t hash) noexcept:
@@ -281,7 +284,7 @@ cdef class KeyShared:
         cdef KeyState *page = self._page(hash // STATES_PER_PAGE)
         return NULL if page == NULL else &page[hash % STATES_PER_PAGE]
 
-    cdef KeyState *_use(self, int32_t hash) except NULL:
+    cdef KeyState *_acquire_state(self, int32_t hash) except NULL:
         cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
         cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
         cdef KeyGroup *group
@@ -300,7 +303,7 @@ cdef class KeyShared:
             group.in_use[at] += 1
         return state
 
-    cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept:
+    cdef int _free_if_unused(self, int32_t hash, KeyState *state) noexcept:
         cdef int32_t at = hash // STATES_PER_PAGE % PAGES_PER_GROUP
         cdef KeyGroup **place = &self.groups[hash // STATES_PER_PAGE // PAGES_PER_GROUP]
         cdef KeyGroup *group = place[0]
@@ -326,13 +329,13 @@ cdef class KeyShared:
         state = self._find(hash)
         return state == NULL or (state.first == 0 and self._is_ready(state, slot))
 
-    cdef bint may_go_on(self, int32_t hash, int32_t slot) noexcept:
+    cdef bint may_send_first(self, int32_t hash, int32_t slot) noexcept:
         return self._is_ready(self._find(hash), slot)
 
     cdef int hold(self, int32_t hash, int32_t slot) except -1:
         cdef KeyState *state
         if self.ordered:
-            state = self._use(hash)
+            state = self._acquire_state(hash)
             state.held += 1
             state.holder = slot
         return 0
@@ -353,10 +356,10 @@ cdef class KeyShared:
                 self.drained_total += 1
             if state.first:
                 self._check_ready(hash, state)
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
-    # --- entries that wait --------------------------------------------------------------------
+    # --- waiting entries ----------------------------------------------------------------------
 
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0:
         cdef uint32_t at = self.free_entry
@@ -382,11 +385,11 @@ cdef class KeyShared:
         return at
 
     cdef bint _is_before(self, uint32_t at, const Waiting *entry) noexcept:
-        self.looked_at += 1
+        self.comparisons += 1
         return _compare(&self.entries[at], entry) < 0
 
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
-        """The last post before an entry; 0: none is."""
+        """Return the last post before an entry; 0 if there is none."""
         cdef uint32_t post = 0
         cdef uint32_t following = state.first_post
         while following and self._is_before(following, entry):
@@ -394,14 +397,14 @@ cdef class KeyShared:
             following = self.entries[post].next_post
         return post
 
-    cdef int _try_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
-        """One that was put into the list, perhaps as its last one, may become a post."""
+    cdef int _maybe_make_post(self, KeyState *state, uint32_t at, bint is_last) noexcept:
+        """Make an inserted entry a post at random; is_last: it is the last entry of its list."""
         cdef Waiting *entry = &self.entries[at]
         cdef uint32_t before = state.last_post
-        self.chance ^= self.chance << 13
-        self.chance ^= self.chance >> 17
-        self.chance ^= self.chance << 5
-        if self.chance % POST_EVERY:
+        self.random_state ^= self.random_state << 13
+        self.random_state ^= self.random_state >> 17
+        self.random_state ^= self.random_state << 5
+        if self.random_state % POST_EVERY:
             return 0
         if not is_last:
             before = self._post_before(state, entry)
@@ -421,29 +424,29 @@ cdef class KeyShared:
         if (state != NULL and state.first
                 and _is_past(self.entries[state.last].ledger_id,
                              self.entries[state.last].entry_id, ledger_id, entry_id)):
-            # What is found by its place has one.
-            return self.wait_again(hash, ledger_id, entry_id)
+            # Out of order: insert it at its position.
+            return self.requeue(hash, ledger_id, entry_id)
         at = self._new_entry(ledger_id, entry_id)
-        state = self._use(hash)
+        state = self._acquire_state(hash)
         if state.first:
             self.entries[state.last].next = at
             state.last = at
-            self._try_post(state, at, True)
+            self._maybe_make_post(state, at, True)
             return 0
         state.first = state.last = at
         state.returned = 0
-        self._try_post(state, at, True)
+        self._maybe_make_post(state, at, True)
         return self._check_ready(hash, state)
 
-    cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
+    cdef int requeue(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
         cdef uint32_t at = self._new_entry(ledger_id, entry_id)
         cdef Waiting *new = &self.entries[at]
-        cdef KeyState *state = self._use(hash)
+        cdef KeyState *state = self._acquire_state(hash)
         cdef uint32_t before = 0
         cdef uint32_t after = state.first
         cdef uint32_t post
         cdef int steps = 0
-        # Those that come back mostly do so in runs, up or down; so the search is short.
+        # Entries are mostly requeued in ascending or descending runs, so the search is short.
         if state.returned and self._is_before(state.returned, new):
             before = state.returned
             after = self.entries[before].next
@@ -459,7 +462,7 @@ cdef class KeyShared:
         state.returned = at
         if after == 0:
             state.last = at
-        self._try_post(state, at, after == 0)
+        self._maybe_make_post(state, at, after == 0)
         if before:
             self.entries[before].next = at
             return 0
@@ -473,7 +476,7 @@ cdef class KeyShared:
         return (self.entries[state.first].entry_id == entry_id
                 and self.entries[state.first].ledger_id == ledger_id)
 
-    cdef int drop_first(self, int32_t hash) except -1:
+    cdef int remove_first(self, int32_t hash) except -1:
         cdef KeyState *state = self._find(hash)
         cdef uint32_t at = state.first
         if state.returned == at:
@@ -488,18 +491,18 @@ cdef class KeyShared:
         self.waiting -= 1
         if state.first == 0:
             state.last = 0
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
     def drop(self, int64_t ledger_id, int64_t first, int64_t last):
-        """Entries first..last of a ledger, which turned out to be gone, wait no longer.
+        """Remove waiting entries first..last of a ledger that were deleted; return their number.
 
-        Looks through everything that waits; returns how many of them did.
+        Scans all waiting entries.
         """
         return self._drop(ledger_id, first, ledger_id, last)
 
     def drop_up_to(self, int64_t ledger_id, int64_t entry_id):
-        """The same for everything up to a position."""
+        """Remove all waiting entries up to a position; return their number."""
         return self._drop(-1, 0, ledger_id, entry_id)
 
     cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
@@ -538,7 +541,7 @@ cdef class KeyShared:
             else:
                 self.entries[at].next = 0
                 self.entries[at].next_post = 0
-                self._try_post(state, at, True)
+                self._maybe_make_post(state, at, True)
                 if kept:
                     self.entries[kept].next = at
                 else:
@@ -547,7 +550,7 @@ cdef class KeyShared:
             at = following
         state.last = kept
         if kept == 0:
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return 0
 
     # --- ready queues -------------------------------------------------------------------------
@@ -558,7 +561,7 @@ cdef class KeyShared:
             return 0
         self._push(slot, hash)
         state.queued = slot
-        self.news = True
+        self.has_new_ready = True
         return 0
 
     cdef int _push(self, int32_t slot, int32_t hash) except -1:
@@ -598,7 +601,7 @@ cdef class KeyShared:
         return hash
 
     def has_ready(self, int32_t slot):
-        """Whether something waits that may be sent to a consumer now."""
+        """Return True if an entry waits that may be sent to a consumer now."""
         cdef KeyState *state
         cdef int32_t hash
         while slot < self.slots and self.queues[slot].count:
@@ -608,14 +611,14 @@ cdef class KeyShared:
                 return True
             self._pop(slot)
             state.queued = 0
-            self._check_unused(hash, state)
+            self._free_if_unused(hash, state)
         return False
 
     def plan(self, int32_t slot, int64_t count_max, int64_t gap_max):
-        """What to read for a consumer: [(ledger_id, first, last)], ascending.
+        """Return the entries to read for a consumer: [(ledger_id, first, last)], ascending.
 
-        They hold up to count_max entries that may be sent to it, and between those at most gap_max
-        others in a row. Hashes take turns: what is planned last is planned first the next time.
+        The ranges contain up to count_max entries that may be sent to it, and gaps of at most
+        gap_max other entries. Hashes are served round-robin over successive calls.
         """
         cdef uint32_t turns = self.queues[slot].count if slot < self.slots else 0
         cdef int64_t n = 0
@@ -625,7 +628,7 @@ cdef class KeyShared:
         cdef Waiting *planned
         if turns == 0 or count_max <= 0:
             return []
-        # No more than there are; with none, the hashes that had some leave the queue.
+        # With no waiting entry, one iteration still removes unused hashes from the queue.
         count_max = min(count_max, max(<int64_t>self.waiting, <int64_t>1))
         planned = <Waiting *>malloc(<size_t>count_max * sizeof(Waiting))
         if planned == NULL:
@@ -638,7 +641,7 @@ cdef class KeyShared:
                 at = state.first
                 if at == 0:
                     state.queued = 0
-                    self._check_unused(hash, state)
+                    self._free_if_unused(hash, state)
                     continue
                 self._push(slot, hash)
                 while at and n < count_max:
@@ -650,41 +653,41 @@ cdef class KeyShared:
         finally:
             free(planned)
 
-    # What Python sees: tests hold these against an obvious model, and consumers leave with them.
+    # Most methods below are for tests; pending consumers use put_back.
 
     def owner_of(self, int32_t hash):
-        """The slot that owns a hash, 0: nobody."""
+        """Return the slot that owns a hash; 0: none."""
         return self.owner(hash)
 
     def may_be_sent(self, int32_t hash, int32_t slot):
-        """Whether a new entry of a hash may go to its owner now."""
+        """Return True if a new entry of a hash may be sent to its owner now."""
         return self.may_send(hash, slot)
 
     def sent(self, int32_t hash, int32_t slot):
-        """An entry was sent to a consumer."""
+        """Record that an entry was sent to a consumer."""
         self.hold(hash, slot)
 
     def settled(self, int32_t hash, int32_t slot):
-        """An entry is acknowledged, or taken back from a consumer."""
+        """Record that an entry was acknowledged or revoked."""
         self.release(hash, slot)
 
     def put(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """A new entry waits behind those of its hash."""
+        """Queue a new entry after the waiting entries of its hash."""
         self.wait(hash, ledger_id, entry_id)
 
     def put_back(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """An entry that was sent waits again, among those of its hash."""
-        self.wait_again(hash, ledger_id, entry_id)
+        """Queue an entry that was sent, in order among the waiting entries of its hash."""
+        self.requeue(hash, ledger_id, entry_id)
 
     def take(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
-        """Removes an entry when it is the first that waits of its hash; True when it was."""
+        """Remove an entry if it is the first waiting one of its hash; return True if it was."""
         if not self.is_first(hash, ledger_id, entry_id):
             return False
-        self.drop_first(hash)
+        self.remove_first(hash)
         return True
 
     def holder_of(self, int32_t hash):
-        """(slot, entries) of who has entries of a hash that are not settled."""
+        """Return (slot, number of unsettled entries) of the holder of a hash."""
         cdef KeyState *state = self._find(hash)
         if state == NULL:
             return 0, 0
@@ -692,7 +695,7 @@ cdef class KeyShared:
 
     @property
     def states_in_use(self):
-        """Hashes that anything is known of."""
+        """Number of hashes with any state."""
         cdef int i, j
         cdef int64_t n = 0
         for i in range(GROUPS):
@@ -703,7 +706,7 @@ cdef class KeyShared:
 
     @property
     def bytes_held(self):
-        """What it takes to know of those hashes, without what waits."""
+        """Memory of the hash states in bytes, without waiting entries."""
         cdef int i, j
         cdef int64_t size = GROUPS * sizeof(void *)
         for i in range(GROUPS):
@@ -729,13 +732,13 @@ cdef list _stretches(const Waiting *planned, int64_t count, int64_t gap_max):
 
 
 def murmur3_of(const uint8_t[::1] data not None):
-    """Murmur3 of bytes, 32 bits, seed 0, without the sign bit."""
+    """Return the Murmur3 hash of bytes, 32 bits, seed 0, without the sign bit."""
     return murmur3(&data[0] if data.shape[0] else <const uint8_t *>b"", <uint32_t>data.shape[0])
 
 
 def key_hash_of(producer_name, uint64_t sequence_id, ordering_key=None, partition_key=None,
                 bint is_base64=False, uint32_t hashes=KEY_HASHES):
-    """The hash of an entry's key from the bytes of its metadata's fields; None: not there."""
+    """Return the key hash of an entry from the fields of its metadata; None for missing fields."""
     cdef MetadataPeek peek
     cdef bytes name = producer_name
     cdef bytes ordering = ordering_key

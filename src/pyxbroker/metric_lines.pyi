@@ -1,4 +1,4 @@
-"""What Python sees of metric_lines.pyx: lines of /metrics."""
+"""Type stub of metric_lines.pyx: lines of /metrics."""
 
 def lines(
     name: bytes,
@@ -6,8 +6,8 @@ def lines(
     rows: tuple[tuple[int | float, ...], ...],
     index: int,
 ) -> bytes:
-    """`name`, a label and the number at an index of its row, for each row; each a line.
+    """Return one line per row: `name`, the row's label, and its number at `index`.
 
-    A row is a tuple of integers and floats. Raises OverflowError for an integer of more than 40
-    digits, TypeError for anything else, and IndexError for a row that is too short.
+    A row is a tuple of integers and floats. Raise OverflowError for an integer of more than 40
+    digits, TypeError for other types, and IndexError for a row that is too short.
     """

@@ -1,4 +1,4 @@
-"""Lines of /metrics: one series of many topics, made without an object for each line."""
+"""Lines of /metrics: one metric of many topics, built without an object per line."""
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
 from libc.stdint cimport uint64_t
@@ -14,7 +14,7 @@ cdef extern from "Python.h":
     double PyFloat_AS_DOUBLE(object value)
 
 cdef enum:
-    NUMBER_BYTES_MAX = 40           # of a float, or of an integer of some 128 bits
+    NUMBER_BYTES_MAX = 40           # of a float, or of an integer of about 128 bits
 
 
 cdef Py_ssize_t _put_integer(char *at, long long value) noexcept:
@@ -39,7 +39,7 @@ cdef Py_ssize_t _put_integer(char *at, long long value) noexcept:
 
 
 cdef Py_ssize_t _put_number(char *at, object value) except -1:
-    """As str() writes it; at most NUMBER_BYTES_MAX."""
+    """Write a number as str() does, at most NUMBER_BYTES_MAX bytes; return its size."""
     cdef int overflow
     cdef long long integer
     cdef bytes digits
@@ -52,11 +52,11 @@ cdef Py_ssize_t _put_number(char *at, object value) except -1:
         digits = b"%d" % value
         size = PyBytes_GET_SIZE(digits)
         if size > NUMBER_BYTES_MAX:
-            raise OverflowError("a number of %d digits" % size)
+            raise OverflowError("an integer of %d digits is too long for a metric" % size)
         memcpy(at, PyBytes_AS_STRING(digits), <size_t>size)
         return size
     if not PyFloat_CheckExact(value):
-        raise TypeError("%r is no number" % (value,))
+        raise TypeError("%r is not a number" % (value,))
     if PyFloat_AS_DOUBLE(value) == 0.0:
         memcpy(at, b"0.0", 3)
         return 3
@@ -68,10 +68,10 @@ cdef Py_ssize_t _put_number(char *at, object value) except -1:
 
 
 def lines(bytes name not None, tuple labels not None, tuple rows not None, Py_ssize_t index):
-    """`name`, a label and the number at an index of its row, for each row; each a line.
+    """Return one line per row: `name`, the row's label, and its number at `index`.
 
-    A row is a tuple of integers and floats. Raises OverflowError for an integer of more than 40
-    digits, TypeError for anything else, and IndexError for a row that is too short.
+    A row is a tuple of integers and floats. Raise OverflowError for an integer of more than 40
+    digits, TypeError for other types, and IndexError for a row that is too short.
     """
     cdef Py_ssize_t count = len(rows)
     cdef Py_ssize_t name_size = PyBytes_GET_SIZE(name)
@@ -82,7 +82,7 @@ def lines(bytes name not None, tuple labels not None, tuple rows not None, Py_ss
     cdef char *start
     cdef char *at
     if len(labels) != count:
-        raise ValueError("%d labels of %d rows" % (len(labels), count))
+        raise ValueError("%d labels for %d rows" % (len(labels), count))
     for i in range(count):
         label = labels[i]
         size += PyBytes_GET_SIZE(label)

@@ -1,4 +1,4 @@
-# What pyxbroker._native lends to the Cython modules (src/bookie_native/native_api.h, storage.h).
+# The API of pyxbroker._native for Cython modules (src/bookie_native/native_api.h, storage.h).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 

@@ -1,4 +1,4 @@
-"""What Python sees of publish_checks.pyx: which SENDs of a run a topic's policies forbid."""
+"""Type stub of publish_checks.pyx: the SENDs of a run that a topic's policies forbid."""
 
 from pyxbroker.entry import EntryRun
 
@@ -9,4 +9,4 @@ TOO_LATE: int
 def forbidden(
     run: EntryRun, encrypted: bool, bytes_max: int, delay_max_ms: int
 ) -> list[tuple[int, int]]:
-    """(index, reason) of each SEND that is refused; a limit of 0 is none."""
+    """Return (index, reason) of each refused SEND; a limit of 0 is no limit."""

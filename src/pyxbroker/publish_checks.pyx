@@ -1,11 +1,11 @@
-"""Which SENDs of a run a topic's policies forbid: a look at the metadata of each, where it lies."""
+"""The SENDs of a run that a topic's policies forbid, found by decoding their metadata in place."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.commands cimport MetadataPeek, peek_metadata
 from pyxbroker.entry cimport EntryRun, RunItem
 from pyxbroker.frames cimport payload_metadata
 
-# Why a SEND is refused; the first that applies.
+# Reasons why a SEND is refused; the first one that applies.
 NOT_ENCRYPTED = 0
 TOO_LARGE = 1
 TOO_LATE = 2
@@ -19,7 +19,7 @@ cdef int _reason(RunItem *item, bint encrypted, uint32_t bytes_max,
     cdef uint64_t deliver_at
     if (payload_metadata(item.data, item.length, &metadata, &metadata_size) != 0
             or peek_metadata(metadata, metadata_size, &peek) != 0):
-        # Nothing that was read from a client; what the broker writes itself is for nobody to see.
+        # Written by the broker itself, not by a client.
         return -1
     if encrypted and not peek.is_encrypted:
         return 0
@@ -34,10 +34,10 @@ cdef int _reason(RunItem *item, bint encrypted, uint32_t bytes_max,
 
 
 def forbidden(EntryRun run not None, bint encrypted, uint32_t bytes_max, int64_t delay_max_ms):
-    """[(index, reason)] of the SENDs that are refused; a limit of 0 is none.
+    """Return [(index, reason)] of the refused SENDs; a limit of 0 is no limit.
 
-    encrypted: each of them must be. bytes_max: of metadata and payload, but for chunks.
-    delay_max_ms: from the time that it says it was published at.
+    encrypted: messages must be encrypted. bytes_max: limit of metadata and payload, except for
+    chunks. delay_max_ms: limit of the delay after the publish time.
     """
     cdef list found = []
     cdef uint32_t i

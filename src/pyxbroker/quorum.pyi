@@ -1,9 +1,9 @@
-"""Pending adds of a ledger (quorum.pyx)."""
+"""Type stub of quorum.pyx: pending adds of a ledger."""
 
 class PendingAdds:
-    """Counts acks of one ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
+    """Counts acks of a ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
 
-    ValueError when not 0 < ack_quorum <= write_quorum <= ensemble_size <= 32.
+    Raise ValueError unless 0 < ack_quorum <= write_quorum <= ensemble_size <= 32.
     """
 
     def __init__(
@@ -11,32 +11,34 @@ class PendingAdds:
     ) -> None: ...
     @property
     def first(self) -> int:
-        """The oldest entry that is not confirmed."""
+        """The oldest unconfirmed entry."""
     @property
     def next(self) -> int:
         """Id of the next entry to be added."""
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry of which it and all before it are confirmed; -1: none."""
+        """The last entry that is confirmed together with all entries before it; -1: none."""
     @property
     def pending(self) -> int:
-        """Entries added and not confirmed."""
+        """Number of unconfirmed entries."""
     def add(self, count: int) -> int:
-        """Takes count further entries; returns the id of the first. ValueError for none."""
+        """Add entries; return the id of the first. Raise ValueError unless count is positive."""
     def write_set(self, entry_id: int) -> list[int]:
-        """Ensemble indexes that an entry is written to, in order."""
+        """Return the ensemble indexes that an entry is written to, in order."""
     def unacked(self, entry_id: int) -> list[int]:
-        """Ensemble indexes of the write set of a pending entry without its ack. ValueError."""
+        """Return the ensemble indexes that have not acknowledged a pending entry."""
     def on_ack(self, index: int, first: int, last: int) -> int:
-        """The bookie at an ensemble index has entries first..last; the last confirmed id."""
+        """Record that the bookie at an ensemble index stored entries first..last; return the last
+        add confirmed.
+        """
     @property
     def is_held(self) -> bool:
-        """Nothing is confirmed until resume()."""
+        """True until resume(): nothing is confirmed."""
     def hold(self) -> None:
         """Count acknowledgements, but confirm nothing until resume()."""
     def resume(self) -> int:
-        """Confirm what was acknowledged meanwhile; return the last confirmed id."""
+        """Confirm the acknowledged entries; return the last add confirmed."""
     def truncate(self, first: int) -> None:
-        """Takes back the entries from first on, which no bookie was given. ValueError."""
+        """Remove the entries from `first` on, which were sent to no bookie. Raise ValueError."""
     def forget(self, index: int) -> None:
-        """The bookie at an ensemble index was replaced: what it acknowledged is void."""
+        """Discard the acks of a replaced bookie for unconfirmed entries."""

@@ -1,4 +1,4 @@
-"""Adds on their way to a quorum of bookies; see quorum.pxd."""
+"""Adds that wait for a quorum of bookies; see quorum.pxd."""
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -11,10 +11,10 @@ cdef extern from *:
 
 
 cdef class PendingAdds:
-    """Counts acks of one ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
+    """Counts acks of a ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
 
-    Entry e is written to the ensemble indexes (e + i) mod E for i < Qw and is confirmed when Qa of
-    them acknowledged it and every entry before it is confirmed.
+    Entry e is written to the ensemble indexes (e + i) mod E for i < Qw. It is confirmed when Qa of
+    them have acknowledged it and every entry before it is confirmed.
     """
 
     def __cinit__(self, int ensemble_size, int write_quorum, int ack_quorum,
@@ -55,11 +55,11 @@ cdef class PendingAdds:
 
     @property
     def pending(self):
-        """Entries added and not confirmed."""
+        """Number of unconfirmed entries."""
         return self.next - self.first
 
     def add(self, int64_t count):
-        """Takes count further entries; returns the id of the first."""
+        """Add entries; return the id of the first. Raise ValueError unless count is positive."""
         cdef int64_t first = self.next
         if count <= 0:
             raise ValueError("a run has at least one entry")
@@ -69,11 +69,11 @@ cdef class PendingAdds:
         return first
 
     def write_set(self, int64_t entry_id):
-        """Ensemble indexes that entry_id is written to, in order."""
+        """Return the ensemble indexes that an entry is written to, in order."""
         return [(entry_id + i) % self.ensemble_size for i in range(self.write_quorum)]
 
     def unacked(self, int64_t entry_id):
-        """Ensemble indexes of entry_id's write set that have not acknowledged it."""
+        """Return the ensemble indexes that have not acknowledged a pending entry."""
         cdef uint32_t acks
         if not self.first <= entry_id < self.next:
             raise ValueError("entry %d is not pending" % entry_id)
@@ -81,10 +81,10 @@ cdef class PendingAdds:
         return [index for index in self.write_set(entry_id) if not acks >> <int>index & 1]
 
     def on_ack(self, int index, int64_t first, int64_t last):
-        """The bookie at an ensemble index has entries first..last; returns the last confirmed id.
+        """Record that the bookie at an ensemble index stored entries first..last; return the last
+        add confirmed.
 
-        Answers for entries that are confirmed already, never added, or not written to that bookie
-        change nothing.
+        Acks of entries that are confirmed, not added, or not written to that bookie are ignored.
         """
         cdef int64_t entry_id
         cdef int64_t distance
@@ -111,22 +111,22 @@ cdef class PendingAdds:
         self.is_held = True
 
     def resume(self):
-        """Confirm what was acknowledged meanwhile; return the last confirmed id."""
+        """Confirm the acknowledged entries; return the last add confirmed."""
         self.is_held = False
         return self._confirm()
 
     def truncate(self, int64_t first):
-        """Takes back the entries from first on: no bookie was given any of them."""
+        """Remove the entries from `first` on, which were sent to no bookie. Raise ValueError."""
         cdef int64_t entry_id
         if not self.first <= first <= self.next:
-            raise ValueError("entries from %d on cannot be taken back: %d to %d are pending"
+            raise ValueError("cannot remove the entries from %d on: %d to %d are pending"
                              % (first, self.first, self.next - 1))
         for entry_id in range(first, self.next):
             self.acks[entry_id & (self.capacity - 1)] = 0
         self.next = first
 
     def forget(self, int index):
-        """The bookie at an index was replaced: its acks of unconfirmed entries are void."""
+        """Discard the acks of a replaced bookie for unconfirmed entries."""
         cdef int64_t entry_id
         if index < 0 or index >= self.ensemble_size:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))

@@ -1,4 +1,4 @@
-"""What Python sees of sequence_ids.pyx: which SENDs repeat what their producer has sent before."""
+"""Type stub of sequence_ids.pyx: detection of duplicate SENDs."""
 
 from pyxbroker.entry import EntryBatch, EntryRun
 
@@ -7,7 +7,7 @@ IS_DUPLICATE: int
 IS_UNKNOWN: int
 
 class SequenceIds:
-    """The highest sequence ids of one producer's name."""
+    """The highest sequence ids of one producer name."""
 
     persisted: int
     last_seen: float
@@ -16,15 +16,19 @@ class SequenceIds:
     def __init__(self, persisted: int = ...) -> None: ...
     @property
     def pushed(self) -> int:
-        """Of what was appended, or is stored."""
+        """The highest sequence id appended or stored."""
     def take(self, run: EntryRun) -> bool:
-        """Whether all SENDs of a run are new; then they are noted as appended, else none is."""
-    def judge(self, run: EntryRun, i: int) -> int:
-        """What one SEND of a run is: 0, IS_DUPLICATE, IS_UNKNOWN; a new one is noted."""
+        """Record a run as appended if all its SENDs are new, and return True. Otherwise change
+        nothing.
+        """
+    def classify(self, run: EntryRun, i: int) -> int:
+        """Classify one SEND of a run as 0, IS_DUPLICATE or IS_UNKNOWN, and record a new one as
+        appended.
+        """
     def confirm(self, run: EntryRun) -> None:
-        """A run is stored."""
+        """Record a run as stored."""
     def reset(self) -> None:
-        """Nothing is under way any more, and not all of it was stored."""
+        """Reset to the stored ids after some appended entries were not stored."""
 
-def replay(batch: EntryBatch, found: dict[bytes, int], name_bytes_max: int) -> None:
-    """Takes the highest sequence id of each producer from entries into found."""
+def collect_highest(batch: EntryBatch, found: dict[bytes, int], name_bytes_max: int) -> None:
+    """Collect the highest sequence id of each producer in entries into found."""

@@ -1,7 +1,8 @@
-"""Which SENDs of a run repeat what their producer has sent before; see sequence_ids.pxd.
+"""Detection of SENDs that repeat earlier ones of their producer; see sequence_ids.pxd.
 
-Only what is higher than anything before is new, whatever is left out between. A batch is judged by
-its first id. Of the chunks of a message the last one is, and counts; markers do neither.
+A SEND is new if its id is higher than all ids before it; gaps are allowed. The first id of a batch
+decides. Only the last chunk of a message is checked and counted. Markers are neither checked nor
+counted.
 """
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
@@ -20,7 +21,7 @@ cdef inline int64_t _highest(RunItem *item) noexcept:
 
 
 cdef bint _is_last_chunk(const uint8_t *data, uint32_t length) noexcept:
-    """Also of what is no chunk."""
+    """Return True for the last chunk of a message, and for entries that are not chunks."""
     cdef MetadataPeek peek
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size
@@ -35,17 +36,19 @@ cdef class SequenceIds:
         self.pushed = persisted
         self.persisted = persisted
 
-    cdef int _judge(self, EntryRun run, uint32_t i) noexcept:
+    cdef int _classify(self, EntryRun run, uint32_t i) noexcept:
         cdef RunItem *item = &run.items[i]
         if item.kind == ITEM_CHUNK:
-            # Its bytes are not there any more when it is stored.
+            # Decide now: the bytes are no longer available once it is stored.
             item.kind = 0 if _is_last_chunk(item.data, item.length) else ITEM_UNCOUNTED
         if item.kind == ITEM_UNCOUNTED or <int64_t>item.sequence_id > self.pushed:
             return NOT_DUPLICATE
         return DUPLICATE if <int64_t>item.sequence_id <= self.persisted else UNKNOWN
 
     def take(self, EntryRun run not None):
-        """Whether all SENDs of a run are new; then they are noted as appended, else none is."""
+        """Record a run as appended if all its SENDs are new, and return True. Otherwise change
+        nothing.
+        """
         cdef int64_t before = self.pushed
         cdef int64_t pushed = before
         cdef RunItem *item
@@ -54,7 +57,7 @@ cdef class SequenceIds:
             item = &run.items[i]
             if item.kind != 0 or <int64_t>item.sequence_id <= pushed:
                 self.pushed = pushed
-                if self._judge(run, i) != NOT_DUPLICATE:
+                if self._classify(run, i) != NOT_DUPLICATE:
                     self.pushed = before
                     return False
                 if item.kind == ITEM_UNCOUNTED:
@@ -63,36 +66,38 @@ cdef class SequenceIds:
         self.pushed = pushed
         return True
 
-    def judge(self, EntryRun run not None, uint32_t i):
-        """What one SEND of a run is; a new one is noted as appended."""
+    def classify(self, EntryRun run not None, uint32_t i):
+        """Classify one SEND of a run as 0, IS_DUPLICATE or IS_UNKNOWN, and record a new one as
+        appended.
+        """
         cdef int found
         if i >= run.count:
             raise IndexError(i)
-        found = self._judge(run, i)
+        found = self._classify(run, i)
         if found == NOT_DUPLICATE and run.items[i].kind != ITEM_UNCOUNTED:
             self.pushed = _highest(&run.items[i])
         return found
 
     def confirm(self, EntryRun run not None):
-        """A run is stored."""
+        """Record a run as stored."""
         cdef int64_t persisted = self.persisted
         cdef uint32_t i
         for i in range(run.count):
-            # What came before anybody asked may be any chunk.
+            # Entries appended before deduplication was enabled may be chunks.
             if run.items[i].kind == 0:
                 persisted = max(persisted, _highest(&run.items[i]))
         self.persisted = persisted
         self.pushed = max(self.pushed, persisted)
 
     def reset(self):
-        """Nothing is under way any more, and not all of it was stored."""
+        """Reset to the stored ids after some appended entries were not stored."""
         self.pushed = self.persisted
         self.has_failed = False
 
 
-def replay(EntryBatch batch not None, dict found not None, uint32_t name_bytes_max):
-    """Takes the highest sequence id of each producer from entries into found, name (bytes) -> id;
-    the latest name comes last. Longer names are of nobody.
+def collect_highest(EntryBatch batch not None, dict found not None, uint32_t name_bytes_max):
+    """Collect the highest sequence id of each producer in entries into found, name (bytes) -> id,
+    the most recent name last. Entries with longer names are ignored.
     """
     cdef MetadataPeek peek
     cdef const uint8_t *metadata

@@ -1,10 +1,10 @@
-"""The storage of the embedded bookie (storage.pyx)."""
+"""Type stub of storage.pyx: the storage of the embedded bookie."""
 
 from pyxbroker._native import Storage
 from pyxbroker.entry import Digest, EntryBatch, EntryRun
 
 class StorageWriter:
-    """Adds of the embedded bookie: packages the entries of a run and adds them to the storage."""
+    """Adds the entries of runs to the storage of the embedded bookie, packaged with a digest."""
 
     def __init__(self, owner: Storage) -> None: ...
     def add_run(
@@ -16,29 +16,31 @@ class StorageWriter:
         flags: int,
         digest: Digest = ...,
     ) -> tuple[int, int, int]:
-        """Adds entries of a run from index start on; length: bytes of the ledger before the run.
+        """Add the entries of a run from index start on. length is that of the ledger before the
+        run.
 
-        Returns (entries of the run that are in the storage, sequence of the last, 0 or an error).
+        Return (number of entries of the run in the storage, sequence number of the last, 0 or an
+        error).
         """
     def commit(self) -> None:
-        """Lets the journal write what was added since the last call."""
+        """Let the journal write what was added since the last call."""
     def durable_sequence(self) -> int:
-        """Everything up to this sequence number is on disk."""
+        """Return the sequence number up to which everything is on disk."""
     def failure(self) -> int:
-        """0, or the error that ended the journal."""
+        """Return 0, or the error that stopped the journal."""
 
 class StorageReader:
-    """Reads runs of entries; what the cache has at once, the rest through the read thread."""
+    """Reads runs of entries, from the cache directly or through the read thread."""
 
     def __init__(self, owner: Storage) -> None: ...
     @property
     def outstanding(self) -> int:
-        """Reads that the read thread still has."""
+        """Number of reads in progress on the read thread."""
     def read_cached(
         self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
     ) -> EntryBatch | None:
-        """A batch that starts with entry first, or None when that entry is not in the cache."""
+        """Return a batch that starts with entry first, or None if the cache lacks that entry."""
     def submit(self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int) -> int:
-        """Starts a read through the read thread; its tag, or a negative storage error."""
+        """Start a read on the read thread; return its tag, or a negative storage error."""
     def completions(self) -> list[tuple[int, EntryBatch | int]]:
-        """Finished reads: (tag, batch or negative storage error)."""
+        """Return finished reads: (tag, batch or negative storage error)."""

@@ -1,4 +1,4 @@
-"""The storage of the embedded bookie as Cython calls it: adds of runs, reads of batches."""
+"""The storage of the embedded bookie for Cython: adds of runs, reads of batches."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -23,7 +23,7 @@ cdef enum:
 
 
 cdef class StorageWriter:
-    """Adds of the embedded bookie: packages the entries of a run and adds them to the storage."""
+    """Adds the entries of runs to the storage of the embedded bookie, packaged with a digest."""
 
     cdef object owner               # pyxbroker._native.Storage
     cdef storage *handle
@@ -34,11 +34,11 @@ cdef class StorageWriter:
 
     def add_run(self, EntryRun run not None, int64_t last_add_confirmed, int64_t length,
                 uint32_t start, uint32_t flags, Digest digest not None=CRC32C):
-        """Packages and adds entries of a run from index start on.
+        """Add the entries of a run from index start on, packaged with a digest.
 
-        length is the ledger's length in bytes before the run's first entry. Returns (added,
-        sequence, error): the number of entries that the run has in the storage now, the sequence
-        number of the last, and 0 or the storage error that stopped the rest.
+        length is the ledger's length in bytes before the run's first entry. Return (added,
+        sequence, error): the number of entries of the run in the storage, the sequence number of
+        the last, and 0 or the storage error that stopped the add.
         """
         cdef uint8_t header[DIGEST_HEADER_BYTES_MAX]
         cdef uint32_t i
@@ -73,9 +73,9 @@ cdef class StorageWriter:
 
 
 cdef class StorageReader:
-    """Reads runs of entries; what the cache has at once, the rest through the read thread."""
+    """Reads runs of entries, from the cache directly or through the read thread."""
 
-    cdef object owner               # pyxbroker._native.Storage, kept open while batches are out
+    cdef object owner               # pyxbroker._native.Storage, kept open while batches exist
     cdef storage *handle
     cdef dict waiting               # tag -> EntryBatch being filled
     cdef uint64_t next_tag
@@ -87,7 +87,7 @@ cdef class StorageReader:
 
     def read_cached(self, int64_t ledger_id, int64_t first, int64_t last, int count_max,
                     uint64_t bytes_max):
-        """An EntryBatch that starts with entry first, or None when the cache does not have it."""
+        """Return a batch that starts with entry first, or None if the cache lacks that entry."""
         cdef EntryBatch batch = EntryBatch(ledger_id, count_max, self.owner)
         batch.count = _api.read_cached(self.handle, ledger_id, first, last, count_max, bytes_max,
                                        batch.refs)
@@ -95,7 +95,9 @@ cdef class StorageReader:
 
     def submit(self, int64_t ledger_id, int64_t first, int64_t last, int count_max,
                uint64_t bytes_max):
-        """Starts a read through the read thread; returns its tag (see completions), or an error."""
+        """Start a read on the read thread; return its tag (see completions), or a negative storage
+        error.
+        """
         cdef EntryBatch batch = EntryBatch(ledger_id, count_max, self.owner)
         cdef uint64_t tag = self.next_tag
         cdef int code
@@ -108,7 +110,7 @@ cdef class StorageReader:
         return tag
 
     def completions(self):
-        """Finished reads: [(tag, EntryBatch)] or [(tag, negative error)]."""
+        """Return finished reads: (tag, batch or negative storage error)."""
         cdef read_completion done[COMPLETIONS_PER_CALL]
         cdef EntryBatch batch
         cdef int i
@@ -127,5 +129,5 @@ cdef class StorageReader:
 
     @property
     def outstanding(self):
-        """Reads that the read thread still has."""
+        """Number of reads in progress on the read thread."""
         return len(self.waiting)

@@ -1,8 +1,8 @@
-"""TLS on one client's socket; tls.pxd describes the parts.
+"""TLS on a client's socket; tls.pxd describes the parts.
 
-The socket's bytes and those of the records go through two buffers that all connections share: they
-are empty between calls, and one loop makes the calls. Small frames become full records on their
-way out, and stored entries are copied this once, which is little beside their encryption.
+Socket data and records pass through two buffers shared by all connections. The buffers are empty
+between calls, and all calls come from one event loop. Small frames are combined to full records.
+Stored entries are copied once, which is cheap compared to their encryption.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -30,7 +30,7 @@ SslError = _ssl.SSLError
 
 
 cdef class TlsStream:
-    """The server's side of TLS on a socket. context: an ssl.SSLContext."""
+    """The server side of TLS on a socket. context is an ssl.SSLContext."""
 
     def __cinit__(self, context):
         self.context = context
@@ -39,7 +39,7 @@ cdef class TlsStream:
 
     @property
     def certificate(self):
-        """The client's certificate as ssl tells it, if it showed one that is trusted; or None."""
+        """The client's certificate as ssl.getpeercert() returns it; None without a trusted one."""
         return self.ssl.getpeercert() if self.established else None
 
     cdef int64_t receive(self, int fd, uint8_t *at, uint64_t room) except? -3:
@@ -53,13 +53,13 @@ cdef class TlsStream:
                     return TLS_AGAIN
                 return 0
             if n == 0:
-                return 0  # with or without a farewell: frames say themselves where they end
+                return 0  # with or without close_notify: frames have their own lengths
             if self.ssl is None:
                 self.ssl = self.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
                 self.context = None
             self.incoming.write(PyMemoryView_FromMemory(<char *>buffer_in, n, PyBUF_READ))
         try:
-            if not self.established and not self._shake_hands():
+            if not self.established and not self._handshake():
                 return TLS_AGAIN
             return self._open(at, room)
         except ZeroReturn:
@@ -70,8 +70,8 @@ cdef class TlsStream:
             self.failure = error.reason or str(error)
             return TLS_FAILED
 
-    cdef bint _shake_hands(self) except -1:
-        """Whether the handshake is over."""
+    cdef bint _handshake(self) except -1:
+        """Advance the handshake; return True once it is complete."""
         try:
             self.ssl.do_handshake()
         except WantRead:
@@ -80,15 +80,15 @@ cdef class TlsStream:
         return True
 
     cdef int64_t _open(self, uint8_t *at, uint64_t room) except? -3:
-        """Plain text of the records that are here."""
+        """Decrypt the available records."""
         cdef uint64_t total = 0
         cdef Py_ssize_t got
-        # The end, or what is broken, may have been met already: it is told when asked again.
+        # The end or an error may have been reached in the previous call. Reading again reports it.
         cdef bint is_due = self.has_more
         self.has_more = False
         try:
             while total < room:
-                # With the last record opened, asking once more would cost an exception.
+                # After the last record another read would raise an exception, which is expensive.
                 if not is_due and not self.incoming.pending and not self.ssl.pending():
                     break
                 is_due = False
@@ -96,17 +96,17 @@ cdef class TlsStream:
                     room - total,
                     PyMemoryView_FromMemory(<char *>at + total, room - total, PyBUF_WRITE))
                 if got <= 0:
-                    self.has_more = total > 0  # the end comes after what is before it
+                    self.has_more = total > 0  # return the data first, the end in the next call
                     return <int64_t>total
                 total += <uint64_t>got
             else:
                 self.has_more = self.incoming.pending > 0 or self.ssl.pending() > 0
         except WantRead:
-            pass  # the rest of a record has not come yet
+            pass  # the record is incomplete
         except SslError:
             if total == 0:
                 raise
-            self.has_more = True  # what is before it is good; the next call meets it again
+            self.has_more = True  # return the data first; the next call meets the error again
         return <int64_t>total if total else TLS_AGAIN
 
     cdef int64_t output_bytes(self) except -1:
@@ -124,12 +124,15 @@ cdef class TlsStream:
                 out.clear()
                 return 0
             if not self.established:
-                return 0  # no frame has come, so none is due; an error of the start is not told
+                # no frame was received, so none is due; the peer of a failed handshake gets no
+                # frame
+                return 0
             size = out.take(buffer_out, BUFFER_BYTES)
             self.ssl.write(PyMemoryView_FromMemory(<char *>buffer_out, size, PyBUF_READ))
 
     cdef int _send_records(self, int fd) except? -1:
-        """Sends the records that are made: 0 all sent, 1 the socket is full, -errno."""
+        """Send the queued records. Returns 0 if all are sent, 1 if the socket is full, or -errno.
+        """
         cdef ssize_t sent
         cdef const char *data
         while True:
@@ -148,14 +151,14 @@ cdef class TlsStream:
             if self.unsent_at == len(self.unsent):
                 self.unsent = None
 
-    cdef int say_goodbye(self, OutVector out, int fd) except -1:
-        """Sends what the socket takes at once, and that nothing follows. For the end."""
+    cdef int close_notify(self, OutVector out, int fd) except -1:
+        """Send what the socket accepts immediately, then close_notify. Called before closing."""
         try:
             if self.send(out, fd) == 0 and self.established and self.failure is None:
                 self.ssl.unwrap()
         except WantRead:
-            pass  # the peer's farewell, which nobody waits for
+            pass  # the close_notify of the peer, which is not awaited
         except SslError:
-            return 0  # the end of a connection that is broken already
+            return 0  # the connection is broken already
         self._send_records(fd)
         return 0

@@ -1,4 +1,4 @@
-"""What Python sees of turn.pyx: what is due at the end of what happens now."""
+"""Type stub of turn.pyx: work at the end of a turn, and shares of a loop iteration."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,41 +9,41 @@ from pyxbroker.turn_watch import TurnWatch
 _T = TypeVar("_T")
 
 class Share:
-    """Calls that together take no more than a share of a turn of the loop, and one call more."""
+    """Limits calls of one kind to a share of each loop iteration, and one more call."""
 
     turn_ns: int
-    """Of a turn of the loop, for all of them."""
+    """Time per loop iteration for all calls, in ns."""
     call_ns: int
-    """A call that has lasted so long asks for another turn."""
+    """Time after which a call must yield and request another turn, in ns."""
 
     def now_ns(self) -> int:
-        """The time that lasts_long() compares with."""
-    def lasts_long(self, began_ns: int) -> bool:
-        """Whether a call that began then has to let others go on, and ask for another turn."""
+        """Return the clock that has_used_slice() compares with."""
+    def has_used_slice(self, began_ns: int) -> bool:
+        """Return True if a call that started at began_ns must yield and request another turn."""
     def run(self, call: Callable[[], object]) -> None:
-        """Calls call() now when there is time left in this turn, else when it is its turn."""
+        """Run call() now if time is left in this loop iteration; otherwise queue it."""
     def later(self, call: Callable[[], object]) -> None:
-        """Calls call() in another turn; who waits already keeps its place."""
+        """Queue call() for a later loop iteration. A queued call keeps its place."""
 
 class Turn:
-    """Collects the calls that are due once at the end of what happens now."""
+    """Collects calls that run once at the end of the current turn."""
 
     watch: TurnWatch | None
-    """Told when a turn begins; it measures the loop's turns."""
+    """Notified when a turn begins; measures loop iterations."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the turns are of."""
+        """The event loop."""
     @property
-    def news(self) -> Share:
-        """For telling of new entries."""
+    def notifications(self) -> Share:
+        """For notifications of new entries."""
     @property
-    def more(self) -> Share:
-        """For dispatchers that have more to do."""
+    def dispatching(self) -> Share:
+        """For dispatchers with more work."""
     def at_end(self, call: Callable[[], object]) -> None:
-        """Calls call() when the current turn ends; in a turn of its own when there is none."""
+        """Run call() when the current turn ends, or in a turn of its own."""
     def at_last(self, call: Callable[[], object]) -> None:
-        """The same, after everything that at_end was asked for."""
+        """Run call() after all calls registered with at_end()."""
     def run(self, function: Callable[..., _T], *args: Any) -> _T:
-        """Calls function(*args) as a turn."""
+        """Run function(*args) as a turn."""

@@ -1,4 +1,4 @@
-"""The end of a turn: what was asked for once is done once; see turn.pxd."""
+"""Turns of the event loop, and work at their end; see turn.pxd."""
 from collections import OrderedDict
 
 from libc.stdint cimport int64_t
@@ -7,25 +7,25 @@ from pyxbroker.turn_watch cimport turn_mark, turn_now_ns
 
 
 cdef class Share:
-    """Calls that together take no more than a share of a turn of the loop; see turn.pxd."""
+    """Limits calls of one kind to a share of each loop iteration; see turn.pxd."""
 
     def __cinit__(self, Turn turn, int64_t call_ns):
         self.turn = turn
         self.turn_ns = SHARE_NS
         self.call_ns = call_ns
-        self.waiting = OrderedDict()  # whose first one is found at once
+        self.waiting = OrderedDict()  # popitem(last=False) is O(1)
         self.run_call = self._run
 
     def now_ns(self):
-        """The time that lasts_long() compares with."""
+        """Return the clock that has_used_slice() compares with."""
         return turn_now_ns()
 
-    def lasts_long(self, int64_t began_ns):
-        """Whether a call that began then has to let others go on, and ask for another turn."""
+    def has_used_slice(self, int64_t began_ns):
+        """Return True if a call that started at began_ns must yield and request another turn."""
         return turn_now_ns() - began_ns >= self.call_ns
 
     def run(self, call):
-        """Calls call() now when there is time left in this turn, else when it is its turn."""
+        """Run call() now if time is left in this loop iteration; otherwise queue it."""
         cdef int64_t began_ns
         if self.spent_ns >= self.turn_ns:
             self.later(call)
@@ -37,13 +37,13 @@ cdef class Share:
             self._spend(turn_now_ns() - began_ns)
 
     def later(self, call):
-        """Calls call() in another turn; who waits already keeps its place."""
+        """Queue call() for a later loop iteration. A queued call keeps its place."""
         self.waiting[call] = None
         self._schedule()
 
     cdef int _spend(self, int64_t ns) except -1:
-        # A turn is asked for only when the time is over, so what earlier turns took counts as well:
-        # most that run here are alone and short.
+        # An iteration is scheduled only when the time is used up, so time used in earlier
+        # iterations counts as well. That is acceptable: most calls are single and short.
         self.spent_ns += ns
         return self._schedule() if self.spent_ns >= self.turn_ns else 0
 
@@ -54,7 +54,7 @@ cdef class Share:
         return 0
 
     def _run(self):
-        """The next turn: those who have waited longest."""
+        """Run the calls that have waited longest."""
         cdef object waiting = self.waiting
         cdef int64_t began_ns = turn_now_ns()
         self.scheduled = False
@@ -69,7 +69,7 @@ cdef class Share:
                     call()
                 except Exception as error:
                     self.turn.loop.call_exception_handler(
-                        {"message": "what waited for its turn failed", "exception": error})
+                        {"message": "a queued call failed", "exception": error})
                 self.spent_ns = max(self.spent_ns, turn_now_ns() - began_ns)
         finally:
             self.turn.end()
@@ -78,18 +78,19 @@ cdef class Share:
 
 
 cdef class Turn:
-    """Collects the calls that are due once at the end of what happens now."""
+    """Collects calls that run once at the end of the current turn."""
 
     def __cinit__(self, loop):
         self.loop = loop
-        # Of a hundred subscriptions all are told in one go, and each socket is written once.
-        self.news = Share(self, SHARE_NS)
-        self.more = Share(self, STEPS_NS)
+        # Notifications are short, so they share a whole slice; a dispatcher may use half of it per
+        # call.
+        self.notifications = Share(self, SHARE_NS)
+        self.dispatching = Share(self, STEPS_NS)
         self.calls = []
         self.last_calls = []
 
     cdef int64_t began_ns(self) noexcept:
-        """When the loop's turn began, in the time of turn_now_ns; now, when nobody measures it."""
+        """Return when the loop iteration began (turn_now_ns); now, if it is not measured."""
         if self.watch is None or self.watch.clock.started_ns == 0:
             return turn_now_ns()
         return self.watch.clock.started_ns
@@ -102,7 +103,7 @@ cdef class Turn:
 
     cdef int end(self) except -1:
         cdef list calls
-        # A call may ask for further ones: a delivery that acknowledges, an answer that waits for
+        # Calls may register further calls: a delivery that acknowledges, a response that waits for
         # the journal.
         while self.calls or self.last_calls:
             if self.calls:
@@ -112,22 +113,22 @@ cdef class Turn:
                 calls = self.last_calls
                 self.last_calls = []
             for call in calls:
-                # One that fails must keep neither the others nor all later turns from their end.
+                # A failing call must not prevent the others, or the end of the turn.
                 try:
                     call()
                 except Exception as error:
                     self.loop.call_exception_handler(
-                        {"message": "work at the end of a turn failed", "exception": error})
+                        {"message": "a call at the end of a turn failed", "exception": error})
         self.active = False
         return 0
 
     def at_end(self, call):
-        """Calls call() when the current turn ends; in a turn of its own when none is under way."""
+        """Run call() when the current turn ends, or in a turn of its own."""
         self.calls.append(call)
         self._schedule()
 
     def at_last(self, call):
-        """The same, after everything that at_end was asked for."""
+        """Run call() after all calls registered with at_end()."""
         self.last_calls.append(call)
         self._schedule()
 
@@ -143,7 +144,7 @@ cdef class Turn:
         self.end()
 
     def run(self, function, *args):
-        """Calls function(*args) as a turn."""
+        """Run function(*args) as a turn."""
         cdef bint outer = self.active
         self.begin()
         try:

@@ -1,9 +1,9 @@
-# How long the turns of the event loop take, and whether one lasts too long right now.
+# Durations of event loop iterations, and detection of stalls while they last.
 #
-# The loop's thread writes, one other thread (TurnWatch.wait) reads; both without the GIL. libuv
-# says when the loop is about to look at its sockets (a turn is over) and when it has looked and
-# served them; that a turn begins while it serves them is marked by Turn.begin. So a turn costs two
-# looks at the clock, whatever happens in it.
+# The loop's thread writes, and one other thread (TurnWatch.wait) reads, both without the GIL. libuv
+# calls back before the loop polls its sockets (an iteration ends) and after it has served them.
+# Turn.begin marks the start of an iteration while sockets are served. An iteration costs two reads
+# of the clock, whatever happens in it.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -17,15 +17,15 @@ cdef extern from *:
     #define TURN_BUCKETS 13
 
     struct turn_clock {
-        int64_t started_ns;   /* of the turn that lasts now; 0: the loop waits for its sockets */
-        uint64_t turns;       /* that are over */
-        uint32_t sleeping;    /* the thread that watches waits until something happens */
+        int64_t started_ns;   /* of the current iteration; 0: the loop is polling */
+        uint64_t turns;       /* completed iterations */
+        uint32_t sleeping;    /* the watching thread waits for `wake` */
         uint32_t closed;
         sem_t wake;
-        int64_t limit_ns;     /* a turn that takes longer is a stall */
-        uint64_t stall_turn;  /* the last stall that is over, and how long it took */
+        int64_t limit_ns;     /* an iteration of this length or more is a stall */
+        uint64_t stall_turn;  /* iteration of the last completed stall, and its duration */
         int64_t stall_ns;
-        uint64_t counts[TURN_BUCKETS + 1];  /* by TURN_BOUNDS_NS; the last one is of all above */
+        uint64_t counts[TURN_BUCKETS + 1];  /* by TURN_BOUNDS_NS; the last one counts longer ones */
         int64_t sum_ns;
         uint64_t (*now_ms)(const void *loop);
     };
@@ -37,7 +37,7 @@ cdef extern from *:
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
 
-    /* The loop's thread: something is done. Only the first mark of a turn counts. */
+    /* Marks the start of an iteration, in the loop's thread. Later marks have no effect. */
     static inline void turn_mark_at(struct turn_clock *clock, int64_t now_ns)
     {
         __atomic_store_n(&clock->started_ns, now_ns, __ATOMIC_SEQ_CST);
@@ -70,12 +70,12 @@ cdef extern from *:
 
 
 cdef class TurnWatch:
-    cdef turn_clock *clock          # the loop's handles point to it as well
-    cdef void *prepare              # uv_prepare_t and uv_check_t; they free themselves when closed
+    cdef turn_clock *clock          # also referenced by the loop's handles
+    cdef void *prepare              # uv_prepare_t and uv_check_t; freed by libuv when closed
     cdef void *check
     cdef void (*uv_close)(void *handle, void *callback) noexcept nogil
-    cdef uint64_t sampled_turn      # told as STALLED
-    cdef int64_t patience_ns        # how long it may last until it is told again
-    cdef uint64_t told_turn         # told as ENDED
+    cdef uint64_t sampled_turn      # reported as STALLED
+    cdef int64_t patience_ns        # duration at which it is reported again
+    cdef uint64_t reported_turn     # reported as ENDED
     cdef int _start(self, void *uv_loop, void *handle, size_t init, size_t start,
                     void *callback) except -1

@@ -1,4 +1,4 @@
-"""What Python sees of turn_watch.pyx: how long the event loop's turns take."""
+"""Type stub of turn_watch.pyx: durations of event loop iterations."""
 
 import asyncio
 
@@ -7,19 +7,24 @@ STALLED: int
 ENDED: int
 
 class TurnWatch:
-    """Measures the turns of one uvloop. Made, and closed, by the loop's thread."""
+    """Measures the iterations of a uvloop. Created and closed by the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
-        """A turn of limit_s or more is a stall. Raises RuntimeError where libuv is out of reach."""
-    def wait(self) -> tuple[int, int, float]:
-        """Blocks until there is something to tell: (what, turn, seconds). For one other thread.
-
-        STALLED: this turn takes longer than it should, now; it is told again when it is stuck.
-        ENDED: it took so long. CLOSED: that was all.
+        """An iteration of limit_s or more is a stall. Raise RuntimeError if libuv is not
+        accessible.
         """
-    def lasts(self, turn: int) -> float:
-        """Seconds that this turn has lasted by now; 0 when it is over."""
+    def wait(self) -> tuple[int, int, float]:
+        """Block until an event occurs; return (event, iteration, seconds). Called by one other
+        thread.
+
+        STALLED: the current iteration exceeds the limit; reported again when it seems stuck. ENDED:
+        a stalled iteration has ended after that time. CLOSED: the watch was closed.
+        """
+    def elapsed(self, turn: int) -> float:
+        """Return how long an iteration has lasted so far, in seconds; 0 if it has ended."""
     def histogram(self) -> tuple[list[tuple[float, int]], float]:
-        """(seconds at most, turns) for each bucket, the last one without a bound; all seconds."""
+        """Return (upper bound in seconds, count) of each bucket, the last one unbounded, and the
+        total seconds.
+        """
     def close(self) -> None:
-        """No turn is measured any more; who waits is told CLOSED. A second call changes nothing."""
+        """Stop measuring, and make wait() return CLOSED. Further calls have no effect."""

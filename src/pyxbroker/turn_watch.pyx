@@ -1,4 +1,4 @@
-"""How long the turns of the event loop take; turn_watch.pxd says who writes and who reads."""
+"""Durations of event loop iterations; turn_watch.pxd describes the threads."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc
 
@@ -16,17 +16,17 @@ cdef extern from *:
     };
 
     enum { HANDLE_BYTES = 1024 };  /* uv_prepare_t and uv_check_t take about 120 */
-    #define LOOK_NS 50000000       /* between two looks at a loop that works */
+    #define POLL_NS 50000000       /* polling interval while the loop is busy */
     #define STUCK_NS 10000000000
 
-    /* The first member of every uv_handle_t is its user's, the second is its loop. */
+    /* The first members of every uv_handle_t: the user's data and the loop. */
     struct turn_handle {
         struct turn_clock *clock;
         void *loop;
     };
 
-    /* uv_prepare_cb: the loop is about to look at its sockets. */
-    static void turn_over(void *handle)
+    /* uv_prepare_cb: the loop is about to poll its sockets. */
+    static void turn_ended(void *handle)
     {
         struct turn_clock *clock = ((struct turn_handle *)handle)->clock;
         int bucket = 0;
@@ -46,9 +46,9 @@ cdef extern from *:
         __atomic_store_n(&clock->turns, turn, __ATOMIC_SEQ_CST);
     }
 
-    /* uv_check_cb: it has looked, and served them. Where no mark was made, libuv's own clock says
-     * when that began: it reads milliseconds, so only what takes longer counts. */
-    static void turn_looked(void *handle)
+    /* uv_check_cb: the loop has polled and served its sockets. If nothing marked the start of the
+     * iteration, use libuv's clock. It has millisecond resolution, so round up. */
+    static void turn_polled(void *handle)
     {
         struct turn_handle *own = handle;
         struct turn_clock *clock = own->clock;
@@ -61,20 +61,20 @@ cdef extern from *:
 
     enum { TURN_CLOSED, TURN_STALLED, TURN_ENDED };
 
-    /* The thread that watches, without the GIL: blocks until there is something to tell. */
+    /* Called by the watching thread without the GIL. Blocks until there is an event to report. */
     static int turn_wait(struct turn_clock *clock, uint64_t *sampled, int64_t *patience_ns,
-                         uint64_t told)
+                         uint64_t reported)
     {
         uint64_t seen = 0;
         struct timespec until;
         for (;;) {
-            if (__atomic_load_n(&clock->stall_turn, __ATOMIC_SEQ_CST) != told)
+            if (__atomic_load_n(&clock->stall_turn, __ATOMIC_SEQ_CST) != reported)
                 return TURN_ENDED;
             if (__atomic_load_n(&clock->closed, __ATOMIC_SEQ_CST))
                 return TURN_CLOSED;
             uint64_t turns = __atomic_load_n(&clock->turns, __ATOMIC_SEQ_CST);
             int64_t started_ns = __atomic_load_n(&clock->started_ns, __ATOMIC_SEQ_CST);
-            int64_t wait_ns = LOOK_NS;
+            int64_t wait_ns = POLL_NS;
             if (started_ns != 0) {
                 if (*sampled != turns + 1)
                     *patience_ns = clock->limit_ns;
@@ -127,10 +127,10 @@ cdef extern from *:
     const int TURN_ENDED
     struct turn_handle:
         turn_clock *clock
-    void turn_over(void *handle) noexcept nogil
-    void turn_looked(void *handle) noexcept nogil
+    void turn_ended(void *handle) noexcept nogil
+    void turn_polled(void *handle) noexcept nogil
     int turn_wait(turn_clock *clock, uint64_t *sampled, int64_t *patience_ns,
-                  uint64_t told) noexcept nogil
+                  uint64_t reported) noexcept nogil
     void turn_close(turn_clock *clock) noexcept nogil
     void turn_free_handle(void *handle) noexcept nogil
 
@@ -155,40 +155,40 @@ cdef void *_function(void *library, str name) except NULL:
     cdef bytes text = name.encode()
     cdef void *found = dlsym(library, text)
     if found == NULL:
-        raise RuntimeError(f"uvloop has no {name} to be found")
+        raise RuntimeError(f"cannot find {name} in uvloop's library")
     return found
 
 
 cdef class TurnWatch:
-    """Measures the turns of one uvloop. Made, and closed, by the loop's thread."""
+    """Measures the iterations of a uvloop. Created and closed by the loop's thread."""
 
     def __cinit__(self, loop, double limit_s):
         import uvloop.loop as library_of
 
         if not isinstance(loop, library_of.Loop):
-            raise RuntimeError("the event loop is not uvloop's")
+            raise RuntimeError("the event loop is not a uvloop.Loop")
         cdef bytes path = library_of.__file__.encode()
         cdef void *library = dlopen(path, RTLD_LAZY)
         if library == NULL:
-            raise RuntimeError("uvloop's library cannot be opened")
+            raise RuntimeError("cannot open uvloop's library")
         cdef void *uv_loop = PyCapsule_GetPointer(library_of.libuv_get_loop_t_ptr(loop), NULL)
         cdef UvUnref unref = <UvUnref>_function(library, "uv_unref")
         self.uv_close = <void (*)(void *, void *) noexcept nogil>_function(library, "uv_close")
         now_ms = _function(library, "uv_now")
         functions = [<size_t>_function(library, each) for each in (
             "uv_prepare_init", "uv_prepare_start", "uv_check_init", "uv_check_start")]
-        # Whoever waits may still look at it when this object is gone: it is never freed.
+        # Never freed: a waiting thread may use it after this object is gone.
         self.clock = <turn_clock *>calloc(1, sizeof(turn_clock))
         self.prepare = calloc(1, HANDLE_BYTES)
         self.check = calloc(1, HANDLE_BYTES)
         if self.clock == NULL or self.prepare == NULL or self.check == NULL:
-            raise MemoryError("no memory for the watch over turns")
+            raise MemoryError("no memory to measure loop iterations")
         sem_init(&self.clock.wake, 0, 0)
         self.clock.limit_ns = <int64_t>(limit_s * 1e9)
         self.clock.now_ms = <uint64_t (*)(const void *) noexcept nogil>now_ms
-        self._start(uv_loop, self.prepare, functions[0], functions[1], <void *>turn_over)
-        self._start(uv_loop, self.check, functions[2], functions[3], <void *>turn_looked)
-        # They must not keep the loop from its end.
+        self._start(uv_loop, self.prepare, functions[0], functions[1], <void *>turn_ended)
+        self._start(uv_loop, self.check, functions[2], functions[3], <void *>turn_polled)
+        # The handles must not keep the loop running.
         unref(self.prepare)
         unref(self.check)
         turn_mark(self.clock)
@@ -201,39 +201,42 @@ cdef class TurnWatch:
         return 0
 
     def wait(self):
-        """Blocks until there is something to tell: (what, turn, seconds). For one other thread.
+        """Block until an event occurs; return (event, iteration, seconds). Called by one other
+        thread.
 
-        STALLED: this turn takes longer than it should, now; it is told again when it is stuck.
-        ENDED: it took so long. CLOSED: that was all.
+        STALLED: the current iteration exceeds the limit; reported again when it seems stuck. ENDED:
+        a stalled iteration has ended after that time. CLOSED: the watch was closed.
         """
         cdef int what
         cdef int64_t patience_ns = self.patience_ns
         with nogil:
-            what = turn_wait(self.clock, &self.sampled_turn, &patience_ns, self.told_turn)
+            what = turn_wait(self.clock, &self.sampled_turn, &patience_ns, self.reported_turn)
         self.patience_ns = patience_ns
         if what == TURN_STALLED:
             return what, self.sampled_turn, patience_ns / 1e9
         if what == TURN_ENDED:
-            self.told_turn = self.clock.stall_turn
-            return what, self.told_turn, self.clock.stall_ns / 1e9
+            self.reported_turn = self.clock.stall_turn
+            return what, self.reported_turn, self.clock.stall_ns / 1e9
         return what, 0, 0.0
 
-    def lasts(self, uint64_t turn):
-        """Seconds that this turn has lasted by now; 0 when it is over."""
+    def elapsed(self, uint64_t turn):
+        """Return how long an iteration has lasted so far, in seconds; 0 if it has ended."""
         cdef int64_t started_ns = self.clock.started_ns
         if started_ns == 0 or self.clock.turns + 1 != turn:
             return 0.0
         return (turn_now_ns() - started_ns) / 1e9
 
     def histogram(self):
-        """(seconds at most, turns) for each bucket, the last one without a bound; all seconds."""
+        """Return (upper bound in seconds, count) of each bucket, the last one unbounded, and the
+        total seconds.
+        """
         cdef int i
         buckets = [(TURN_BOUNDS_NS[i] / 1e9, self.clock.counts[i]) for i in range(TURN_BUCKETS)]
         buckets.append((float("inf"), self.clock.counts[TURN_BUCKETS]))
         return buckets, self.clock.sum_ns / 1e9
 
     def close(self):
-        """No turn is measured any more; who waits is told CLOSED. A second call changes nothing."""
+        """Stop measuring, and make wait() return CLOSED. Further calls have no effect."""
         if self.prepare == NULL:
             return
         self.uv_close(self.prepare, <void *>turn_free_handle)

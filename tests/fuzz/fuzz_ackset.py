@@ -148,7 +148,7 @@ class Cursor:
             assert acks.to_longs(ledger) == slow.longs(ledger)
         assert acks.partial == len(slow.left)
         for position, left in slow.left.items():
-            assert acks.messages_left(*position) == len(left)
+            assert acks.unacked_in_batch(*position) == len(left)
 
 
 STEPS = (

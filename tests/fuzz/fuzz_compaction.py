@@ -14,7 +14,14 @@ with driver.guided("pyxbroker"):
 from google.protobuf.message import DecodeError
 
 from compacting import Sent, batch, batched, messages_of, packed_batch, single
-from pyxbroker.compaction import KEY_PARTS, LatestMessages, packed, record, unwrap, wrapped_position
+from pyxbroker.compaction import (
+    KEY_PARTS,
+    LatestMessages,
+    compressed_payload,
+    record,
+    unwrap,
+    wrapped_position,
+)
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.proto import PulsarApi as pb
 
@@ -27,24 +34,24 @@ def stored(data: bytes) -> EntryBatch:
 
 
 def unpacked(one: EntryBatch) -> bytes | None:
-    return packed_batches.unpack(*packed(one, 0), BYTES_MAX)
+    return packed_batches.unpack(*compressed_payload(one, 0), BYTES_MAX)
 
 
 def look_at_entry(entry: bytes) -> None:
     """What is left of it, behind it another message of a key that it may have."""
-    latest = LatestMessages(bytes(16), keeps_keyless=len(entry) % 2 == 0)
+    latest = LatestMessages(bytes(16), retains_keyless=len(entry) % 2 == 0)
     entries = [stored(entry), stored(LATER)]
     for each in entries:
         if latest.scan(each, 0) == 0:
             latest.scan_unpacked(each, 0, unpacked(each))
     for part in range(KEY_PARTS):
         latest.resolve(part, None)
-    latest.begin()
+    latest.begin_selection()
     run, at, partly = latest.select(entries[0], 0, -1, 1 << 20)
     assert at == (not partly)
     if partly:
         assert run is None
-        plain = unpacked(entries[0]) if packed(entries[0], 0)[0] else None
+        plain = unpacked(entries[0]) if compressed_payload(entries[0], 0)[0] else None
         rebuilt = packed_batches.with_messages(entry, *latest.rebuild(entries[0], 0, plain))
         # What a producer made of a message that is left is not looked at more than need be.
         with suppress(DecodeError):

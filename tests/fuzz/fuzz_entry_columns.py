@@ -21,7 +21,7 @@ from pyxbroker.base import compression
 from pyxbroker.entry_columns import (
     CHUNK,
     FULL,
-    LOOK,
+    NEW_LEDGER,
     ColumnBuffers,
     Damaged,
     Encrypted,
@@ -68,7 +68,7 @@ LAYOUTS = (
 )
 
 
-USUAL = entry_columns.USUAL
+USUAL = entry_columns.DEFAULT
 KEPT = (USUAL, 255, 0)
 """Columns beside the values."""
 
@@ -115,12 +115,12 @@ def take_all(columns: EntryColumns, widths: tuple[int, ...], stream: bytes) -> N
         view = view[done:]
         if stop == FULL:
             look_at(columns.finish(), widths)
-        elif stop == LOOK:
-            columns.pass_look()
+        elif stop == NEW_LEDGER:
+            columns.accept_ledger()
         elif stop == CHUNK:
             place = (columns.ledger_id, columns.entry_id, -1)
             columns.add_message(place, columns.chunk_metadata, columns.chunk_payload)
-            columns.pass_entry()
+            columns.accept_chunk()
         else:
             break
     look_at(columns.finish(), widths)
@@ -166,7 +166,9 @@ def one_input(data: bytes) -> None:
     if len(data) < 4:
         return
     columns, widths = columns_of(data[0])
-    columns.want((3, data[1] % 8 - 1, data[1] // 8 % 4 - 1), (3, data[2], data[2] // 8 % 4 - 1))
+    columns.set_range(
+        (3, data[1] % 8 - 1, data[1] // 8 % 4 - 1), (3, data[2], data[2] // 8 % 4 - 1)
+    )
     stream = data[4:] if data[3] % 2 == 0 else message(2, data[4:])
     with suppress(Damaged, Encrypted, Undecodable):
         take_all(columns, widths, stream)

@@ -136,8 +136,8 @@ KEPT: list[Kept] = [
         "src/pyxbroker/compaction.pyx",
         "LatestMessages.__cinit__",
         """        memcpy(self.secret, start, 16)
-        self.keeps_keyless = keeps_keyless""",
-        """        self.keeps_keyless = keeps_keyless
+        self.retains_keyless = retains_keyless""",
+        """        self.retains_keyless = retains_keyless
         memcpy(self.secret, start, 16)""",
         "two attributes that do not know each other are set",
     ),

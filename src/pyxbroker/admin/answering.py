@@ -7,7 +7,7 @@ from pyxbroker.admin.endpoints import RESOURCES, Endpoint, load
 from pyxbroker.admin.errors import HttpError, refusal, refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.admin.router import Router
+from pyxbroker.admin.router import OPTIONS, Router
 from pyxbroker.auth.authorization import authorize
 from pyxbroker.base.errors import AuthorizationError, with_reference
 from pyxbroker.base.log import get_logger
@@ -99,7 +99,7 @@ def is_change(endpoint: Endpoint) -> bool:
     """Whether it is administration: not what is only read, but for the few that say themselves that
     they have made something, and not what is published.
     """
-    return endpoint.method != "GET" and not endpoint.path.startswith(PUBLISHING)
+    return endpoint.method not in ("GET", OPTIONS) and not endpoint.path.startswith(PUBLISHING)
 
 
 def operation_of(endpoint: Endpoint) -> str:

@@ -19,7 +19,7 @@ from pyxbroker.base.errors import PulsarError
 from pyxbroker.broker import refusals
 
 PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
-TYPES: dict[str, str] = {"int": "integer", "bool": "boolean", "text": "string"}
+TYPES: dict[str, str] = {"int": "integer", "long": "integer", "text": "string"}
 DOMAIN = {"type": "string", "enum": ["persistent", "non-persistent"]}
 REFUSAL = "#/components/schemas/Refusal"
 
@@ -41,9 +41,7 @@ lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
 
 
 def _type_of(field: Query) -> str:
-    if field.default is None:
-        return "string"
-    return "boolean" if isinstance(field.default, bool) else "integer"
+    return {bool: "boolean", int: "integer", str: "string"}[field.kind]
 
 
 # --- OpenAPI ----------------------------------------------------------------------------------

@@ -66,11 +66,20 @@ def _no_resource(request: Request) -> Resource:
 
 
 class Query(NamedTuple):
-    """A field of the query. Its type is that of the default, or text when there is none."""
+    """A field of the query. Its type is that of the default, or text when there is none,
+    unless it is a number."""
 
     name: str
     about: str
     default: bool | int | None = None
+    is_number: bool = False
+
+    @property
+    def kind(self) -> type[bool] | type[int] | type[str]:
+        """The type of its value."""
+        if self.default is not None:
+            return type(self.default)
+        return int if self.is_number else str
 
 
 class Content(NamedTuple):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.resources.names import check_length
+from pyxbroker.admin.policy_bodies import names_of
+from pyxbroker.admin.resources.names import check_length, texts_of
 from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
 from pyxbroker.base.slices import Slices
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
@@ -22,10 +23,7 @@ def checked_actions(value: object) -> list[str]:
         raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
     if len(value) > ENTRIES_MAX:
         raise HttpError(400, f"{len(value)} actions are more than the {ENTRIES_MAX} allowed.")
-    for each in value:
-        if each not in ACTIONS:
-            raise HttpError(400, f"An action is one of {', '.join(ACTIONS)}, not {each!r:.100}.")
-    return list(dict.fromkeys(value))
+    return names_of(value, ACTIONS, "An action")
 
 
 async def checked_grants(value: dict[str, Any]) -> dict[str, Any]:
@@ -68,10 +66,4 @@ def _entries(value: object, part: str, name_bytes_max: int) -> dict[str, Any]:
 
 
 def _checked_roles(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"Roles are a list of texts, not {value!r:.100}.")
-    if len(value) > ENTRIES_MAX:
-        raise HttpError(400, f"{len(value)} roles are more than the {ENTRIES_MAX} allowed.")
-    for each in value:
-        check_length("name", each, NAME_BYTES_MAX, 400)
-    return list(dict.fromkeys(value))
+    return texts_of(value, "Roles", ENTRIES_MAX, NAME_BYTES_MAX)

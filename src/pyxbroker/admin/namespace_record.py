@@ -7,11 +7,15 @@ begins with what the broker would not do. What is shown has every field that Pul
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyxbroker.admin import offload_policies
+from pyxbroker.admin.coercion import is_null
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import OF_NAMESPACE
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.policy_checks import Asked, check_fields
-from pyxbroker.admin.policy_table import ROWS
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, whole_quota
 from pyxbroker.base.bundles import (
     BUNDLES_MAX,
     FIRST_BOUNDARY,
@@ -22,8 +26,7 @@ from pyxbroker.base.bundles import (
 )
 from pyxbroker.cluster.initialize import namespace_policies
 from pyxbroker.policies.records import DELETED, Fields
-from pyxbroker.policies.resolver import Record
-from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.shapes import LONG_MAX, Level
 from pyxbroker.settings.config import Config
 
 # Pulsar's fields, in the order in which it writes them, and what JSON each is.
@@ -77,13 +80,18 @@ FIELDS: dict[str, type] = {
     "dispatcherPauseOnAckStatePersistentEnabled": bool,
     "entryFilters": dict,
 }
-# Those of a list of names. (One that is not known Pulsar takes for none; here it is refused.)
-NAMED_VALUES = (
-    "subscription_auth_mode",
-    "schema_auto_update_compatibility_strategy",
-    "schema_compatibility_strategy",
-)
-KINDS = {dict: "an object", list: "a list", bool: "true or false", int: "a number", str: "text"}
+KINDS: dict[type, str] = {dict: "an object", list: "a list"}
+VALUES = {
+    bool: Field("boolean"),
+    int: Field("integer", maximum=LONG_MAX),
+    str: Field("string"),
+}
+VALUES_OF_POLICIES = {
+    row.namespace.path[0]: row.body.value
+    for row in ROWS
+    if row.namespace is not None and row.body is not None and row.body.value is not None
+}
+"""What a field has, by its kind, and that of a policy, which knows its limits and names."""
 
 
 def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
@@ -106,13 +114,8 @@ def new(body: object, config: Config) -> Fields:
         body = {}
     if not isinstance(body, dict):
         raise HttpError(400, "The policies must be a JSON object.")
-    given = {name: body[name] for name in FIELDS if body.get(name) is not None}
-    for name in NAMED_VALUES:
-        # Pulsar's Go client sends what it was not given as an empty name, which is none.
-        if given.get(name) == "":
-            del given[name]
-    for name, value in given.items():
-        _check_kind(name, value)
+    read = {name: _read(name, body[name]) for name in FIELDS if name in body}
+    given = {name: value for name, value in read.items() if value is not None}
     # A namespace does not begin with its end.
     given.pop(DELETED, None)
     if not given.get("replication_clusters"):
@@ -126,25 +129,39 @@ def new(body: object, config: Config) -> Fields:
     return {name: whole[name] for name in FIELDS if name in whole}
 
 
-def _check_kind(name: str, value: object) -> None:
+def _read(name: str, value: Any) -> Any:
+    """The value of a field; None when it says nothing. Raises HttpError 400."""
     kind = FIELDS[name]
-    # To Python true is a number, to JSON it is not.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    field = VALUES_OF_POLICIES.get(name) or VALUES.get(kind)
+    if field is not None:
+        return None if is_null(value) else field.read(value, name)
+    if value is not None and not isinstance(value, kind):
         raise HttpError(400, f"{name} must be {KINDS[kind]}, not {value!r:.100}.")
+    return value
 
 
 def _check_policies(fields: Fields, config: Config) -> None:
-    """As when each of them is set by itself; but a number below 0 may say nothing here."""
-    record = Record(Level.NAMESPACE, "", fields)
-    for row in ROWS:
-        if row.namespace is None or row.body is None or not row.body.fields:
+    """Reads each policy as when it is set by itself; but a number below 0 may say nothing here."""
+    for row in (*ROWS, DELAYED_DELIVERY):
+        if row.namespace is None or row.body is None or row.body.value is not None:
             continue
-        try:
-            value = record.at(row.namespace.path, config.clusterName)
-        except ValueError as error:
-            raise HttpError(400, f"{row.namespace.path[0]}: {error}") from None
-        if value is not None:
-            row.check(row.body.read(value), Asked(config, fields, is_topic=False))
+        name, *of_cluster = row.namespace.path
+        value = fields.get(name)
+        if value is None:
+            continue
+        if not of_cluster:
+            fields[name] = row.body.read(value)
+            row.check(fields[name], Asked(config, fields, is_topic=False))
+            continue
+        rates = {key: each for key, each in value.items() if each is not None}
+        fields[name] = {key: row.body.read(each) for key, each in rates.items()}
+        if config.clusterName in rates:
+            row.check(fields[name][config.clusterName], Asked(config, fields, is_topic=False))
+    quotas, body = fields.get("backlog_quota_map"), BACKLOG_QUOTA.body
+    if quotas is not None and body is not None:
+        fields["backlog_quota_map"] = {
+            key: whole_quota(body.read(each)) for key, each in quotas.items() if each is not None
+        }
     check_fields(fields, Level.NAMESPACE, config.clusterName)
 
 
@@ -155,9 +172,7 @@ def _check_ttl(fields: Fields) -> None:
 
 def _bundles(body: Fields, default: int) -> Fields:
     """BundlesData of a new namespace: by boundaries, by a number, or as many as is usual."""
-    count = body.get("numBundles") or 0
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise HttpError(400, f"numBundles must be a number, not {count!r:.100}.")
+    count = Field("integer", 0).read(body.get("numBundles"), "numBundles")
     if count <= 0:
         return bundles_data(default)
     boundaries = body.get("boundaries") or []

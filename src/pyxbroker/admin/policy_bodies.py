@@ -1,25 +1,26 @@
-"""What requests bring to set a policy: read strictly, and described for the OpenAPI document."""
+"""What requests bring to set a policy: read by the rule of coercion.py, and described for the
+OpenAPI document.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pyxbroker.admin.coercion import (
+    is_null,
+    to_boolean,
+    to_choice,
+    to_integer,
+    to_number,
+    to_text,
+)
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.policies.shapes import INT_MAX
 
 Json = Any
 Schema = dict[str, Any]
-
-
-# Words that Pulsar's brokers take for booleans, and some clients send (pulsaradmin of Go).
-BOOLEANS = {
-    word: value
-    for name, value in (("true", True), ("false", False))
-    for word in (name, name.capitalize(), name.upper())
-}
 
 
 class Field(NamedTuple):
@@ -31,36 +32,34 @@ class Field(NamedTuple):
     maximum: int = INT_MAX
 
     def read(self, value: object, name: str) -> Json:
-        """Raises HttpError 400."""
-        if value is None:
-            return self.default
-        if self.kind == "boolean" and isinstance(value, str):
-            value = BOOLEANS.get(value, value)
-        kinds: dict[str, tuple[type, ...]] = {
-            "integer": (int,),
-            "number": (int, float),
-            "boolean": (bool,),
-            "string": (str,),
-        }
-        if (
-            not isinstance(value, kinds[self.kind])
-            or isinstance(value, bool) != (self.kind == "boolean")
-            or (self.choices and value not in self.choices)
-            or (self.kind == "integer" and not -self.maximum - 1 <= int(str(value)) <= self.maximum)
-        ):
-            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        if self.kind != "number":
-            return value
-        number = float(str(value))
-        if math.isinf(number):
-            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        return number
+        """The value of the field. As for Java's primitive types, null is 0 or false where the
+        default is a number or a truth value; else it is the default. Raises HttpError 400.
+        """
+        if value is None or (is_null(value) and (self.kind != "string" or self.choices)):
+            is_primitive = isinstance(self.default, (int, float))
+            return type(self.default)() if is_primitive else self.default
+        try:
+            return self._coerced(value)
+        except ValueError:
+            reason = f"{name} must be {self.expected()}, not {value!r:.100}."
+            raise HttpError(400, reason) from None
 
-    def _expected(self) -> str:
+    def _coerced(self, value: object) -> Json:
+        if self.choices:
+            return to_choice(value, self.choices)
+        if self.kind == "integer":
+            return to_integer(value, self.maximum)
+        if self.kind == "boolean":
+            return to_boolean(value)
+        return to_number(value) if self.kind == "number" else to_text(value)
+
+    def expected(self) -> str:
+        """What a value looks like, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        article = "an" if self.kind == "integer" else "a"
-        return f"{article} {self.kind}"
+        if self.kind == "integer":
+            return f"a whole number of at most {self.maximum.bit_length() + 1} bits"
+        return {"number": "a number", "boolean": "true or false", "string": "text"}[self.kind]
 
     @property
     def schema(self) -> Schema:
@@ -82,17 +81,19 @@ class Body(NamedTuple):
         Pulsar. Raises HttpError 400.
         """
         if self.value is not None:
-            if value is None:
+            if is_null(value):
                 raise HttpError(400, "The request entity cannot be empty.")
             return self.value.read(value, "The value")
         if self.names:
             if not isinstance(value, list):
-                raise HttpError(400, f"The body must be a JSON list, not {value!r:.100}.")
-            name = Field("string", choices=self.names)
-            return list(dict.fromkeys(name.read(each, "A name") for each in value))
+                raise HttpError(400, f"The body must be a list, not {value!r:.100}.")
+            return names_of(value, self.names, "A name")
         if not isinstance(value, dict):
             raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
-        read = {name: field.read(value.get(name), name) for name, field in self.fields.items()}
+        read = {
+            name: field.read(value[name], name) if name in value else field.default
+            for name, field in self.fields.items()
+        }
         return {name: each for name, each in read.items() if each is not None}
 
     @property
@@ -106,6 +107,15 @@ class Body(NamedTuple):
             "type": "object",
             "properties": {name: field.schema for name, field in self.fields.items()},
         }
+
+
+def names_of(values: list[Any], choices: tuple[str, ...], what: str) -> list[str]:
+    """The values of an enumeration in a JSON list, each once. Raises HttpError 400."""
+    field = Field("string", choices=choices)
+    found = [field.read(each, what) for each in values]
+    if None in found:
+        raise HttpError(400, f"{what} must be {field.expected()}, not null.")
+    return list(dict.fromkeys(found))
 
 
 INTEGER = Body(Field("integer"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import BOOLEAN, INTEGER, Body, Field, Json
 from pyxbroker.admin.policy_checks import (
     QUOTA_TYPES,
@@ -178,10 +179,10 @@ def _limit(
 
 _DISPATCH_RATE = Body(
     fields={
-        "dispatchThrottlingRateInMsg": Field("integer", -1),
-        "dispatchThrottlingRateInByte": Field("integer", -1, maximum=LONG_MAX),
+        "dispatchThrottlingRateInMsg": Field("integer", 0),
+        "dispatchThrottlingRateInByte": Field("integer", 0, maximum=LONG_MAX),
         "relativeToPublishRate": Field("boolean", False),
-        "ratePeriodInSecond": Field("integer", 1),
+        "ratePeriodInSecond": Field("integer", 0),
     }
 )
 
@@ -242,10 +243,10 @@ ROWS: tuple[Row, ...] = (
         "how many bookies keep an entry, and how often cursors are stored",
         Body(
             fields={
-                "bookkeeperEnsemble": Field("integer", 0),
-                "bookkeeperWriteQuorum": Field("integer", 0),
-                "bookkeeperAckQuorum": Field("integer", 0),
-                "managedLedgerMaxMarkDeleteRate": Field("number", 0.0),
+                "bookkeeperEnsemble": Field("integer", 2),
+                "bookkeeperWriteQuorum": Field("integer", 2),
+                "bookkeeperAckQuorum": Field("integer", 2),
+                "managedLedgerMaxMarkDeleteRate": Field("number", -1.0),
                 "managedLedgerStorageClassName": Field("string"),
             }
         ),
@@ -527,7 +528,7 @@ BACKLOG_QUOTA = Row(
         fields={
             "limit": Field("integer", maximum=LONG_MAX),
             "limitSize": Field("integer", maximum=LONG_MAX),
-            "limitTime": Field("integer", -1),
+            "limitTime": Field("integer", 0),
             "policy": Field("string", choices=BACKLOG_QUOTA_POLICIES),
         }
     ),
@@ -536,6 +537,15 @@ BACKLOG_QUOTA = Row(
     check_quota,
     _applied_quotas,
 )
+
+
+def whole_quota(value: dict[str, Json]) -> dict[str, Json]:
+    """A quota as a record has it: sizes under both names."""
+    if "policy" not in value:
+        raise HttpError(400, "The policy of a backlog quota cannot be null.")
+    size = value.get("limitSize", value.get("limit", 0))
+    return value | {"limit": size, "limitSize": size}
+
 
 OF_SUBSCRIPTION = Row(
     "RATE",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
+from pyxbroker.admin.coercion import parse_bool, parse_int, read_float
 from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 QUERY_FIELDS_MAX = 100
 SHORT_BYTES = 1 << 10  # a body that is not worth a look at what is in it
 HALF_BYTES = 3  # of what tells half a character, behind its first one
-SIGN_BYTES = 64  # about what a value of JSON takes, besides its text
+SIGN_BYTES = 112  # what a value of JSON takes at most, a WrittenFloat, besides its text
 
 _WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
-_BOOLEANS = {"true": True, "false": False}
 
 
 class Request:
@@ -142,20 +140,19 @@ class Request:
         """
         field = self.endpoint.field(name)
         text = self.query.get(name)
-        if text is None:
+        kind = field.kind
+        # Empty is no number and no truth value: the default counts, as in JAX-RS.
+        if text is None or (not text and kind is not str):
             return field.default
-        if field.default is None:
+        if kind is str:
             return text
-        # bool is a kind of int.
-        parse, what = (
-            (parse_bool, "true or false")
-            if isinstance(field.default, bool)
-            else (parse_int, "a whole number of at most 64 bits")
-        )
+        if kind is bool:
+            return parse_bool(text)
         try:
-            return parse(text)
+            return parse_int(text)
         except ValueError:
-            raise HttpError(400, f"{name} must be {what}, not {text!r}.") from None
+            reason = f"{name} must be a whole number of at most 64 bits, not {text!r:.100}."
+            raise HttpError(400, reason) from None
 
     async def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
         """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow; and
@@ -179,7 +176,7 @@ class Request:
             await self._weigh(body, signs_max)
         slices = Slices()
         try:
-            value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+            value = json.loads(body, parse_constant=_no_number, parse_float=read_float)
             await slices.pause()
             if await _may_have_halves(body, slices):
                 json.dumps(value, ensure_ascii=False).encode()
@@ -220,13 +217,6 @@ def _no_number(text: str) -> float:
     with them.
     """
     raise ValueError(f"{text} is not a number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text:.100} is too large a number")
-    return number
 
 
 class Body:
@@ -359,21 +349,3 @@ def decode(part: str) -> str:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
         raise HttpError(400, f"The escapes of {part!r} are not UTF-8.") from None
-
-
-def parse_int(text: str) -> int:
-    """A whole number as Java's Long reads one. Raises ValueError, also for one of more bits."""
-    if _INTEGER.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not a whole number")
-    number = int(text)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{text} has more than 64 bits")
-    return number
-
-
-def parse_bool(text: str) -> bool:
-    """`true` or `false` in any case. Raises ValueError."""
-    value = _BOOLEANS.get(text.lower())
-    if value is None:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return value

@@ -1,8 +1,8 @@
 """From a path to its endpoint.
 
 A segment of an endpoint's path is literal or a parameter: `{name}` is any text that is not empty,
-`{name:int}` a whole number, `{name:bool}` true or false. Where several fit, literal segments are
-tried first and text last.
+`{name:int}` a whole number of 32 bits, `{name:long}` one of 64. Where several fit, literal segments
+are tried first and text last.
 
 The endpoints below a prefix are loaded, and become a tree, when the first request for it comes; by
 a thread, since importing them takes tens of milliseconds. With them come those that are refused
@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pyxbroker.admin.coercion import parse_int
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Request, parse_bool, parse_int
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import TEXT, Response
+from pyxbroker.auth.authorization import OPEN
 from pyxbroker.base.off_loop import OffLoop
+from pyxbroker.policies.shapes import INT_MAX
 
 
 def _parse_text(text: str) -> str:
@@ -29,11 +33,12 @@ def _parse_text(text: str) -> str:
 
 # The types of parameters, in the order in which they are tried. Each raises ValueError.
 PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": parse_int,
-    "bool": parse_bool,
+    "int": partial(parse_int, maximum=INT_MAX),
+    "long": parse_int,
     "text": _parse_text,
 }
 
+OPTIONS = "OPTIONS"
 DOMAINS = ("persistent", "non-persistent")
 
 
@@ -111,8 +116,8 @@ class Router:
     async def find(self, request: Request) -> Endpoint:
         """The endpoint of a request, which gets it and its parameters.
 
-        HEAD is answered as GET. Raises HttpError: 404 when nothing is there, 405 with Allow when
-        there is, but not for this method.
+        HEAD is answered as GET, OPTIONS with the methods that a path takes. Raises HttpError: 404
+        when nothing is there, 405 with Allow when there is, but not for this method.
         """
         segments = request.segments()
         allowed: set[str] = set()
@@ -131,9 +136,12 @@ class Router:
         if "GET" in allowed:
             allowed.add("HEAD")
         methods = ", ".join(sorted(allowed))
-        raise HttpError(
-            405, f"{request.path} takes {methods}, not {request.method}.", [("Allow", methods)]
-        )
+        headers = [("Allow", ", ".join(sorted({*allowed, OPTIONS})))]
+        if request.method == OPTIONS:
+            handler = partial(_tell_methods, headers)
+            request.endpoint = Endpoint(OPTIONS, request.path, handler, OPEN, "The methods.")
+            return request.endpoint
+        raise HttpError(405, f"{request.path} takes {methods}, not {request.method}.", headers)
 
     def _prefix(self, segments: list[str]) -> tuple[str, ...] | None:
         """The longest prefix of a path that has endpoints."""
@@ -153,6 +161,10 @@ class Router:
             if _is_below(endpoint, prefix):
                 tree.add(endpoint, unless_there=True)
         return tree
+
+
+async def _tell_methods(headers: list[tuple[str, str]], request: Request) -> Response:
+    return Response(headers[0][1].encode(), TEXT, headers=headers)
 
 
 def _is_below(endpoint: Endpoint, prefix: tuple[str, ...]) -> bool:

@@ -126,7 +126,7 @@ class EmbeddedBookie:
         done: int,
         flags: int,
     ) -> None:
-        run.keep()
+        run.copy_data()
         add = (adder, slot, run, last_add_confirmed, length, done, flags)
         if flags & ADD_HIGH_PRIORITY:
             self._urgent.append(add)

@@ -164,7 +164,7 @@ class Broker:
             lambda: connections.live,
         )
         self.door = Door(connections.loop)
-        connections.serve_strangers_at(self.door)
+        connections.serve_unauthenticated_from(self.door)
         self.half_open = HalfOpen(
             self.door,
             config.connectionHandshakeTimeoutSeconds,

@@ -19,7 +19,7 @@ log = get_logger("pyxbroker.broker")
 COMMAND_HEADER_BYTES = 4  # of a frame: how many bytes follow
 CONNECT_BYTES_MAX = COMMAND_HEADER_BYTES + (128 << 10)  # HANDSHAKE_FRAME_BYTES_MAX
 # Of a CONNECT that are left to the kernel. With more, it is the connection's, and there is a bound
-# for how many have as much (connection.pxd: STASH_BYTES_MAX, STRANGERS_SLABS_MAX).
+# for how many have as much (connection.pxd: STASH_BYTES_MAX, UNAUTHENTICATED_SLABS_MAX).
 WAITED_BYTES_MAX = 8 << 10
 
 

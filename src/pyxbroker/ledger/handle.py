@@ -194,7 +194,7 @@ class EnsembleHandle(LedgerHandle):
 
     def append(self, run: EntryRun) -> None:
         """Give the run its entry ids and send it to the bookies of its write sets."""
-        run.keep()
+        run.copy_data()
         actions = self.writer.append(run)
         self.length = self.writer.length
         if self._timer is None:

@@ -145,7 +145,7 @@ class Cursor:
         """before: id of the ledger that the mark was in."""
         after = self.managed_ledger.ledger_after
         self.acks.advance(after)
-        if self.acks.has_passed:
+        if self.acks.has_passed_batches:
             self._drop_passed(self.acks)
         if not self.durable:
             return

@@ -59,7 +59,7 @@ class Watchers:
                 self._turn.at_end(self._call)
 
     def _call(self) -> None:
-        self._turn.news.run(self._begin)
+        self._turn.notifications.run(self._begin)
 
     def _begin(self) -> None:
         self._is_due = False
@@ -74,13 +74,13 @@ class Watchers:
     def _go_on(self) -> None:
         """A part of a round, as long as there is time for it."""
         assert self._round is not None, "a round ends here, and begins before it goes on"
-        news = self._turn.news
+        news = self._turn.notifications
         began_ns = news.now_ns()
         for call in self._round:
             # Some may have left since the round began.
             if call in self._calls:
                 _tell(call)
-            if news.lasts_long(began_ns):
+            if news.has_used_slice(began_ns):
                 news.later(self._go_on)
                 return
         self._round = None

@@ -379,7 +379,7 @@ class ManagedLedger:
             ):
                 self._roll_over_if_due()
         elif self.state is State.CREATING_LEDGER:
-            run.keep()
+            run.copy_data()
             self._waiting.append(run)
         elif self.state is State.TERMINATED:
             raise ManagedLedgerTerminated("Topic was already terminated")

@@ -13,6 +13,7 @@ from typing import Any
 from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Level, Part, Path, Policy
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
+    DELETE_WHEN_NO_SUBSCRIPTIONS,
     INACTIVE_TOPIC_DELETE_MODES,
     OLDER_SCHEMA_STRATEGIES,
     SUBSCRIBE_PERIOD_MAX_S,
@@ -224,7 +225,13 @@ TABLE: tuple[Policy, ...] = (
         _paths("inactive_topic_policies", "inactiveTopicPolicies"),
         (
             Part(bool, "deleteWhileInactive"),
-            Part(str, "inactiveTopicDeleteMode", choices=INACTIVE_TOPIC_DELETE_MODES),
+            Part(
+                str,
+                "inactiveTopicDeleteMode",
+                choices=INACTIVE_TOPIC_DELETE_MODES,
+                default=DELETE_WHEN_NO_SUBSCRIPTIONS,
+                is_optional=True,
+            ),
             Part(int, "maxInactiveDurationSeconds"),
         ),
         _inactive_topics,
@@ -299,7 +306,7 @@ TABLE: tuple[Policy, ...] = (
             Part(int, "bookkeeperEnsemble", minimum=1),
             Part(int, "bookkeeperWriteQuorum", minimum=1),
             Part(int, "bookkeeperAckQuorum", minimum=1),
-            Part(float, "managedLedgerMaxMarkDeleteRate"),
+            Part(float, "managedLedgerMaxMarkDeleteRate", maximum=LONG_MAX),
         ),
         _persistence,
     ),

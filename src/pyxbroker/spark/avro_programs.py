@@ -80,7 +80,7 @@ class Programs:
             b"": self._compile(self._newest, self._named)
         }
 
-    def columns(self, partition: int, kept: int = entry_columns.USUAL) -> EntryColumns:
+    def columns(self, partition: int, kept: int = entry_columns.DEFAULT) -> EntryColumns:
         return EntryColumns(
             *(entry_columns.AVRO, self._widths(), compression),
             *(partition, self._program_of, self._translate),

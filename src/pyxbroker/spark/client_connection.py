@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.entry_columns import FULL, LOOK, MORE, EntryColumns
+from pyxbroker.entry_columns import FULL, MORE, NEW_LEDGER, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import Cluster, closed_on_error
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks, Whole
@@ -89,7 +89,7 @@ class ClientConnection:
             position, section = found
             stop = columns.take_entry(position.ledger, position.entry, section)
             # Where there was no room for it, it comes again.
-            self._entry = found if stop in (FULL, LOOK) else None
+            self._entry = found if stop in (FULL, NEW_LEDGER) else None
             if stop != MORE:
                 break
         return stop

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from pyxbroker.avro_columns import Undecodable
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.entry_columns import CHUNK, FULL, LOOK, MORE, Damaged, Encrypted, Filled
+from pyxbroker.entry_columns import CHUNK, FULL, MORE, NEW_LEDGER, Damaged, Encrypted, Filled
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks
@@ -60,7 +60,7 @@ class RangeReader:
             self._columns = columns_of_bytes(partition)
         else:
             self._columns = columns.entry_columns(partition, self.definition)
-        self._columns.want(wanted.begin, wanted.end)
+        self._columns.set_range(wanted.begin, wanted.end)
         self._entries = 0  # that came until the last look
         self._chunked = ChunkedMessages(self._cluster, wanted.topic, wanted.begin)
         self._may_lack_chunks: bool | None = None  # that were there; asked when it matters
@@ -88,9 +88,9 @@ class RangeReader:
                 if stop is None:
                     if not self._is_more_there():
                         break
-                elif stop == LOOK:
+                elif stop == NEW_LEDGER:
                     self._check_gap()
-                    self._columns.pass_look()
+                    self._columns.accept_ledger()
                 elif stop == CHUNK:
                     self._see_chunk()
                     self._last_progress = time.monotonic()
@@ -142,7 +142,7 @@ class RangeReader:
             self._permits = self._permits_max
         with self._explained():
             stop = self._connection.take(self._columns, LOOK_S)
-        self._permits -= self._columns.spend()
+        self._permits -= self._columns.take_permits()
         if self._columns.entries != self._entries or (stop is not None and stop != MORE):
             self._entries = self._columns.entries
             self._last_progress = time.monotonic()
@@ -201,7 +201,7 @@ class RangeReader:
                     whole = None
                 if whole is not None:
                     columns.add_message(position, columns.chunk_metadata, whole.payload)
-        columns.pass_entry()
+        columns.accept_chunk()
 
     def _tell_missing_chunks(self, last: Position) -> None:
         """The last chunk of a message came, and others are nowhere. That is a loss, unless all is

@@ -325,7 +325,7 @@ def _of_json(payload: bytes, _: bytes) -> Any:
     return found
 
 
-def columns_of_bytes(partition: int, kept: int = entry_columns.USUAL) -> EntryColumns:
+def columns_of_bytes(partition: int, kept: int = entry_columns.DEFAULT) -> EntryColumns:
     """One column of payloads as they are."""
     widths = (entry_columns.VARIABLE,)
     return EntryColumns(entry_columns.BYTES, widths, compression, partition, kept=kept)

@@ -29,7 +29,7 @@ class Watch(Protocol):
 
     def wait(self) -> tuple[int, int, float]: ...
 
-    def lasts(self, turn: int) -> float: ...
+    def elapsed(self, turn: int) -> float: ...
 
 
 class StallLog:
@@ -62,7 +62,7 @@ class StallLog:
                 )
             elif what == self._stalled:
                 stack = self._stack()
-                lasted = self._watch.lasts(turn)
+                lasted = self._watch.elapsed(turn)
                 if not lasted:
                     continue  # the stack is of another turn
                 if turn == turn_seen:

@@ -7,10 +7,9 @@ places bundles and ledgers; here there is one broker with one bookie.
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import check_cluster
 from pyxbroker.admin.resources.names import (
@@ -42,7 +41,12 @@ BOOKIES_PATH = ONE + "/persistence/bookieAffinity"
 # Fields of a namespace's local record.
 GROUP = "namespaceAntiAffinityGroup"
 BOOKIES = "bookieAffinityGroup"
-BOOKIE_FIELDS = ("bookkeeperAffinityGroupPrimary", "bookkeeperAffinityGroupSecondary")
+BOOKIE_GROUPS = Body(
+    fields={
+        "bookkeeperAffinityGroupPrimary": Field("string"),
+        "bookkeeperAffinityGroupSecondary": Field("string"),
+    }
+)
 EMPTY = "Anti-affinity group can't be empty"
 GROUP_BYTES_MAX = 1_024
 BODY_BYTES_MAX = 16 << 10
@@ -121,14 +125,10 @@ async def get_bookies(request: Request) -> Response:
 async def set_bookies(request: Request) -> Response:
     """Says which groups of bookies a namespace's ledgers should be in."""
     body = await read_json(request)
-    if body is not None and not isinstance(body, dict):
-        raise HttpError(400, f"A BookieAffinityGroupData is a JSON object, not {body!r:.100}.")
     value = None
     if body is not None:
-        value = {name: body[name] for name in BOOKIE_FIELDS if body.get(name) is not None}
+        value = BOOKIE_GROUPS.read(body)
         for name, text in value.items():
-            if not isinstance(text, str):
-                raise HttpError(400, f"{name} must be text, not {text!r:.100}.")
             check_length(name, text, GROUP_BYTES_MAX, 400)
     await _set(request, BOOKIES, value)
     return Response.empty()
@@ -161,10 +161,7 @@ async def _set(request: Request, field: str, value: object) -> None:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
 
 
-DATA: dict[str, Any] = {
-    "type": "object",
-    "properties": {name: {"type": "string"} for name in BOOKIE_FIELDS},
-}
+DATA = BOOKIE_GROUPS.schema
 
 ENDPOINTS = (
     Endpoint(

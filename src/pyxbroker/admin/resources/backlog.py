@@ -18,14 +18,14 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
-    NO_POSITION,
+    NO_PLACE,
     check_changeable,
     check_stored,
     missing,
     moved_subscription_of,
     names_of,
-    number_of,
     opened,
+    place_of,
     stored_topic,
     with_each,
 )
@@ -57,6 +57,13 @@ EXPIRING = "Expire messages"
 NOT_ISSUED = (
     "Expire message by position not issued on topic {} for subscription {} due to ongoing message"
     " expiration not finished or invalid message position provided."
+)
+# Two blanks and all: clients know the sentence.
+NOTHING_TO_EXPIRE = (
+    "Expire message by timestamp not issued on topic {} for subscription {} due to ongoing message"
+    " expiration not finished or subscription almost catch  up. If it's performed on a partitioned"
+    " topic operation might succeeded on other partitions, please check stats of individual"
+    " partition."
 )
 
 # --- topics -----------------------------------------------------------------------------------
@@ -214,15 +221,22 @@ async def _expire(
     await check_namespace(request, name.namespace)
     await check_stored(request, name, what)
 
+    refusals: list[HttpError] = []
+
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
         subscriptions = await of(topic)
-        if seconds > 0:
-            await expiry.expire(topic, seconds, subscriptions)
+        idle = await expiry.without_backlog(topic, subscriptions)
+        await expiry.expire(topic, seconds, subscriptions)
         await persist(subscriptions)
+        if idle is not None:
+            refusals.append(HttpError(409, NOTHING_TO_EXPIRE.format(topic.name, idle.name)))
 
     check_not_system(name, EXPIRING)
     await with_each(request, name, work)
+    # The other subscriptions and partitions have expired all the same, as in Pulsar.
+    if refusals:
+        raise refusals[0]
     return Response.empty()
 
 
@@ -231,7 +245,11 @@ async def expire_to(request: Request) -> Response:
     that it is excluded.
     """
     name = topic_of(request)
-    position = _position(await read_json(request))
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(400, NO_PLACE)
+    place = place_of(body)
+    position = (place.ledger_id, place.entry_id - place.is_excluded)
     await check_changeable(request, name, EXPIRING)
     if (await request.app.broker.topics.partitions.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
@@ -253,14 +271,6 @@ def _not_negative(request: Request, parameter: str) -> int:
     if number < 0:
         raise HttpError(412, f"{parameter} must not be negative.")
     return number
-
-
-def _position(body: object) -> tuple[int, int]:
-    """The last position that is acknowledged, of Pulsar's ResetCursorData."""
-    if not isinstance(body, dict):
-        raise HttpError(400, NO_POSITION)
-    ledger_id, entry_id = number_of(body, "ledgerId"), number_of(body, "entryId")
-    return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
 
 
 POSITION_BYTES_MAX = 16 << 10  # many times what a message id takes

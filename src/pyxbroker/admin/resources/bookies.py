@@ -9,6 +9,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
 from pyxbroker.admin.response import Response
@@ -21,7 +22,7 @@ ONE = RACKS + "/{bookie}"
 TEXT_BYTES_MAX = 256
 BOOKIES_MAX = 1_000
 NOT_FOUND = "Bookie rack placement configuration not found: {}"
-FIELDS = ("rack", "hostname")
+INFO = Body(fields={"rack": Field("string"), "hostname": Field("string")})
 
 Groups = dict[str, Any]  # of bookies, each with its BookieInfo
 
@@ -53,12 +54,8 @@ async def set_rack(request: Request) -> Response:
     if not group:
         raise HttpError(412, "Bookie 'group' parameters is missing")
     body = await read_json(request)
-    if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object with rack and hostname.")
-    info = {name: body[name] for name in FIELDS if body.get(name) is not None}
+    info = INFO.read(body)
     for text in (group, *info.values()):
-        if not isinstance(text, str):
-            raise HttpError(400, "rack and hostname must be texts.")
         check_length("text", text, TEXT_BYTES_MAX, 400)
 
     def put(groups: Groups) -> Groups:
@@ -100,7 +97,6 @@ def _without(groups: Groups, bookie: str) -> Groups:
 
 
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
-INFO = {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}}
 
 ENDPOINTS = (
     Endpoint(
@@ -125,7 +121,7 @@ ENDPOINTS = (
         get_rack,
         READ_BOOKIES,
         "Where a bookie is, as was said.",
-        Answer("Pulsar's BookieInfo.", INFO),
+        Answer("Pulsar's BookieInfo.", INFO.schema),
     ),
     Endpoint(
         "POST",
@@ -135,7 +131,10 @@ ENDPOINTS = (
         "Says where a bookie is.",
         query=(Query("group", "In which group it is; needed."),),
         content=Content(
-            "Pulsar's BookieInfo.", {"application/json": INFO}, required=True, bytes_max=16 << 10
+            "Pulsar's BookieInfo.",
+            {"application/json": INFO.schema},
+            required=True,
+            bytes_max=16 << 10,
         ),
     ),
     Endpoint("DELETE", ONE, delete_rack, WRITE_BOOKIES, "Forgets where a bookie is."),

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
@@ -31,6 +32,7 @@ from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.policies.shapes import LONG_MAX
 
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
@@ -165,18 +167,19 @@ async def _sorted(hashes: list[int]) -> list[int]:
     return parts
 
 
+_POSITION = Field("integer", 0, maximum=LONG_MAX)
+
+
 async def _positions(request: Request) -> list[int]:
     """The positions of a body; none without one. Raises HttpError 400."""
     body = await read_json(request)
     if body is None:
         return []
-    if not isinstance(body, list) or not all(
-        isinstance(each, int) and not isinstance(each, bool) for each in body
-    ):
+    if not isinstance(body, list):
         raise HttpError(400, f"Positions are a list of whole numbers, not {body!r:.100}.")
     if len(body) > bundles.BUNDLES_MAX:
         raise HttpError(400, f"A namespace has at most {bundles.BUNDLES_MAX} bundles.")
-    return body
+    return [_POSITION.read(each, "A position") for each in body]
 
 
 async def delete(request: Request) -> Response:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRINGS,
@@ -77,6 +78,7 @@ FIELDS: dict[str, type] = {
     "brokerClientSslFactoryPluginParams": str,
     "listenerName": str,
 }
+BOOLEAN, STRING = Field("boolean", False), Field("string")
 URLS = {
     "serviceUrl": (
         ("http://",),
@@ -154,15 +156,15 @@ async def _data(request: Request) -> dict[str, Any]:
         raise HttpError(400, f"A ClusterData is a JSON object, not {body!r:.100}.")
     fields: dict[str, Any] = {}
     for name, kind in FIELDS.items():
-        value = body.get(name, False if kind is bool else None)
+        value = body.get(name)
+        if value is None and kind is bool:
+            value = False
         if value is None:
             continue
         if kind is list:
             fields[name] = texts_of(value, name, NAMES_MAX, NAME_BYTES_MAX)
             continue
-        if not isinstance(value, kind):
-            what = "text" if kind is str else "true or false"
-            raise HttpError(400, f"{name} must be {what}, not {value!r:.100}.")
+        value = (BOOLEAN if kind is bool else STRING).read(value, name)
         if isinstance(value, str):
             check_length(name, value, TEXT_BYTES_MAX, 400)
         fields[name] = value

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -74,9 +75,7 @@ async def _refuse_names(request: Request) -> None:
         return
     if not isinstance(body, dict):
         raise HttpError(400, f"The body must be a JSON object, not {body!r:.100}.")
-    names = body.get(NAMES)
-    if names is not None and not isinstance(names, str):
-        raise HttpError(400, f"{NAMES} must be a text, not {names!r:.100}.")
+    names = Field("string").read(body.get(NAMES), NAMES)
     if not names or not names.strip():
         raise HttpError(
             400, f"{NAMES} can't be empty. To remove entry filters use the remove method."

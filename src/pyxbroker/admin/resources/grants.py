@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, check_length, read_json
+from pyxbroker.admin.resources.names import STRINGS, check_length, read_json, texts_of
 from pyxbroker.admin.resources.namespaces import change_record
 from pyxbroker.admin.response import Response
 from pyxbroker.base.compact_json import to_json
@@ -113,19 +113,14 @@ def changing(part: str, change: Callable[[dict[str, Any]], object]) -> Callable[
 
 async def actions_of(request: Request) -> list[str]:
     """Those of a body. Raises HttpError 400."""
-    return checked_actions(await texts_of(request, "Actions should not be null"))
+    return checked_actions(await texts_of_body(request, "Actions should not be null"))
 
 
-async def texts_of(request: Request, missing: str) -> list[str]:
+async def texts_of_body(request: Request, missing: str) -> list[str]:
     """The list of a body, without what comes twice; the names in the path are looked at, too."""
     body = await read_json(request)
     if body is None:
         raise HttpError(400, missing)
-    if not isinstance(body, list) or not all(isinstance(each, str) for each in body):
-        raise HttpError(400, f"A list of texts is needed, not {body!r:.100}.")
-    if len(body) > ENTRIES_MAX:
-        raise HttpError(400, f"{len(body)} names are more than the {ENTRIES_MAX} allowed.")
-    parts = (request.parameters.get(each, "") for each in ("role", "subscription"))
-    for text in (*body, *parts):
-        check_length("name", text, NAME_BYTES_MAX, 400)
-    return list(dict.fromkeys(body))
+    for each in ("role", "subscription"):
+        check_length("name", request.parameters.get(each, ""), NAME_BYTES_MAX, 400)
+    return texts_of(body, "The body", ENTRIES_MAX, NAME_BYTES_MAX)

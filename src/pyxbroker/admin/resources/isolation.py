@@ -19,6 +19,7 @@ from pyxbroker.admin.resources.names import (
     cluster_of,
     has_body,
     read_json,
+    strings_of,
     texts_of,
 )
 from pyxbroker.admin.response import Response
@@ -179,7 +180,7 @@ def _failover(name: str, body: dict[str, Any]) -> dict[str, Any]:
     parameters = given.get("parameters")
     if not isinstance(parameters, dict) or len(parameters) > PARAMETERS_MAX:
         raise _invalid(name, body, f"{FAILOVER} must have parameters, at most {PARAMETERS_MAX}")
-    texts = {key: str(each) for key, each in parameters.items() if each is not None}
+    texts = strings_of(parameters, FAILOVER)
     for each in LIMITS:
         if re.fullmatch(r"[-+]?[0-9]{1,9}", texts.get(each, "")) is None:
             raise _invalid(name, body, f"{each} must be a whole number")

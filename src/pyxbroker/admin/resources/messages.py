@@ -11,9 +11,9 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
-    NO_POSITION,
+    NO_PLACE,
     new_subscription_of,
-    number_of,
+    place_of,
     stored_topic,
     subscription_of,
 )
@@ -176,10 +176,9 @@ async def analyze(request: Request) -> Response:
     """Counts what a subscription has not acknowledged, by reading it."""
     refusal = f"Analyze backlog on a partitioned topic is not allowed{ELSEWHERE}"
     body = await read_json(request)
-    if body is not None and not isinstance(body, dict):
-        raise HttpError(400, NO_POSITION)
+    place = place_of(body)
     topic = await stored_topic(request, "Analyze backlog", refusal)
-    start = _position(body) if body and body.get("ledgerId") is not None else None
+    start = None if body is None else Position(place.ledger_id, place.entry_id)
     found = await looking.analyze_backlog(topic, subscription_of(request, topic), start)
     return Response.json(found.to_json())
 
@@ -189,16 +188,13 @@ async def backlog_size(request: Request) -> Response:
     refusal = "calculate backlog size is not allowed for partitioned-topic"
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise HttpError(400, NO_POSITION)
+        raise HttpError(400, NO_PLACE)
+    place = place_of(body)
     topic = await stored_topic(request, "Calculate backlog size", refusal)
-    position = _position(body)
+    position = Position(place.ledger_id, place.entry_id)
     return Response.json(
         topic.storage_size if position.ledger_id == -1 else topic.bytes_after(position)
     )
-
-
-def _position(body: dict[str, object]) -> Position:
-    return Position(number_of(body, "ledgerId"), number_of(body, "entryId"))
 
 
 ID_BYTES_MAX = 16 << 10  # many times what a message id takes
@@ -222,7 +218,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
-        TOPIC + "/ledger/{ledgerId:int}/entry/{entryId:int}",
+        TOPIC + "/ledger/{ledgerId:long}/entry/{entryId:long}",
         get_by_id,
         PEEK_MESSAGES,
         "The message, or batch, with an id.",
@@ -253,7 +249,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
-        TOPIC + "/messageid/{timestamp:int}",
+        TOPIC + "/messageid/{timestamp:long}",
         get_id_by_time,
         PEEK_MESSAGES,
         "The id of the first message that was published at a time, in milliseconds, or after it.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pyxbroker.admin.coercion import to_text
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import BrokerId, ClusterName
@@ -194,28 +195,33 @@ def check_length(what: str, text: str, bytes_max: int, status: int = 412) -> Non
 
 def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
     """A JSON list of texts, each once. Raises HttpError 400."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"{what} must be a list of texts, not {value!r:.100}.")
+    if not isinstance(value, list):
+        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.")
     if len(value) > count_max:
         raise HttpError(400, f"{what} has {len(value)} texts, and at most {count_max} are allowed.")
-    for each in value:
+    try:
+        texts = [to_text(each) for each in value]
+    except ValueError:
+        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.") from None
+    for each in texts:
         check_length(f"text in {what}", each, bytes_max, 400)
-    return list(dict.fromkeys(value))
+    return list(dict.fromkeys(texts))
 
 
 def strings_of(value: object, what: str) -> dict[str, str]:
-    """A JSON object of strings; numbers and truth values are written as such. Raises HttpError."""
+    """A JSON object of strings, without those that are null. Raises HttpError 400."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise HttpError(400, f"{what} must be a JSON object, not {_shown(value)}.")
     texts = {}
     for key, each in value.items():
-        if isinstance(each, bool):
-            each = "true" if each else "false"
-        if not isinstance(each, (str, int, float)):
-            raise HttpError(400, f"{what}: the value of {key!r} must be a string.")
-        texts[key] = str(each)
+        if each is None:
+            continue
+        try:
+            texts[key] = to_text(each)
+        except ValueError:
+            raise HttpError(400, f"{what}: the value of {key!r} must be a string.") from None
     trouble = properties_trouble("properties", texts.items())
     if trouble is not None:
         raise HttpError(400, trouble)

@@ -18,6 +18,7 @@ from pyxbroker.admin.resources.names import (
     read_json,
     strings_of,
     tenant_of,
+    texts_of,
 )
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
@@ -36,7 +37,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.bundles import bundles_of
 from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
 from pyxbroker.base.json_weight import MANY_SIGNS_MAX
-from pyxbroker.base.limits import properties_trouble
+from pyxbroker.base.limits import CLUSTER_BYTES_MAX, properties_trouble
 from pyxbroker.metadata import paths
 from pyxbroker.policies.grants import AUTH
 from pyxbroker.policies.records import Change, Fields
@@ -280,11 +281,7 @@ def clusters_of(value: object) -> list[str]:
     """The names of clusters in a body, each once. Raises HttpError 400."""
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"Clusters are a list of names, not {value!r:.100}.")
-    if len(value) > CLUSTERS_MAX:
-        raise HttpError(400, f"{len(value)} clusters are more than the {CLUSTERS_MAX} allowed.")
-    return list(dict.fromkeys(value))
+    return texts_of(value, "The list of clusters", CLUSTERS_MAX, CLUSTER_BYTES_MAX)
 
 
 def _shown(clusters: list[str]) -> str:

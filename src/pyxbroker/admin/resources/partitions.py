@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
@@ -111,17 +112,13 @@ async def delete(request: Request) -> Response:
     return Response.empty()
 
 
+_COUNT = Field("integer", 0)
+
+
 def _count(value: object) -> int:
-    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0, a string will do."""
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        text = value.strip()
-        value = int(text) if len(text) <= 11 and text.removeprefix("-").isdecimal() else value
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT_MAX:
-        shown = repr(value)[:100]
-        raise HttpError(400, f"The number of partitions must be a whole number, not {shown}.")
-    return value
+    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0."""
+    count: int = _COUNT.read(value, "The number of partitions")
+    return count
 
 
 COUNT = {"type": "integer", "minimum": 1, "maximum": INT_MAX}

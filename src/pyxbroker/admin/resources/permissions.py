@@ -7,6 +7,7 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.grants import (
     BYTES_MAX,
@@ -17,7 +18,7 @@ from pyxbroker.admin.resources.grants import (
     auth_of,
     change_part_of,
     change_topics,
-    texts_of,
+    texts_of_body,
 )
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -73,7 +74,7 @@ async def revoke(request: Request) -> Response:
 async def grant_subscription(request: Request) -> Response:
     """Says which roles may use a subscription; no others may."""
     subscription = request.parameters["subscription"]
-    roles = await texts_of(request, "Roles should not be null")
+    roles = await texts_of_body(request, "Roles should not be null")
 
     def change(subscriptions: dict[str, Any]) -> None:
         subscriptions[subscription] = roles
@@ -119,10 +120,13 @@ async def _grants(request: Request, is_grant: bool) -> list[Grant]:
     return found
 
 
+_NAME = Field("string")
+
+
 def _grant(entry: dict[str, Any], is_grant: bool) -> Grant:
     """One entry of a body. Raises HttpError 400."""
-    topic, role = entry.get("topic"), entry.get("role")
-    if not isinstance(topic, str) or not isinstance(role, str):
+    topic, role = (_NAME.read(entry.get(name), name) for name in ("topic", "role"))
+    if topic is None or role is None:
         raise HttpError(400, "Each entry needs a topic and a role.")
     check_length("name", role, NAME_BYTES_MAX, 400)
     actions = checked_actions(entry.get("actions")) if is_grant else None

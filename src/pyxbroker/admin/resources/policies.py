@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pyxbroker.admin.coercion import is_null
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
-from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row, whole_quota
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.admin.response import Response
@@ -96,27 +97,16 @@ async def asked_for(request: Request, row: Row, face: Face) -> Any:
         return True
     if not face.query:
         return row.body.read(await read_json(request))
-    text = request.argument(face.query) or ""
-    if not text.removeprefix("-").isdecimal() or len(text) > 10:
-        raise HttpError(400, f"{face.query} must be a whole number, not {text[:100]!r}.")
-    return row.body.read(int(text))
+    return row.body.read(request.argument(face.query))
 
 
 def quota_type_of(found: str | None) -> str:
     """Which of the two quotas a request is about. Raises HttpError 400."""
-    if found is None:
+    if not found:
         return QUOTA_TYPES[0]
     if found not in QUOTA_TYPES:
         raise HttpError(400, f"{QUOTA_TYPE.name} must be one of {', '.join(QUOTA_TYPES)}.")
     return found
-
-
-def whole_quota(value: Fields) -> Fields:
-    """A quota as a record has it: sizes under both names."""
-    if "policy" not in value:
-        raise HttpError(400, "The policy of a backlog quota cannot be null.")
-    size = value.get("limitSize", value.get("limit", 0))
-    return value | {"limit": size, "limitSize": size}
 
 
 # --- the rows -------------------------------------------------------------------------------------
@@ -140,7 +130,7 @@ def endpoints(
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
         handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
     if face.nothing_removes:
-        put = _set_or_remove(face, put, remove)
+        put = _set_or_remove(row, face, put, remove)
     is_topic = prefix == TOPIC
     resource = topic_of if is_topic else namespace_name_of
     read, write = _rights(row, is_topic)
@@ -151,7 +141,7 @@ def endpoints(
         *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
         *of_records,
     )
-    sets = (Query(face.query, _about_value(face)),) if face.query else ()
+    sets = (Query(face.query, _about_value(face), is_number=True),) if face.query else ()
     rows = [
         Endpoint(
             "GET",
@@ -189,14 +179,18 @@ def endpoints(
     return rows
 
 
-def _set_or_remove(face: Face, put: Handler, remove: Handler) -> Handler:
+def _set_or_remove(row: Row, face: Face, put: Handler, remove: Handler) -> Handler:
     """Sets a policy, or removes it where there is no value."""
 
     async def handle(request: Request) -> Any:
         if face.query:
             is_nothing = request.argument(face.query) is None
         else:
-            is_nothing = (await request.read(BODY_BYTES_MAX)).strip() in NOTHING
+            text = (await request.read(BODY_BYTES_MAX)).strip()
+            is_nothing = text in NOTHING
+            # Where a number, a truth value or a name is wanted, some texts stand for nothing.
+            if row.body is not None and row.body.value is not None and text.startswith(b'"'):
+                is_nothing = is_null(await read_json(request))
         return await (remove if is_nothing else put)(request)
 
     handle.__name__ = put.__name__

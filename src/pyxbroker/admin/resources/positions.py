@@ -5,11 +5,11 @@ Pulsar's PersistentTopics.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import BOOLEAN
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
@@ -21,13 +21,16 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
+    LATEST,
+    NO_PLACE,
+    Place,
     check_copies,
     is_there,
     moved_subscription_of,
     names_of,
     new_subscription_of,
-    number_of,
     opened,
+    place_of,
     stored_topic,
     subscription_of,
     with_each,
@@ -48,24 +51,12 @@ from pyxbroker.broker.commands.seek import at_time, moving
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.entry_view import Position, read_batch_size
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
+from pyxbroker.broker.topics.topic import Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
-EARLIEST, LATEST = -1, 2**63 - 1
 CLOSED_AT_ONCE = 16  # partitions of which the store is asked; each may have 10,000 subscriptions
 BATCH_MESSAGES_MAX = 1 << 20  # of which one is chosen; of a larger one all come
-NO_PLACE = "The body must be a message id, latest or earliest."
-
-
-class Place(NamedTuple):
-    """Where a subscription is moved: Pulsar's ResetCursorData."""
-
-    ledger_id: int = LATEST
-    entry_id: int = LATEST
-    batch_index: int = -1
-    is_excluded: bool = False
-    properties: Mapping[str, str] = NO_PROPERTIES
 
 
 # --- made and listed --------------------------------------------------------------------------
@@ -77,7 +68,7 @@ async def create(request: Request) -> Response:
     """
     name = topic_of(request)
     replicated = request.argument("replicated")
-    place = _place(await read_json(request), Place())
+    place = place_of(await read_json(request))
     if not name.is_persistent:
         reason = "Create subscription on non-persistent topic can only be done through client"
         raise HttpError(400, reason)
@@ -172,13 +163,11 @@ async def reset_to_id(request: Request) -> Response:
     """Moves a subscription to a message, or behind it."""
     refusal = "Reset-cursor at position is not allowed for partitioned-topic"
     body = await read_json(request)
-    if body is not None and not isinstance(body, (dict, str)):
-        raise HttpError(400, NO_PLACE)
+    place = place_of(body)
     topic = await stored_topic(request, "Reset-cursor at position", refusal)
     if body is None:
         raise HttpError(400, NO_PLACE)
     subscription = moved_subscription_of(request, topic)
-    place = _place(body, Place())
     mark, ack_set = await _mark(request, topic, place)
     is_behind = place.is_excluded and place.batch_index < 0
     compacted_from = Position(place.ledger_id, min(place.entry_id + is_behind, LATEST))
@@ -227,26 +216,6 @@ def _words(first: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{size}q", bits.to_bytes(size * 8, "little"))
 
 
-def _place(body: object, default: Place) -> Place:
-    """Pulsar's ResetCursorData: an id, or the words latest and earliest. Raises HttpError 400."""
-    if body is None or body == "latest":
-        return default
-    if body == "earliest":
-        return Place(EARLIEST, EARLIEST)
-    if not isinstance(body, dict):
-        raise HttpError(400, NO_PLACE)
-    properties: dict[str, str] = {}
-    if body.get("properties") is not None:
-        properties = strings_of(body["properties"], "properties")
-    return Place(
-        number_of(body, "ledgerId"),
-        number_of(body, "entryId"),
-        number_of(body, "batchIndex", -1),
-        body.get("excluded") is True,
-        properties,
-    )
-
-
 # --- described --------------------------------------------------------------------------------
 
 
@@ -293,9 +262,7 @@ async def get_replicated(request: Request) -> Response:
 async def set_replicated(request: Request) -> Response:
     """Says whether the position is to be replicated; kept, since there is no other cluster."""
     name = topic_of(request)
-    enabled = await read_json(request)
-    if not isinstance(enabled, bool):
-        raise HttpError(400, "The body must be true or false.")
+    enabled = BOOLEAN.read(await read_json(request))
     if not name.is_persistent:
         reason = "Cannot enable/disable replicated subscriptions on non-persistent topics"
         raise HttpError(405, reason)
@@ -349,7 +316,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST",
-        SUBSCRIPTION + "/resetcursor/{timestamp:int}",
+        SUBSCRIPTION + "/resetcursor/{timestamp:long}",
         reset_to_time,
         RESET_CURSOR,
         "Moves a subscription to the first message that was published at a time, in milliseconds.",

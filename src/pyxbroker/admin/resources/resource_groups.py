@@ -5,28 +5,28 @@ Groups and who is in them are kept and told; their rates are not looked at by th
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, node_name_of, read_json
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_RESOURCE_GROUPS, WRITE_RESOURCE_GROUPS
-from pyxbroker.policies.shapes import INT_MAX, LONG_MAX
+from pyxbroker.policies.shapes import LONG_MAX
 
 PATH = "/admin/v2/resourcegroups"
 ONE = PATH + "/{resourcegroup}"
 BODY_BYTES_MAX = 4 << 10
 
-# The fields of Pulsar's ResourceGroup, and how large each may be; -1 limits nothing.
-FIELDS = {
-    "publishRateInMsgs": INT_MAX,
-    "publishRateInBytes": LONG_MAX,
-    "dispatchRateInMsgs": INT_MAX,
-    "dispatchRateInBytes": LONG_MAX,
-}
-NEW = dict.fromkeys(FIELDS, -1)
+# The fields of Pulsar's ResourceGroup; -1 limits nothing.
+RATES = Body(
+    fields={
+        "publishRateInMsgs": Field("integer"),
+        "publishRateInBytes": Field("integer", maximum=LONG_MAX),
+        "dispatchRateInMsgs": Field("integer"),
+        "dispatchRateInBytes": Field("integer", maximum=LONG_MAX),
+    }
+)
+NEW = dict.fromkeys(RATES.fields, -1)
 
 
 async def get_resource_groups(request: Request) -> Response:
@@ -55,22 +55,11 @@ async def delete_resource_group(request: Request) -> Response:
 
 
 async def _rates(request: Request) -> dict[str, int]:
-    body = await read_json(request)
-    if not isinstance(body, dict):
-        raise HttpError(400, f"A ResourceGroup is a JSON object, not {body!r:.100}.")
-    fields = {name: body[name] for name in FIELDS if body.get(name) is not None}
-    for name, value in fields.items():
-        maximum = FIELDS[name]
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or not -maximum - 1 <= value <= maximum:
-            raise HttpError(400, f"{name} must be a whole number, not {value!r:.100}.")
-    return fields
+    found: dict[str, int] = RATES.read(await read_json(request))
+    return found
 
 
-GROUP: dict[str, Any] = {
-    "type": "object",
-    "properties": {name: {"type": "integer"} for name in FIELDS},
-}
+GROUP = RATES.schema
 
 ENDPOINTS = (
     Endpoint(

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.bundles import bundle_of
 from pyxbroker.admin.resources.names import namespace_name_of, namespace_of, read_json
@@ -79,33 +80,22 @@ async def _path(request: Request) -> str:
 
 
 async def _set(request: Request, path: str) -> None:
-    body = await read_json(request)
-    if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object: a ResourceQuota.")
-    quota: dict[str, float | bool] = {}
-    for name, usual in USUAL.items():
-        value = body.get(name, False if isinstance(usual, bool) else 0.0)
-        if isinstance(usual, bool):
-            if not isinstance(value, bool):
-                raise HttpError(400, f"{name} must be true or false.")
-            quota[name] = value
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > MAX:
-            raise HttpError(400, f"{name} must be a number.")
-        quota[name] = float(value)
+    quota: dict[str, float | bool] = QUOTA.read(await read_json(request))
+    for name, value in quota.items():
+        if abs(value) > MAX:
+            raise HttpError(400, f"{name} must be a number of at most {MAX:g}.")
     await request.app.broker.kept_records.change(path, lambda before: quota)
 
 
 MAX = 1e18
-QUOTA = {
-    "type": "object",
-    "properties": {
-        name: {"type": "boolean" if isinstance(value, bool) else "number"}
+QUOTA = Body(
+    fields={
+        name: Field("boolean", True) if isinstance(value, bool) else Field("number", 0.0)
         for name, value in USUAL.items()
-    },
-}
+    }
+)
 BODY = Content(
-    "Pulsar's ResourceQuota.", {"application/json": QUOTA}, required=True, bytes_max=16 << 10
+    "Pulsar's ResourceQuota.", {"application/json": QUOTA.schema}, required=True, bytes_max=16 << 10
 )
 
 ENDPOINTS = (
@@ -115,7 +105,7 @@ ENDPOINTS = (
         get_usual,
         READ_QUOTAS,
         "What a bundle needs of which nothing else is said.",
-        Answer("Pulsar's ResourceQuota.", QUOTA),
+        Answer("Pulsar's ResourceQuota.", QUOTA.schema),
     ),
     Endpoint(
         "POST",
@@ -131,7 +121,7 @@ ENDPOINTS = (
         get,
         READ_QUOTA,
         "What a bundle needs.",
-        Answer("Pulsar's ResourceQuota.", QUOTA),
+        Answer("Pulsar's ResourceQuota.", QUOTA.schema),
         namespace_name_of,
     ),
     Endpoint(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyxbroker.admin.coercion import is_null, to_boolean, to_integer, to_text
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_length,
@@ -34,6 +35,7 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import write_message
 from pyxbroker.broker.topics.system_messages import Publication
+from pyxbroker.policies.shapes import LONG_MAX
 from pyxbroker.schemas.registry import Rules
 from pyxbroker.schemas.texts import ENCODERS, encode_json
 from pyxbroker.schemas.values import SCHEMA_BYTES_MAX, Schema, SchemaType, version_bytes
@@ -51,7 +53,6 @@ FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
 NOT_REPLICATED = "__local__"
 PRODUCER = "RestProducer"
 STRING = Schema(SchemaType.STRING, b"", (("__charset", "UTF-8"),))
-NUMBER_MAX = 2**63
 
 Json = dict[str, Any]
 
@@ -109,6 +110,9 @@ def _missing(name: TopicName) -> HttpError:
     return HttpError(404, f"Fail to publish message: Topic {name} not found")
 
 
+_TEXT = Field("string")
+
+
 async def _publish(request: Request, whole: TopicName, count: int) -> Response:
     """Publishes to so many partitions of a topic; 0: to the topic itself."""
     body = await read_json(request)
@@ -119,9 +123,7 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
         raise HttpError(400, "messages must be a list of objects.")
     if len(messages) > MESSAGES_MAX:
         raise HttpError(400, f"{len(messages)} messages are more than the {MESSAGES_MAX} allowed.")
-    producer = body.get("producerName") or PRODUCER
-    if not isinstance(producer, str):
-        raise HttpError(400, f"producerName must be text, not {producer!r:.100}.")
+    producer = _TEXT.read(body.get("producerName"), "producerName") or PRODUCER
     check_length("producerName", producer, limits.PRODUCER_BYTES_MAX, 400)
     first = _chosen(whole, count, 0)
     opened: dict[TopicName, Topic] = {first: await _opened(request, first)}
@@ -217,15 +219,18 @@ def _failure(error: Exception, name: TopicName, version: int) -> Json:
 # --- schemas ----------------------------------------------------------------------------------
 
 
+_LONG = Field("integer", 0, maximum=LONG_MAX)
+
+
 async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
     """Of the schema that a body names by its version, or brings; else of texts. Raises HttpError
     for one that there is not, and 409 for one that the topic cannot have.
     """
     schemas = request.app.broker.topics.schemas
     schema_id = topic.name.schema_name
-    version = body.get("schemaVersion", -1)
-    if type(version) is not int or not -NUMBER_MAX <= version < NUMBER_MAX:
-        raise HttpError(400, f"schemaVersion must be a whole number, not {version!r:.100}.")
+    version = -1
+    if "schemaVersion" in body:
+        version = _LONG.read(body["schemaVersion"], "schemaVersion")
     if body.get("keySchema"):
         raise HttpError(400, "Messages with a keySchema cannot be published by REST.")
     if version >= 0:
@@ -312,18 +317,14 @@ async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
         clusters = texts_of(clusters, "replicationClusters", CLUSTERS_MAX, limits.CLUSTER_BYTES_MAX)
     except HttpError as error:
         raise Refused(error.reason) from None
-    metadata.replicate_to.extend(
-        [NOT_REPLICATED] if message.get("disableReplication") is True else clusters
-    )
+    metadata.replicate_to.extend([NOT_REPLICATED] if _is_not_replicated(message) else clusters)
     event_time = _number(message, "eventTime", 0)
     if event_time > 0:
         metadata.event_time = event_time
     deliver_at = _number(message, "deliverAt", 0)
     delay = _number(message, "deliverAfterMs", 0)
     if deliver_at > 0 or delay > 0:
-        metadata.deliver_at_time = min(
-            deliver_at if deliver_at > 0 else now_ms + delay, NUMBER_MAX - 1
-        )
+        metadata.deliver_at_time = min(deliver_at if deliver_at > 0 else now_ms + delay, LONG_MAX)
     payload = message.get("payload")
     if payload is None:
         raise Refused("payload is missing.")
@@ -333,25 +334,35 @@ async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
         raise Refused(f"The payload does not fit the schema: {error}.") from None
 
 
+def _is_not_replicated(message: Json) -> bool:
+    """Raises Refused."""
+    value = message.get("disableReplication")
+    try:
+        return not is_null(value) and to_boolean(value)
+    except ValueError:
+        raise Refused("disableReplication must be true or false.") from None
+
+
 def _text(value: object, what: str) -> str:
     """A text; numbers and truth values are written as JSON has them. Raises Refused."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    raise Refused(f"{what} must be a text.")
+    try:
+        return to_text(value)
+    except ValueError:
+        raise Refused(f"{what} must be a text.") from None
 
 
 def _number(message: Json, what: str, default: int) -> int:
-    """A whole number from 0 on, or a text that is one. Raises Refused."""
+    """A whole number from 0 on. Raises Refused."""
     value = message.get(what)
-    if value is None or value == "":
+    if is_null(value):
         return default
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
-        value = int(value)
-    if type(value) is not int or not 0 <= value < NUMBER_MAX:
+    try:
+        number = to_integer(value, LONG_MAX)
+    except ValueError:
+        number = -1
+    if number < 0:
         raise Refused(f"{what} must be a whole number of 0 or more.")
-    return value
+    return number
 
 
 MESSAGES = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, strings_of
 from pyxbroker.admin.response import JSON, Response
@@ -177,16 +178,18 @@ async def _policies(request: Request, name: TopicName) -> Policies:
     return policies
 
 
+_TEXT = Field("string")
+
+
 async def _schema_of(value: object) -> Schema:
     """The schema that a request brings. Raises HttpError."""
     if not isinstance(value, dict):
         raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
-    kind, text = value.get("type"), value.get("schema") or ""
-    if kind != BYTES and (not isinstance(kind, str) or kind not in SchemaType.__members__):
+    kind, text = (_TEXT.read(value.get(name), name) for name in ("type", "schema"))
+    text = text or ""
+    if kind != BYTES and kind not in SchemaType.__members__:
         raise HttpError(422, f"type must be a type of a schema, not {kind!r:.100}.")
     found = SchemaType.NONE if kind == BYTES else SchemaType[kind]
-    if not isinstance(text, str):
-        raise HttpError(400, f"schema must be text, not {text!r:.100}.")
     properties = tuple(strings_of(value.get("properties"), "properties").items())
     try:
         data = text.encode()
@@ -270,7 +273,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
-        TOPIC + "/schema/{version:int}",
+        TOPIC + "/schema/{version:long}",
         get_version,
         GET_METADATA,
         "Tells one version of a topic's schema.",

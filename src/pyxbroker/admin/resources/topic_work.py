@@ -5,13 +5,16 @@ found; for a partitioned topic each of its partitions.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_length,
     check_namespace,
     check_not_system,
+    strings_of,
     topic_of,
 )
 from pyxbroker.base import limits
@@ -21,10 +24,12 @@ from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
+from pyxbroker.policies.shapes import LONG_MAX
 
 Work = Callable[[Topic], Awaitable[None]]
-NO_POSITION = "The body must be a JSON object with ledgerId and entryId."
+EARLIEST, LATEST = -1, LONG_MAX
+NO_PLACE = "The body must be a message id, latest or earliest."
 
 
 async def check_changeable(request: Request, name: TopicName, what: str) -> None:
@@ -185,9 +190,45 @@ def missing(name: TopicName) -> HttpError:
     return HttpError(404, f"Topic {name} not found")
 
 
-def number_of(body: dict[str, object], field: str, default: int | None = None) -> int:
-    """A whole number of a JSON object that fits in 64 bits. Raises HttpError 400."""
-    value = body.get(field, default)
-    if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise HttpError(400, f"{field} must be a whole number.")
-    return value
+# --- places -----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A message of a topic, in a body: Pulsar's ResetCursorData."""
+
+    ledger_id: int = LATEST
+    entry_id: int = LATEST
+    batch_index: int = -1
+    is_excluded: bool = False
+    properties: Mapping[str, str] = NO_PROPERTIES
+
+
+_ID = Body(
+    fields={
+        "ledgerId": Field("integer", 0, maximum=LONG_MAX),
+        "entryId": Field("integer", 0, maximum=LONG_MAX),
+        "partitionIndex": Field("integer", -1),
+        "batchIndex": Field("integer", -1),
+        "excluded": Field("boolean", False),
+    }
+)
+
+
+def place_of(body: object) -> Place:
+    """The place in a body: an id, or the words latest and earliest; latest without a body. A field
+    that is not there is 0. Raises HttpError 400.
+    """
+    if body is None or body == "latest":
+        return Place()
+    if body == "earliest":
+        return Place(EARLIEST, EARLIEST)
+    if not isinstance(body, dict):
+        raise HttpError(400, NO_PLACE)
+    found = _ID.read(body)
+    return Place(
+        found["ledgerId"],
+        found["entryId"],
+        found["batchIndex"],
+        found["excluded"],
+        strings_of(body.get("properties"), "properties"),
+    )

@@ -232,7 +232,7 @@ class Handlers:
     @staticmethod
     def wait_turn(connection: Connection) -> None:
         """A connection is told to go on when it is its turn."""
-        connection.session.line.wait(connection.go_on)
+        connection.session.line.wait(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         """A command that is not hot (or not written the usual way)."""
@@ -589,17 +589,17 @@ class Handlers:
     @staticmethod
     def _check_alive(connection: Connection) -> None:
         session = connection.session
-        if connection.writing and not connection.taken:
+        if connection.writing and not connection.sent_since_check:
             # Neither its silence nor what it sends says that it is there for what it asked for.
             log.warning("closed: it takes nothing of what waits for it", peer=connection.peer,
                         waiting=connection.pending_bytes)  # fmt: skip
             connection.close()
             return
-        connection.taken = False
+        connection.sent_since_check = False
         if not connection.established:
             return  # half_open.py looks after it
-        if connection.heard or connection.is_paused:
-            connection.heard = False
+        if connection.received_since_check or connection.is_paused:
+            connection.received_since_check = False
             session.ping_sent = False
         elif session.ping_sent:
             log.info("closed: silent for too long", peer=connection.peer)

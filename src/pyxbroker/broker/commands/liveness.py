@@ -37,14 +37,14 @@ class Liveness:
     async def _ask(self, connection: Connection) -> bool:
         session = connection.session
         session.answered = asyncio.get_running_loop().create_future()
-        connection.heard = False
+        connection.received_since_check = False
         connection.send_frame(replies.ping())
         try:
             await asyncio.wait([session.answered], timeout=self._timeout_s)
             if connection.closed:
                 return False
             # Nothing is read from a connection that is paused, so its silence says nothing.
-            if connection.heard or connection.is_paused:
+            if connection.received_since_check or connection.is_paused:
                 return True
             log.info("closed: silent while somebody asks for its place", peer=connection.peer)
             connection.group.turn.run(connection.close)

@@ -216,7 +216,7 @@ class TopicCommands:
             {each.key: each.value for each in message.metadata},
             key_shared,
         )
-        consumer.wants_block = connection.session.takes_entry_metadata
+        consumer.wants_broker_metadata = connection.session.takes_entry_metadata
         consumer.reads_compacted = message.read_compacted
         if message.schema.type == AUTO_CONSUME:
             consumer.auto_consume = True

@@ -31,7 +31,7 @@ from pyxbroker.compaction import (
     KEY_PARTS,
     LatestMessages,
     TooManyMessages,
-    packed,
+    compressed_payload,
     record,
     unwrap,
 )
@@ -357,7 +357,7 @@ class _Run:
             latest.spill(self._file)
 
     def _unpacked(self, batch: EntryBatch, index: int) -> bytes | None:
-        return unpack(*packed(batch, index), self._bytes_max)
+        return unpack(*compressed_payload(batch, index), self._bytes_max)
 
     # --- the second phase ---------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class _Run:
         writer.begin(await compacted_ledger.create(self._log, writer, topic, message_id))
 
     async def _write(self, writer: _Writer) -> None:
-        self._latest.begin()
+        self._latest.begin_selection()
         turn = self._topic.turn
         async for batch in self._entries(again=True):
             at = 0
@@ -421,7 +421,7 @@ class _Run:
 
     def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
         """A batch of which a part is kept."""
-        is_packed = packed(batch, index)[0] != 0
+        is_packed = compressed_payload(batch, index)[0] != 0
         unpacked = self._unpacked(batch, index) if is_packed else None
         if is_packed and unpacked is None:
             raise CompactionFailed("A batch could be unpacked once, and cannot be again.")

@@ -105,7 +105,7 @@ class OneAtATime(Chooser):
         if consumer is None:
             return None
         policies = self._topic.policies
-        return consumer.worth_reading(policies.read_batch_max, policies.read_bytes_max)
+        return consumer.read_budget(policies.read_batch_max, policies.read_bytes_max)
 
     def send(
         self,
@@ -208,11 +208,11 @@ class RoundRobin(OneAtATime):
     def forget(self, consumer: Consumer) -> None:
         self._rotation.remove(consumer)
         connection = consumer.connection
-        if not self._rotation.waits_for(connection):
+        if not self._rotation.is_waiting_for(connection):
             call = self._waiting_for_room.pop(connection, None)
             if call is not None:
                 # A client that reads nothing may come and go for ever.
-                connection.not_when_writable(call)
+                connection.cancel_when_writable(call)
 
     def let_go(self, consumer: Consumer) -> None:
         self.forget(consumer)
@@ -230,11 +230,11 @@ class RoundRobin(OneAtATime):
 
     def _has_room(self, connection: Connection) -> None:
         self._waiting_for_room.pop(connection, None)
-        self._rotation.has_room(connection)
+        self._rotation.retry_connection(connection)
 
     def served(self) -> None:
         # Only who got something has had its turn: choosing one to read for is not enough.
-        self._rotation.served()
+        self._rotation.advance()
 
     def share(self) -> int:
         if len(self.consumers) == 1:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.limits import Limits
-from pyxbroker.delivery import Holders, place_of
+from pyxbroker.delivery import Holders, find_consumer
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.errors import LedgerError, is_lost
 
@@ -109,14 +109,14 @@ class Dispatcher:
         self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        del self.consumers[place_of(self.consumers, consumer)]
+        del self.consumers[find_consumer(self.consumers, consumer)]
         if consumer.unacked_messages or self.key_queue is not None or not self.consumers:
             # Others may have waited for what it had, or have its keys.
             self._stuck = False
         connection = consumer.connection
         if connection.writing and all(each.connection is not connection for each in self.consumers):
             # A client that reads nothing may come and go for ever.
-            connection.not_when_writable(self.wake)
+            connection.cancel_when_writable(self.wake)
         if not self.consumers:
             self.source.unwatch(self.on_more)
         self.redelivery.give_back(consumer)
@@ -194,16 +194,16 @@ class Dispatcher:
 
     def let_go(self, consumer: Consumer) -> list[FreedDict]:
         """It is abandoned, and leaves one of those that were its consumers. What that one had, for
-        free_some().
+        free_items().
         """
-        consumer.connection.not_when_writable(self.wake)
+        consumer.connection.cancel_when_writable(self.wake)
         self.chooser.let_go(consumer)
         taken = consumer.take_back()
         self.holders.remove(consumer)
         return taken.forget()
 
     def forget_notes(self) -> list[FreedDict]:
-        """It is abandoned, and nobody asks what is out; for free_some()."""
+        """It is abandoned, and nobody asks what is out; for free_items()."""
         return [self.redelivery.swap_counts(), self.holders.clear()]
 
     # --- the loop -----------------------------------------------------------------------------
@@ -228,13 +228,13 @@ class Dispatcher:
                 if replay.sets_aside:
                     steps_max = STEPS_ASIDE_MAX
             if self.key_queue is not None:
-                self.key_queue.keys.news = False
-            more = self.topic.turn.more
+                self.key_queue.keys.has_new_ready = False
+            more = self.topic.turn.dispatching
             began_ns = more.now_ns()
             for _ in range(steps_max):
                 if self._reading or not self._step():
                     break
-                if more.lasts_long(began_ns):
+                if more.has_used_slice(began_ns):
                     more.later(self.wake)
                     break
             else:
@@ -401,7 +401,7 @@ class Dispatcher:
 
         policies = self.topic.policies
         count_max, size = policies.read_batch_max, policies.read_bytes_max
-        count, _ = consumer.worth_reading(count_max, size)
+        count, _ = consumer.read_budget(count_max, size)
         if self.throttle is not None:
             allowed = self.throttle.allowance(self, count, size)
             if allowed is None:
@@ -476,7 +476,7 @@ class Dispatcher:
 
         def in_share(result: EntryBatch | LedgerError) -> None:
             # Those of thousands of subscriptions may be read by the time of one look.
-            self.topic.turn.more.run(partial(on_read, result))
+            self.topic.turn.dispatching.run(partial(on_read, result))
 
         self.source.read(position, count, size, in_share, last)
 

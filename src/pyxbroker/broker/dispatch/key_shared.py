@@ -21,7 +21,14 @@ from pyxbroker.broker.dispatch.selectors import (
     HashRangeExclusive,
     Selector,
 )
-from pyxbroker.delivery import Blocked, deal, deal_now, deal_waiting, next_ready, worth_together
+from pyxbroker.delivery import (
+    BlockedConsumers,
+    dispatch_by_key,
+    dispatch_waiting,
+    dispatch_without_queue,
+    next_ready,
+    total_read_budget,
+)
 from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
@@ -112,7 +119,7 @@ class KeySlots(Chooser):
         if slot == len(self.slots):
             self.slots.append(None)
         self.slots[slot] = consumer
-        self.keys.forget_drained(slot)
+        self.keys.reset_drained(slot)
         consumer.slot = slot
         consumer.keys = self.keys
         self._owners_changed()
@@ -164,8 +171,8 @@ class KeySlots(Chooser):
             return None
         policies = self._topic.policies
         count_max, size_max = policies.read_batch_max, policies.read_bytes_max
-        blocked = Blocked()
-        count, size = worth_together(self.consumers, count_max, size_max, blocked)
+        blocked = BlockedConsumers()
+        count, size = total_read_budget(self.consumers, count_max, size_max, blocked)
         for consumer in blocked.consumers:
             self._limits.can_take(consumer)
         return (count, size) if count else None
@@ -179,7 +186,7 @@ class KeySlots(Chooser):
         delayed: DelayedIndex | None,
         again: bool,
     ) -> int:
-        return deal(
+        return dispatch_by_key(
             batch,
             self.slots,
             self.keys,
@@ -192,7 +199,7 @@ class KeySlots(Chooser):
         )
 
     def hand_out(self, batch: EntryBatch, start: int, stop: int, acks: AckSet) -> int:
-        return deal_now(batch, start, stop, self.slots, self.keys)
+        return dispatch_without_queue(batch, start, stop, self.slots, self.keys)
 
 
 class KeyQueue:
@@ -210,7 +217,7 @@ class KeyQueue:
         keys = self.keys
         if keys.queued == 0:
             return None
-        blocked = Blocked()
+        blocked = BlockedConsumers()
         at = next_ready(self._consumers, self._turn_of, keys, blocked)
         for consumer in blocked.consumers:
             self._limits.can_take(consumer)
@@ -231,7 +238,7 @@ class KeyQueue:
         left_out: list[tuple[int, int]],
     ) -> None:
         """Sends what consumers can take of entries that waited."""
-        deal_waiting(batch, self._slots, self.keys, acks, redelivery_counts, left_out)
+        dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, left_out)
 
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet

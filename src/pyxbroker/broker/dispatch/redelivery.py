@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.pacing import bit_by_bit
 from pyxbroker.broker.dispatch.replay import Replay
-from pyxbroker.delivery import TakenBack, free_some
+from pyxbroker.delivery import TakenBack, free_items
 
 if TYPE_CHECKING:
     from pyxbroker.base.pacing import Line
@@ -53,7 +53,7 @@ class FromMark:
         """All that consumers have is going to be read again, and counts as never delivered."""
 
     def swap_counts(self) -> FreedDict:
-        """Nothing counts as redelivered any more; what did, for free_some()."""
+        """Nothing counts as redelivered any more; what did, for free_items()."""
         counts, self.counts = self.counts, {}
         return counts
 
@@ -66,7 +66,7 @@ class FromMark:
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """A consumer has acknowledged entries one by one; the cursor knows it already."""
-        consumer.note_acked(run)
+        consumer.count_acked(run)
 
     def redeliver_all(self, consumer: Consumer) -> None:
         """The client wants everything again that it has not acknowledged."""
@@ -182,7 +182,7 @@ class OneByOne(FromMark):
         self._free_in(consumer.connection.session.line, dicts)
 
     def _free_in(self, line: Line, dicts: list[FreedDict]) -> None:
-        if not free_some(dicts, ENTRIES_AT_ONCE):
+        if not free_items(dicts, ENTRIES_AT_ONCE):
             line.wait(partial(self._free_in, line, dicts))
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
@@ -190,7 +190,7 @@ class OneByOne(FromMark):
             # An entry may be acknowledged by another consumer than the one that has it now.
             self._limits.go_on(other)
         self._limits.on_acknowledged(consumer)
-        has_news = self._keys is not None and self._keys.keys.news
+        has_news = self._keys is not None and self._keys.keys.has_new_ready
         if has_news or self._dispatcher.waits_for_acks:
             self._dispatcher.wake()
 

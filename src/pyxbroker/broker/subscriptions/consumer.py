@@ -123,7 +123,7 @@ class Consumer(ConsumerState):
         if not self.first_flow_s:
             self.first_flow_s = self.last_flow_s
         # One write may bring a FLOW for each of thousands of subscriptions with a backlog.
-        subscription.topic.turn.more.run(subscription.dispatcher.wake)
+        subscription.topic.turn.dispatching.run(subscription.dispatcher.wake)
         if subscription.topic.is_terminated:
             subscription.tell_end(self)
 

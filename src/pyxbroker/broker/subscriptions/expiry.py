@@ -54,6 +54,18 @@ def _mark_of(subscription: Subscription) -> Position:
     return subscription.acks.mark_delete
 
 
+async def without_backlog(
+    topic: PersistentTopic, subscriptions: Sequence[Subscription]
+) -> Subscription | None:
+    """Return the first subscription that has acknowledged every entry, or None."""
+    slices = Slices()
+    for each in subscriptions:
+        if _mark_of(each) >= topic.last_confirmed:
+            return each
+        await slices.pause()
+    return None
+
+
 async def expire(
     topic: PersistentTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
 ) -> int:

@@ -25,7 +25,7 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
-from pyxbroker.delivery import free_some
+from pyxbroker.delivery import free_items
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
 
@@ -364,12 +364,12 @@ class Subscription:
             going.pop()
             unused = former.let_go(consumer)
             yield line
-            while not free_some(unused, FREED_AT_ONCE):
+            while not free_items(unused, FREED_AT_ONCE):
                 yield line
         self._going.remove(going)
         self.dispatcher.limits.let_others_go_on()
         unused = former.forget_notes()
-        while not free_some(unused, FREED_AT_ONCE):
+        while not free_items(unused, FREED_AT_ONCE):
             yield line
 
     def _let_one_go(
@@ -518,7 +518,7 @@ class Subscription:
             acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
             if acked:
                 self.last_advanced_s = self.last_acked_s
-            consumer.note_acked_entries(acked)
+            consumer.count_acked_entries(acked)
             self._note_compacted(run, cumulative, mark)
         return None
 

@@ -33,7 +33,13 @@ from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor, CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.opening import delete_unreadable_cursor
-from pyxbroker.sequence_ids import IS_DUPLICATE, IS_UNKNOWN, NO_SEQUENCE_ID, SequenceIds, replay
+from pyxbroker.sequence_ids import (
+    IS_DUPLICATE,
+    IS_UNKNOWN,
+    NO_SEQUENCE_ID,
+    SequenceIds,
+    collect_highest,
+)
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -95,7 +101,7 @@ class Deduplication:
         found = {name.encode(): value for name, value in reversed(newest)}
         start = self._log.next_position(self._snapshot_at)
         async for batch in read_batches(self._log, start, "sequence ids"):
-            replay(batch, found, PRODUCER_BYTES_MAX)
+            collect_highest(batch, found, PRODUCER_BYTES_MAX)
             self._entries += len(batch)
             self._note_position(Position(batch.ledger_id, batch.entry_id(len(batch) - 1)))
             self._forget_oldest(found)
@@ -185,7 +191,7 @@ class Deduplication:
         ids = self._of(producer.name)
         unknown: PersistenceError | None = None
         for index in publication.undecided:
-            kind = IS_UNKNOWN if unknown is not None else ids.judge(run, index)
+            kind = IS_UNKNOWN if unknown is not None else ids.classify(run, index)
             if kind == IS_DUPLICATE:
                 publication.answer(index, NOWHERE)
             elif kind == IS_UNKNOWN:

@@ -78,7 +78,9 @@ class EntryMetadata:
     def append(self, run: EntryRun) -> None:
         """Raises ManagedLedgerError like the log's own."""
         timestamp_ms = int(self._wall_clock() * 1000) if self._kinds.timestamps else 0
-        index = run.prefix(timestamp_ms, self.index if self._kinds.indexes else NO_INDEX)
+        index = run.add_broker_metadata(
+            timestamp_ms, self.index if self._kinds.indexes else NO_INDEX
+        )
         if self._kinds.indexes:
             self.index = index
         try:

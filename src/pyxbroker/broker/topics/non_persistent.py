@@ -51,7 +51,7 @@ class NoLedger(Log):
         """
         if self.is_closed:
             raise ManagedLedgerError("The topic is closed.")
-        run.keep()
+        run.copy_data()
         run.ledger_id, run.first_entry_id = 0, 0
         self._hand_out(run)
 
@@ -207,15 +207,15 @@ class NonPersistentTopic(Topic):
         self._waiting.setdefault(_whose(run), deque()).append(run)
         if self._steps is None:
             self._steps = self._give_to_all()
-            self.turn.news.run(self._go_on)
+            self.turn.notifications.run(self._go_on)
 
     def _go_on(self) -> None:
         """Some steps of what is under way."""
-        news = self.turn.news
+        news = self.turn.notifications
         began_ns = news.now_ns()
         assert self._steps is not None
         for _ in self._steps:
-            if news.lasts_long(began_ns):
+            if news.has_used_slice(began_ns):
                 news.later(self._go_on)
                 return
         self._steps = None

@@ -89,7 +89,7 @@ class Producer(ProducerState):
             return
         from pyxbroker.broker.topics.publish_steps import Publication
 
-        refused = Publication(self.run_of_refused(sequence_id, highest_sequence_id))
+        refused = Publication(self.refused_run(sequence_id, highest_sequence_id))
         refused.refuse(0, error)
         refused.sends_before = self._sends_behind - 1
         self._wait_for_turn(refused)

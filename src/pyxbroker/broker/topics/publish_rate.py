@@ -41,13 +41,13 @@ class PublishLimiter(RateLimiter):
 
     def hold(self, connection: Connection) -> None:
         """A connection is not read until it may publish again."""
-        if self.wait(connection.rate_over):
-            connection.rate_begun()
+        if self.wait(connection.end_throttling):
+            connection.begin_throttling()
 
     def release(self, connection: Connection) -> None:
         """A connection does not publish any more."""
-        if self.leave(connection.rate_over):
-            connection.rate_over()
+        if self.leave(connection.end_throttling):
+            connection.end_throttling()
 
 
 class PublishRate:

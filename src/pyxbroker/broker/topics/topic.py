@@ -608,10 +608,10 @@ class Topic:
         """Makes calls, each for one of many clients or subscriptions: of many some in each turn."""
         self._calls = (*self._calls, calls)
         if len(self._calls) == 1:
-            self.turn.more.run(self._call_some)
+            self.turn.dispatching.run(self._call_some)
 
     def _call_some(self) -> None:
-        more = self.turn.more
+        more = self.turn.dispatching
         began_ns = more.now_ns()
         while self._calls:
             for call in self._calls[0]:
@@ -620,7 +620,7 @@ class Topic:
                 except Exception as error:
                     # A defect of one is not one of the others, whose clients wait as well.
                     log.failure("a client or subscription was not told", error, topic=self.name)
-                if more.lasts_long(began_ns):
+                if more.has_used_slice(began_ns):
                     more.later(self._call_some)
                     return
             self._calls = self._calls[1:]

@@ -45,7 +45,7 @@ class Topics:
         broker = of_broker(config)
         self._policies = NamespacePolicies(broker, store, cache, turn.run, config.clusterName)
         unacked_max = broker.unacked_in_broker_max
-        unacked = BrokerUnacked(unacked_max, turn.more) if unacked_max else None
+        unacked = BrokerUnacked(unacked_max, turn.dispatching) if unacked_max else None
         self.broker_limits = broker_limits(config, turn)
         self.registry = registry = TopicRegistry(store, self._policies)
         self.policies = policies = PolicyAccess(store, cache, self._policies)
