@@ -31,31 +31,37 @@ unexport PYTHONDONTWRITEBYTECODE
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit("pyxbroker: Python 3.10 or newer is needed, this is " \
 	    + sys.version.split()[0] + "; set PYTHON=...") if sys.version_info < (3, 10) else None'
+	@echo 'pyxbroker: step 1 of 4 of a first build: the environment $(VENV)'
 	$(PYTHON) -m venv $(VENV)
 
 # The editable install brings the libraries and .venv/bin/pyxbroker. It is done again only when
 # what it depends on changes; the extension modules are built in place by `build` itself, and the
 # bytecode, as an installation has it: where Python may not write it, each start would compile.
 $(VENV)/.installed: pyproject.toml | $(PY)
+	@echo 'pyxbroker: step 2 of 4: the tools of the build, from PyPI'
 	$(PY) -m pip install -q --disable-pip-version-check \
 	    'setuptools>=77' 'Cython>=3.1' 'grpcio-tools>=1.60'
+	@echo 'pyxbroker: step 3 of 4: the libraries that a broker imports'
 	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
 	    --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
+	@echo 'pyxbroker: the tools of tests and linters, from PyPI'
 	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
 	    --no-build-isolation -e '.[dev]'
 	@touch $@
 
 # PySpark is 450 MB, so it comes when its tests are run for the first time.
 $(VENV)/.spark: pyproject.toml | $(VENV)/.dev
+	@echo 'pyxbroker: PySpark, 450 MB from PyPI'
 	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
 	    --no-build-isolation -e '.[spark]'
 	@touch $@
 
 .PHONY: build
 build: $(VENV)/.installed ## make .venv and build in place; only what changed is built again
+	$(if $(wildcard src/pyxbroker/_native.*.so),,@echo 'pyxbroker: step 4 of 4: the modules; one to three minutes')
 	@$(PY) setup.py -q build_ext --inplace
 	@$(PY) -m compileall -q src/pyxbroker
 
@@ -95,8 +101,8 @@ parts: READY = 10
 parts: fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
-quicktest: dev ## unit tests only, seconds
-	$(PYTEST) -n auto -m 'not interop and not slow and not spark' tests
+quicktest: dev ## unit tests that start no process and take no time, less than a minute
+	$(PYTEST) -n $$((2 * $$(nproc))) -m 'not interop and not slow and not spark and not process and not long' tests
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
@@ -235,7 +241,7 @@ package: dev ## sdist and wheel are whole and start, on the oldest and the newes
 
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)
-	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin
+	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin src/pyxbroker/commit.txt
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark
 	find src tests compat_tests torture bench harness -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -32,6 +33,7 @@ PACKAGE = Path("src/pyxbroker")
 NATIVE = Path("src/bookie_native")
 PROTO = Path("proto")
 BUILD = Path("build")
+COMMIT = PACKAGE / "commit.txt"
 DESCRIPTORS = PACKAGE / "proto" / "descriptors.bin"
 
 CYTHON_DIRECTIVES = {
@@ -65,6 +67,18 @@ def _write_if_changed(path: Path, text: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return str(path)
+
+
+def note_commit() -> None:
+    """Writes which commit is built, for `pyxbroker version`. An sdist brings the file with it."""
+    if not Path(".git").exists():
+        return
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return  # without git nobody knows
+    _write_if_changed(COMMIT, found.stdout)
 
 
 def compile_descriptors() -> None:
@@ -147,6 +161,41 @@ def _is_cython(module: Extension) -> bool:
     return any(source.endswith(".pyx") for source in module.sources)
 
 
+class Progress:
+    """Prints a line for each file that was built, with the share of the build that is done.
+
+    Weights are sizes of sources. Files that were up to date count, and have no line.
+    """
+
+    # How long a byte of Cython takes to be translated and compiled, beside one of C to be compiled.
+    TRANSLATION = 3
+    COMPILATION = 9
+
+    def __init__(self, modules: list[Extension]) -> None:
+        self._weights: dict[tuple[str, str], int] = {}
+        for each in modules:
+            size = sum(Path(source).stat().st_size for source in each.sources)
+            if _is_cython(each):
+                self._weights["translated", each.name] = self.TRANSLATION * size
+                size *= self.COMPILATION
+            self._weights["compiled", each.name] = size
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def step(self, what: str, module: str, built: Path, before: int) -> None:
+        """Counts a step that makes the file `built`, which was of the time `before`."""
+        with self._lock:
+            self._done += self._weights[what, module]
+            if _time_of(built) != before:
+                share = 100 * self._done // sum(self._weights.values())
+                print(f"pyxbroker: {share:3} % of the modules: {what} {module}", flush=True)
+
+
+def _time_of(path: Path) -> int:
+    """When a file was written, in ns; 0 where there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 class BuildExtensions(build_ext):
     """Translates Cython to C under build/, then compiles what changed, two modules at a time."""
 
@@ -159,6 +208,7 @@ class BuildExtensions(build_ext):
         if self.extensions:  # else an installation goes on beside a build
             self._lock = _take_build_lock()
         compile_descriptors()
+        self._progress = Progress(self.extensions)
         self._translate([each for each in self.extensions if _is_cython(each)])
         super().run()
 
@@ -172,18 +222,20 @@ class BuildExtensions(build_ext):
         except ImportError:
             _fail("Cython is needed to build; run `make build` or `pip install .`, which bring it.")
         try:
-            translated = cythonize(
-                modules,
-                build_dir=str(BUILD / "cython"),
-                compiler_directives=CYTHON_DIRECTIVES,
-                include_path=["src"],
-                quiet=True,
-            )
+            for each in modules:
+                made = BUILD / "cython" / Path(each.sources[0]).with_suffix(".c")
+                before = _time_of(made)
+                (translated,) = cythonize(
+                    [each],
+                    build_dir=str(BUILD / "cython"),
+                    compiler_directives=CYTHON_DIRECTIVES,
+                    include_path=["src"],
+                    quiet=True,
+                )
+                each.sources = translated.sources
+                self._progress.step("translated", each.name, made, before)
         except CompileError as error:
             _fail(f"Cython refused a module ({error}); its messages are above.")
-        sources = {each.name: each.sources for each in translated}
-        for each in modules:
-            each.sources = sources[each.name]
 
     def build_extensions(self) -> None:
         compiler = self.compiler.compiler_so[0]
@@ -200,6 +252,12 @@ class BuildExtensions(build_ext):
             )
         super().build_extensions()
 
+    def build_extension(self, ext: Extension) -> None:
+        made = Path(self.get_ext_fullpath(ext.name))
+        before = _time_of(made)
+        super().build_extension(ext)
+        self._progress.step("compiled", ext.name, made, before)
+
 
 class BuildPython(build_py):
     """The descriptor set is package data, so it has to exist before the package is collected."""
@@ -209,6 +267,7 @@ class BuildPython(build_py):
         super().run()
 
 
+note_commit()
 setup(
     ext_modules=[Extension("pyxbroker._native", ["src/bookie_native/module.c"])],
     cmdclass={"build_ext": BuildExtensions, "build_py": BuildPython},

@@ -115,6 +115,19 @@ async def each(name: str, count: int, act: Callable[[int], Awaitable[object]]) -
     print(f"| {name} | {statistics.median(took) * 1e3:.2f} | {cpu / count * 1e6:.0f} |")
 
 
+def copy_as_killed(source: Path, target: Path) -> None:
+    """Copy the files of an open store. The store's thread may rename a file during the copy: then
+    the copy is made again.
+    """
+    while True:
+        try:
+            shutil.copytree(source, target)
+        except shutil.Error:
+            shutil.rmtree(target)
+        else:
+            return
+
+
 async def opened(name: str, source: Path, place: Path) -> None:
     """One row: opening a copy of a directory."""
     took, used = [], []
@@ -139,7 +152,7 @@ async def through_the_store(directory: Path) -> None:
     await store.open()
     for number in range(30):
         await store.put(f"/n/{number}", VALUE)
-    shutil.copytree(directory / "a", directory / "killed-30")
+    copy_as_killed(directory / "a", directory / "killed-30")
     await store.close()
     await opened("opening: 30 nodes, closed cleanly", directory / "a", directory / "opened")
     await opened("opening: 30 nodes, after a kill", directory / "killed-30", directory / "opened")
@@ -159,7 +172,7 @@ async def through_the_store(directory: Path) -> None:
     await asyncio.gather(*[store.put(f"/p/{number % 1200}", VALUE) for number in range(PIPELINED)])
     took, cpu = (time.perf_counter() - began) / PIPELINED, (time.process_time() - cpu) / PIPELINED
     print(f"| {PIPELINED:,} puts at once, for each | {took * 1e3:.3f} | {cpu * 1e6:.0f} |")
-    shutil.copytree(directory / "a", directory / "killed-1200")
+    copy_as_killed(directory / "a", directory / "killed-1200")
     await store.close()
     await opened(
         "opening: 1,200 nodes, after a kill", directory / "killed-1200", directory / "opened"

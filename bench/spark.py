@@ -13,6 +13,7 @@ reader is started and connected before it is measured; so is Spark's session.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import random
@@ -340,6 +341,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--job", action="store_true", help="a Spark job, too (wants Java)")
     options = parser.parse_args(arguments)
+    if importlib.util.find_spec("pyspark") is None:
+        parser.error(
+            f"this interpreter ({sys.executable}) has no PySpark. `make .venv/.spark` installs it"
+            " into .venv; run this with .venv/bin/python."
+        )
+    if options.job and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        parser.error("--job needs Java 17: there is no `java` in PATH, and JAVA_HOME is not set.")
     side_by_side.run(options, rows(), lambda broker: one_life(broker, options))
     return 0
 

@@ -24,7 +24,7 @@ from compat_tests.test_chunk_limits import Chunks, message
 from compat_tests.test_encryption import Pair, keys, pair
 from compat_tests.test_spark_ranges import options_of, plan_of, publish, read, read_all, values
 from pyxbroker.spark import chunks, client_connection
-from pyxbroker.spark.broker_connection import BrokerConnection
+from pyxbroker.spark.entry_scan import EntryScan
 from pyxbroker.spark.errors import DataLost, PulsarSparkError, TopicMissing
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
@@ -187,14 +187,14 @@ def test_what_is_before_a_range_is_looked_through_once_whatever_is_broken(
     (whole,) = plan_of(options)
     later = whole._replace(begin=Position(whole.end.ledger, count - 1))
     opened = 0
-    open_reader = BrokerConnection.open
+    open_scan = EntryScan.__init__
 
-    def count_opened(self: BrokerConnection, *arguments: Any) -> str:
+    def count_opened(self: EntryScan, *arguments: Any) -> None:
         nonlocal opened
-        opened += type(self) is not BrokerConnection
-        return open_reader(self, *arguments)
+        opened += 1
+        open_scan(self, *arguments)
 
-    monkeypatch.setattr(BrokerConnection, "open", count_opened)
+    monkeypatch.setattr(EntryScan, "__init__", count_opened)
     assert read(options, later) == []
     assert opened in (1, 2)  # from about its time on, and from the topic's beginning
 

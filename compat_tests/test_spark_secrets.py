@@ -205,12 +205,12 @@ def uses(role: str, options: dict[str, str], topic: str) -> Iterator[Callable[[]
     yield lambda: Security(read)
     for of_rest in (False, True):
         security = Security(read, of_rest)
-        yield security.login.show
-        yield security.login.header
+        yield security.show
+        yield security.header
         yield security.context
         rest = "http://127.0.0.1:1"
         yield functools.partial(ledgers_of, rest, topic, 1.0, security)
-        yield functools.partial(repr, (read, security, security.login))
+        yield functools.partial(repr, (read, security, security.authentication))
     yield lambda: ask(read)
     if role == SINK:
         yield lambda: send(read, topic)

@@ -293,9 +293,9 @@ def test_no_representation_has_a_secret(scene: Scene, topic: str) -> None:
     for way in (by_token("token:hidden-one"), {PLUGIN: "basic", PARAMS: "ann:hidden-one"}):
         options = Options(BATCH, given(scene, topic) | way)
         security = Security(options)
-        shown = [options, options[PARAMS], security, security.login, vars(options)]
+        shown = [options, options[PARAMS], security, security.authentication, vars(options)]
         assert not [each for each in shown if "hidden-one" in repr(each)]
-        assert Security(pickle.loads(pickle.dumps(options))).login.show()
+        assert Security(pickle.loads(pickle.dumps(options))).show()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What all tests here share: the kinds of metadata store."""
+"""What all tests here share: kinds of metadata stores and event loops, and automatic marks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,31 @@ from pathlib import Path
 import pytest
 from harness.apache_records import ApacheRecords
 
+import scripted_server
+from marks import Starters, long_tests
 from metadata_backends import Backend
 from zookeeper_server import ZooKeeperServer
+
+TESTS = Path(__file__).parent
+PEERS = {"zookeeper", "apache"}  # fixtures
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that want a peer, start processes or take long, before -m selects."""
+    starters = Starters()
+    long = set(long_tests())
+    for item in items:
+        if not isinstance(item, pytest.Function) or TESTS not in item.path.parents:
+            continue
+        fixtures = item._fixtureinfo.name2fixturedefs
+        if PEERS & set(fixtures):
+            item.add_marker("interop")
+        functions = [item.function, *(each.func for of in fixtures.values() for each in of)]
+        if any(starters.starts(each) for each in functions):
+            item.add_marker("process")
+        if item.nodeid.partition("[")[0] in long:
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +50,14 @@ def apache() -> Iterator[ApacheRecords]:
     records = ApacheRecords()
     yield records
     records.close()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def each_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each kind of event loop in turn for `scripted_server.run`."""
+    scripted_server.use_loop(request.param)
+    yield
+    scripted_server.use_loop("asyncio")
 
 
 @pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])

@@ -156,7 +156,7 @@ class FakeService:
         self.audit = Audit(self.config)
         self.failed_logins = FailedLogins(self.config)
         self.topics: Any = None  # nothing that the tests of this service ask for
-        self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
+        self.clusters = Clusters(metadata, MetadataCache(metadata), lambda: cast(Tenants, None))
         self.loaded: list[Topic] = []
         self.client_memory = ClientMemory()
         self.storage: Mapping[str, int] = dict(STORAGE)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from one_bookie import Node, append
 from oracles import wire
-from pyxbroker.base.half_open import Stranger
+from pyxbroker.base.half_open import PendingConnection
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
@@ -68,7 +68,7 @@ class Broker:
             self.storage_state,
             Addresses("pulsar://here:1", "http://here:2"),
         )
-        self.service.pace = self.service.door.pace = self.pace
+        self.service.pace = self.service.poller.pace = self.pace
         # A test does itself what a broker does at intervals.
         self.service.is_ready = True
         self.topics = self.service.topics
@@ -132,10 +132,10 @@ class Port:
     def first_bytes(self, header: bytes) -> int:
         return len(header)
 
-    def begin(self, stranger: Stranger) -> None:
-        self._service.accept(stranger)
+    def begin(self, pending: PendingConnection) -> None:
+        self._service.accept(pending)
 
-    def left(self, stranger: Stranger) -> None:
+    def on_closed(self, pending: PendingConnection) -> None:
         raise AssertionError("it has begun")
 
 
@@ -146,9 +146,9 @@ class Client:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        stranger = broker.service.welcome(Port(broker.service), near, "", 1)
-        broker.service.half_open.begin(stranger)
-        self.connection = stranger.connection
+        pending = broker.service.welcome(Port(broker.service), near, "", 1)
+        broker.service.half_open.begin(pending)
+        self.connection = pending.connection
         self._inbox: list[tuple[str, Any, bytes]] = []
         self.rest = b""
         self._requests = itertools.count(1)

@@ -405,7 +405,7 @@ def test_who_wants_space_back_is_told_when_nothing_can_be_deleted(
         managed_ledger.unreadable.add("damaged")
         status, reason = await rest.reason(method, f"{P}/t/{path}")
         assert status == 500
-        assert "whose state cannot be read: damaged" in reason
+        assert "is unknown: damaged" in reason
         assert subscription.backlog == 1, "then nothing is acknowledged for it either"
         managed_ledger.unreadable.clear()
 

@@ -13,7 +13,6 @@ import pytest
 from harness.apache_records import ApacheRecords
 
 from one_broker import TOPIC, Broker, run
-from pyxbroker.base.slices import at_once
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -31,6 +30,7 @@ from pyxbroker.schemas.values import (
     halves,
     key_value_data,
 )
+from steps import run_steps
 from test_deduplication import publish, receipts
 
 pytestmark = pytest.mark.interop
@@ -104,7 +104,7 @@ def test_the_records_around_a_schema_are_the_same_to_both(apache: ApacheRecords)
     ]
     locator = apache.write("SchemaLocator", {"info": index[-1], "index": index})
     assert locator.fields == {"info": index[-1], "index": index}
-    assert at_once(records.decode_locator(locator.value)) == entries
+    assert run_steps(records.decode_locator(locator.value)) == entries
     before = records.encode_locator(entries[0], b"")
     for each in entries[1:]:
         before = records.encode_locator(each, records.index_of(before))

@@ -12,7 +12,7 @@ import pytest
 
 from one_bookie import until
 from pyxbroker.base import listening
-from pyxbroker.base.door import Door
+from pyxbroker.base.poller import Poller
 from pyxbroker.broker.broker_port import BrokerPort
 
 
@@ -25,7 +25,7 @@ def taker(accepted: asyncio.Future[tuple[str, int]]) -> Any:
 
     return SimpleNamespace(
         config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
-        door=Door(asyncio.get_running_loop()),
+        poller=Poller(asyncio.get_running_loop()),
         welcome=welcome,
     )
 
@@ -69,7 +69,7 @@ def test_who_waits_is_accepted_when_there_is_room_again(
     assert ("remedy" in fields) is (error in {errno.EMFILE, errno.ENFILE})
 
 
-class ShortDoor(Door):
+class ShortPoller(Poller):
     """Which cannot watch anything again for a while."""
 
     failures = 0
@@ -91,17 +91,20 @@ def test_a_port_that_cannot_be_watched_again_yet_is_later(
         port = BrokerPort("127.0.0.1", 0)
         accepted: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
         broker = taker(accepted)
-        broker.door = ShortDoor(asyncio.get_running_loop())
+        broker.poller = ShortPoller(asyncio.get_running_loop())
         port._socket = Short(port._socket, errno.ENOMEM)  # type: ignore[assignment]
         port.serve(broker)
-        broker.door.failures = 2
+        broker.poller.failures = 2
         with socket.create_connection(("127.0.0.1", port.port)) as client:
             assert await asyncio.wait_for(accepted, 10) == client.getsockname()
         port.close()
 
     asyncio.run(scenario())
     told = [each.getMessage() for each in caplog.records]
-    assert told == ["a connection could not be accepted", *["a port cannot be watched yet"] * 2]
+    assert told == [
+        "a connection could not be accepted",
+        *["a port cannot be watched yet, retrying"] * 2,
+    ]
 
 
 @pytest.mark.parametrize("state", ["watched", "waits", "failed to be watched again"])
@@ -113,20 +116,20 @@ def test_a_port_is_closed_in_whatever_state_it_is(
     async def scenario() -> None:
         port = BrokerPort("127.0.0.1", 0)
         broker = taker(asyncio.get_running_loop().create_future())
-        broker.door = ShortDoor(asyncio.get_running_loop())
+        broker.poller = ShortPoller(asyncio.get_running_loop())
         if state != "watched":
             port._socket = Short(port._socket, *[errno.ENOMEM] * 9)  # type: ignore[assignment]
         port.serve(broker)
-        broker.door.failures = most = 1_000
+        broker.poller.failures = most = 1_000
         with socket.create_connection(("127.0.0.1", port.port)):
             if state == "waits":
-                await until(lambda: not broker.door._watched)
+                await until(lambda: not broker.poller._watched)
             elif state != "watched":
-                await until(lambda: broker.door.failures < most - 1)
+                await until(lambda: broker.poller.failures < most - 1)
             port.close()
-            left = broker.door.failures
+            left = broker.poller.failures
             await asyncio.sleep(0.05)
-        assert not broker.door._watched and broker.door.failures == left
+        assert not broker.poller._watched and broker.poller.failures == left
 
     asyncio.run(scenario())
 
@@ -134,10 +137,10 @@ def test_a_port_is_closed_in_whatever_state_it_is(
 def test_a_door_that_the_loop_does_not_look_at_watches_nothing() -> None:
     async def scenario() -> None:
         loop = SimpleNamespace(add_reader=lambda *_: 1 / 0)
-        door = Door(loop)  # type: ignore[arg-type]
+        poller = Poller(loop)  # type: ignore[arg-type]
         with socket.create_server(("127.0.0.1", 0)) as sock:
             for _ in range(2):  # of which the second is not told that it is watched already
                 with pytest.raises(ZeroDivisionError):
-                    door.watch(sock.fileno(), Any)  # type: ignore[arg-type]
+                    poller.watch(sock.fileno(), Any)  # type: ignore[arg-type]
 
     asyncio.run(scenario())

@@ -151,7 +151,7 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("operations.md", web_connection.BODY_TIMEOUT_S, 30.0, "30 s for its body"),
     ("operations.md", endpoints.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
     ("operations.md", web_connection.KEEP_ALIVE_TIMEOUT_S, 75.0, "is closed after 75 s"),
-    ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are under way"),
+    ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are in"),
     ("formats.md", cursor_ledger.CHANGES_BYTES_MIN, 64 << 10, "(at least 64 KiB)"),
     ("formats.md", cursor_ledger.CHANGES_MAX, 10_000, "or are 10,000 entries"),
 ]

@@ -36,6 +36,7 @@ from command_line import (
 from pyxbroker import __version__
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
 from pyxbroker.cli.standalone import START_LOG_INTERVAL_S
+from pyxbroker.cli.version import commit_of
 
 # What must not be imported before the broker's port is served.
 HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar", "click", "shutil")
@@ -44,11 +45,33 @@ HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar", "click", "shutil")
 def test_version_is_quick_and_light() -> None:
     finished = run("version")
     assert finished.returncode == 0
-    assert finished.stdout.startswith(f"pyxbroker {__version__} (Python 3.")
+    assert re.fullmatch(
+        rf"pyxbroker {__version__} \((commit [0-9a-f]+(-dirty)?, )?Python 3\.[0-9.]+\)\n",
+        finished.stdout,
+    )
     assert run("--version").stdout == f"pyxbroker {__version__}\n"
     loaded = imported_by("version")
     heavy = [*HEAVY, "asyncio", "uvloop", "google.protobuf", "pyxbroker._native", "difflib"]
     assert [name for name in heavy if name in loaded] == []
+
+
+def test_version_names_the_commit_of_a_checkout_and_of_what_was_built_from_one(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "src" / "pyxbroker"
+    package.mkdir(parents=True)
+    assert commit_of(package) == ""
+    (package / "commit.txt").write_text("0123456789ab\n")
+    assert commit_of(package) == "0123456789ab"
+    (tmp_path / "setup.py").touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "setup.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "Begin"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert commit_of(package) == head.stdout[:12]
+    (tmp_path / "setup.py").write_text("changed")
+    assert commit_of(package) == f"{head.stdout[:12]}-dirty"
 
 
 def test_help_teaches() -> None:

@@ -349,7 +349,7 @@ def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(
 def test_what_cannot_be_read_as_settings_is_refused(tmp_path: Path) -> None:
     # To Java a line without a separator is a key without a value.
     assert list(Config.load(write(tmp_path, "nonsense\n")).ignored.unknown) == ["nonsense"]
-    with pytest.raises(ConfigError, match="line 2: there is a byte 0, so this is not a file of"):
+    with pytest.raises(ConfigError, match="line 2: it contains a null byte, so this is not a"):
         Config.load(write(tmp_path, "a=b\nclusterName=\0\n"))
     with pytest.raises(ConfigError, match=r"line 1: .*u has to be followed by four hexadecimal"):
         Config.load(write(tmp_path, "clusterName=\\u12g4\n"))

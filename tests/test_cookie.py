@@ -335,7 +335,7 @@ def test_a_disk_that_fails_is_asked_again_a_few_times_with_longer_and_longer_pau
         raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output error"):
-        directories.patiently(fail)
+        directories.retry_transient(fail)
     assert attempts == list(range(len(pauses) + 1)), "a pause before each but the first one"
     assert pauses[:3] == pytest.approx([0.02, 0.04, 0.08])
     assert sum(pauses) == pytest.approx(directories.PATIENCE_S)

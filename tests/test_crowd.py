@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted_keys import CountedKey
-from pyxbroker.base.crowd import Crowd
+from pyxbroker.base.eviction_queue import EvictionQueue
 
 
-def crowd_of(*members: tuple[Any, str]) -> Crowd[Any]:
-    crowd: Crowd[Any] = Crowd()
+def crowd_of(*members: tuple[Any, str]) -> EvictionQueue[Any]:
+    crowd: EvictionQueue[Any] = EvictionQueue()
     for key, address in members:
         crowd.add(key, address)
     return crowd
 
 
-def gone(crowd: Crowd[Any]) -> list[Any]:
+def gone(crowd: EvictionQueue[Any]) -> list[Any]:
     """All of them, as they give way."""
     order = []
     while len(crowd):
@@ -65,7 +65,7 @@ def test_who_is_there_keeps_its_place_and_who_is_not_may_leave() -> None:
 def test_whoever_comes_and_goes_it_is_one_of_a_network_that_has_most(
     steps: list[tuple[int, str, bool]],
 ) -> None:
-    crowd: Crowd[int] = Crowd()
+    crowd: EvictionQueue[int] = EvictionQueue()
     there: dict[int, str] = {}
     for key, address, comes in steps:
         if comes:

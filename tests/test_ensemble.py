@@ -10,11 +10,11 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import handle as ledger_handle
+from pyxbroker.ledger import ensemble
 from pyxbroker.ledger import reader as ledger_reader
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
-from pyxbroker.ledger.handle import EnsembleHandle
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
@@ -111,7 +111,7 @@ def test_a_bookie_that_goes_down_is_replaced(tmp_path: Path) -> None:
 def test_a_bookie_that_never_answers_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_handle, "ADD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.05)
 
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()

@@ -30,8 +30,8 @@ from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
 from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.provider import NotChecked, joined
-from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError, TooManyRequests
+from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.broker.commands import handshake
 from pyxbroker.broker.commands.login import shown_by
 from pyxbroker.metadata.memory import MemoryStore

@@ -514,7 +514,7 @@ def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
 ) -> None:
     async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
         await until(lambda: len(web.server._silent) == WEB_CLIENTS)
-        monkeypatch.setattr(HalfOpen, "hang_up", turns.counted(HalfOpen.hang_up))
+        monkeypatch.setattr(HalfOpen, "disconnect", turns.counted(HalfOpen.disconnect))
         for _, writer in peers:
             writer.close()
         await until(lambda: not web.server._silent)

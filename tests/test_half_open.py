@@ -22,11 +22,16 @@ from one_broker import run as run_broker
 from oracles import wire
 from pyxbroker.admin import server as admin_server
 from pyxbroker.admin.server import HANDSHAKE_S, WebServer
-from pyxbroker.base.door import Door
-from pyxbroker.base.half_open import TLS_RECORD_BYTES_MAX, HalfOpen, Stranger, tls_first_bytes
+from pyxbroker.base.half_open import (
+    TLS_RECORD_BYTES_MAX,
+    HalfOpen,
+    PendingConnection,
+    tls_first_bytes,
+)
 from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.poller import Poller
 from pyxbroker.broker.broker_port import BrokerPort
 from pyxbroker.proto import PulsarApi as pb
 from served import nothing_can_be_watched_by
@@ -42,7 +47,7 @@ CONNECT = wire.frame(command_of(pb.CommandConnect(client_version="test", protoco
 
 
 class Clock:
-    """Time that passes with each step that is made for a stranger."""
+    """Time that passes with each step that is made for a pending."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -66,14 +71,14 @@ class Port:
         self.looks += 1
         return len(header)
 
-    def begin(self, stranger: Stranger) -> None:
+    def begin(self, pending: PendingConnection) -> None:
         self._side.step()
-        self.begun.append(stranger.number)
-        stranger.connection = stranger.number
+        self.begun.append(pending.number)
+        pending.connection = pending.number
 
-    def left(self, stranger: Stranger) -> None:
+    def on_closed(self, pending: PendingConnection) -> None:
         self._side.step()
-        self.gone.append(stranger.number)
+        self.gone.append(pending.number)
 
 
 class CommandPort(Port):
@@ -87,18 +92,18 @@ class CommandPort(Port):
 
 
 class Side:
-    """Those that are half-open at a door with time for four steps in a turn, and their clients."""
+    """Half-open connections of a poller with time for four steps per turn, and their clients."""
 
     def __init__(self, timeout_s: float = 60) -> None:
         self.clock = Clock()
         self.turn = 0
         self.steps: list[int] = []  # in which turn
         self.loop = asyncio.get_running_loop()
-        self.door = Door(self.loop, Pace(STEPS_PER_TURN - 0.5, self.clock))
+        self.poller = Poller(self.loop, Pace(STEPS_PER_TURN - 0.5, self.clock))
         self.closed: list[int] = []  # of those that had begun
         self.late: list[int] = []
-        self.half_open = HalfOpen(self.door, timeout_s, self._close, self._tell)
-        self.strangers: list[Stranger] = []
+        self.half_open = HalfOpen(self.poller, timeout_s, self._close, self._tell)
+        self.strangers: list[PendingConnection] = []
         self.clients: list[socket.socket] = []
         self._counting = asyncio.ensure_future(self._count())
 
@@ -115,8 +120,8 @@ class Side:
         self.step()
         self.closed.append(number)
 
-    def _tell(self, stranger: Stranger) -> None:
-        self.late.append(stranger.number)
+    def _tell(self, pending: PendingConnection) -> None:
+        self.late.append(pending.number)
 
     def add(self, port: Port, count: int, address: str = "peer") -> None:
         for _ in range(count):
@@ -156,7 +161,7 @@ def test_a_turn_accepts_no_more_than_it_has_time_for() -> None:
         sockets = [listen("127.0.0.1", 0) for _ in range(3)]
         for sock in sockets:
             side.clients += [socket.create_connection(sock.getsockname()) for _ in range(10)]
-        acceptors = [Acceptor(sock, side.door, on_accepted, get_logger("x")) for sock in sockets]
+        acceptors = [Acceptor(sock, side.poller, on_accepted, get_logger("x")) for sock in sockets]
         await until(lambda: len(accepted) == 30)
         assert side.most_in_a_turn <= STEPS_PER_TURN
         # The ports take turns.
@@ -182,8 +187,8 @@ def test_many_that_say_something_or_hang_up_at_once_have_so_many_steps_of_a_turn
         assert side.most_in_a_turn <= STEPS_PER_TURN
         assert (side.half_open.silent, len(side.half_open)) == (0, 15)
         assert all(each.sock.fileno() == -1 for each in side.strangers[15:])
-        for stranger in side.strangers[:15]:
-            stranger.sock.close()
+        for pending in side.strangers[:15]:
+            pending.sock.close()
 
     at_door(scenario)
 
@@ -194,7 +199,7 @@ def test_each_is_closed_when_its_time_is_over_and_those_that_are_over_are_not() 
         side.add(port, 20)
         side.half_open.begin(side.strangers[3])
         side.half_open.begin(side.strangers[4])
-        side.half_open.over(side.strangers[4])
+        side.half_open.remove(side.strangers[4])
         side.steps.clear()
         await asyncio.sleep(0.1)
         side.add(port, 1)
@@ -229,9 +234,9 @@ def test_what_belongs_together_is_left_to_the_kernel_until_it_is_there() -> None
         # Who sends no more is looked at with what there is.
         cut.shutdown(socket.SHUT_WR)
         await until(lambda: port.begun == [0, 1])
-        for stranger in side.strangers:
-            assert stranger.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
-            stranger.sock.close()
+        for pending in side.strangers:
+            assert pending.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+            pending.sock.close()
 
     at_door(scenario)
 
@@ -241,7 +246,7 @@ def test_the_oldest_gives_way_whether_or_not_it_has_begun() -> None:
         port = Port(side)
         side.add(port, 3)
         side.half_open.begin(side.strangers[1])
-        gave_way = [side.half_open.close_one().number for _ in range(3)]
+        gave_way = [side.half_open.evict().number for _ in range(3)]
         assert gave_way == [0, 1, 2]
         assert (port.gone, side.closed, len(side.half_open)) == ([0, 2], [1], 0)
         side.strangers[1].sock.close()
@@ -257,8 +262,8 @@ def test_of_the_address_that_has_most_the_oldest_gives_way() -> None:
         side.add(port, 2, "2001:db8::1")
         side.add(port, 2, "2001:db8::2")  # as many of one network of 64 bits make four
         side.half_open.begin(side.strangers[4])
-        side.half_open.over(side.strangers[5])  # it is known what it wants
-        gave_way = [side.half_open.close_one().number for _ in range(5)]
+        side.half_open.remove(side.strangers[5])  # it is known what it wants
+        gave_way = [side.half_open.evict().number for _ in range(5)]
         assert gave_way == [1, 4, 2, 6, 0]
         for number in (4, 5):
             side.strangers[number].sock.close()
@@ -269,11 +274,11 @@ def test_of_the_address_that_has_most_the_oldest_gives_way() -> None:
 def test_a_door_with_nobody_asks_nothing_of_the_loop() -> None:
     async def scenario(side: Side) -> None:
         side.add(Port(side), 2)
-        assert side.loop.remove_reader(side.door._epoll.fileno())
-        side.loop.add_reader(side.door._epoll.fileno(), side.door._on_ready)
+        assert side.loop.remove_reader(side.poller._epoll.fileno())
+        side.loop.add_reader(side.poller._epoll.fileno(), side.poller._on_ready)
         for each in side.strangers:
-            side.half_open.hang_up(each)
-        assert not side.loop.remove_reader(side.door._epoll.fileno())
+            side.half_open.disconnect(each)
+        assert not side.loop.remove_reader(side.poller._epoll.fileno())
 
     at_door(scenario)
 
@@ -313,14 +318,14 @@ def test_of_a_large_connect_the_kernel_holds_no_more_than_8_kib(tmp_path: Path) 
         half_open, unfinished = broker.service.half_open, broker.service.connections.unfinished
         with socket.create_connection(("127.0.0.1", port.port)) as far:
             await until(lambda: half_open.silent == 1)
-            [stranger] = half_open._strangers
-            before = receive_buffer(stranger.sock)
+            [pending] = half_open._unidentified
+            before = receive_buffer(pending.sock)
             size = 128 << 10
             far.sendall(struct.pack(">II", size, size - 4) + bytes((8 << 10) - 9))
             await asyncio.sleep(0.05)
-            assert half_open.silent == 1 and receive_buffer(stranger.sock) == before
+            assert half_open.silent == 1 and receive_buffer(pending.sock) == before
             far.sendall(bytes(100))
-            await until(lambda: list(unfinished) == [stranger.connection])
+            await until(lambda: list(unfinished) == [pending.connection])
             assert half_open.silent == 0 and len(half_open) == 1
         await until(lambda: not len(half_open))
         assert not unfinished
@@ -385,14 +390,14 @@ def test_who_cannot_be_watched_is_sent_away_and_counts_for_nobody(
     async def scenario(broker: Broker) -> None:
         port = BrokerPort("127.0.0.1", 0)
         port.serve(broker.service)
-        watch = broker.service.door.watch
+        watch = broker.service.poller.watch
 
         def full(fd: int, watched: Any) -> None:
-            if isinstance(watched, Stranger):
+            if isinstance(watched, PendingConnection):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             watch(fd, watched)
 
-        monkeypatch.setattr(broker.service.door, "watch", full)
+        monkeypatch.setattr(broker.service.poller, "watch", full)
         with socket.create_connection(("127.0.0.1", port.port)) as refused:
             refused.setblocking(False)
             assert await broker.loop.sock_recv(refused, 1) == b""
@@ -530,7 +535,7 @@ def test_where_there_are_few_places_handshakes_may_have_all_of_them(run: Run) ->
 
 def test_who_cannot_begin_for_a_defect_costs_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Port):
-        def begin(self, stranger: Stranger) -> None:
+        def begin(self, pending: PendingConnection) -> None:
             raise ZeroDivisionError("broken")
 
     async def scenario(side: Side) -> None:
@@ -583,8 +588,8 @@ def test_a_handshake_has_no_time_anew_when_it_begins(run: Run) -> None:
     async def scenario(server: WebServer, port: int) -> None:
         (silent,) = silent_ones(port, 1)
         await until(lambda: len(server._silent) == 1)
-        (stranger,) = server._silent._strangers
-        stranger.due -= 59.9
+        (pending,) = server._silent._unidentified
+        pending.due -= 59.9
         silent.sendall(BEGUN)
         await until(lambda: server._connections)
         await until(lambda: not server._connections)
@@ -607,7 +612,7 @@ def test_a_turn_opens_so_many_connections_of_the_web_port_whoever_counts_them(ru
 
         sock = listen("127.0.0.1", 0)
         clock = Clock()  # which stands still: nothing is paid for but what is told
-        server = WebServer(echo, 0, door=Door(loop, Pace(HANDSHAKE_S, clock)))
+        server = WebServer(echo, 0, poller=Poller(loop, Pace(HANDSHAKE_S, clock)))
         server.loop = Wrapped(loop, counted)  # type: ignore[assignment]
         server.start(sock, server_context)
         silent = silent_ones(sock.getsockname()[1], 10)

@@ -22,7 +22,7 @@ SUBSCRIPTION = f"{P}/t/subscription/s"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "signs_max"),
+    ("method", "path", "tokens_max"),
     [
         ("POST", f"{S}/version", 20_000),
         ("POST", f"{S}/schema", 20_000),
@@ -39,7 +39,7 @@ SUBSCRIPTION = f"{P}/t/subscription/s"
     ],
 )
 def test_a_body_with_too_many_values_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, signs_max: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, tokens_max: int
 ) -> None:
     async def scenario(rest: Rest) -> None:
         assert await rest("PUT", f"{P}/t") == DONE
@@ -56,7 +56,7 @@ def test_a_body_with_too_many_values_is_refused_unread(
 
         monkeypatch.setattr(json, "loads", checked)
         status, answer = await rest(method, path, body, kind)
-        assert (status, answer["reason"]) == (400, HEAVY.format(signs_max))
+        assert (status, answer["reason"]) == (400, HEAVY.format(tokens_max))
 
     run(tmp_path, scenario)
 

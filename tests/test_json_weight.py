@@ -36,7 +36,7 @@ def signs_of(value: Any) -> int:
 @given(VALUES, st.booleans(), st.integers(2, 9))
 def test_what_is_in_strings_does_not_count(value: Any, ascii_only: bool, chunk: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    expected = signs_of(value) + text.count(b"\\") // json_weight.ESCAPES_PER_SIGN
+    expected = signs_of(value) + text.count(b"\\") // json_weight.ESCAPES_PER_TOKEN
     whole, json_weight.CHUNK_BYTES = json_weight.CHUNK_BYTES, chunk
     try:
         assert not asyncio.run(is_heavy(text, expected))

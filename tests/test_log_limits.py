@@ -206,7 +206,7 @@ def test_all_causes_together_have_a_bounded_rate_and_nothing_goes_uncounted(line
         lines.look()
     said -= sum(int(each.partition("repeated=")[2].split()[0]) for each in _counts(lines))
     assert said == 0
-    assert any('event="lines of many causes were left out" last=' in each for each in lines.written)
+    assert any('event="lines of many causes were omitted" last=' in each for each in lines.written)
     assert lines.limits._causes == {}
 
 

@@ -132,7 +132,7 @@ def test_who_gives_up_a_write_of_the_list_takes_nothing_from_the_next(
             "the list": managed_ledger.write_info,
             "properties": partial(managed_ledger.put_property, "a", "1"),
             "a ledger beside": partial(
-                managed_ledger.create_beside,
+                managed_ledger.create_with_property,
                 lambda naming: client.create_compacted(Runs(), NAME, b"", naming),
                 "a",
                 str,
@@ -180,7 +180,7 @@ def test_what_fails_in_a_close_keeps_nothing_else_from_being_closed(
         managed_ledger.cursors["b"].close = fail_otherwise  # type: ignore[method-assign]
         with pytest.raises(Unavailable):
             await managed_ledger.close()
-        assert [each for each in caplog.records if "not closed either" in each.message]
+        assert [each for each in caplog.records if "another part was not closed" in each.message]
         assert managed_ledger.cursors["c"].closed
         assert managed_ledger.state is State.CLOSED
         stored = await node.store.get(paths.managed_ledger(NAME))
@@ -194,7 +194,7 @@ def test_what_fails_in_a_close_keeps_nothing_else_from_being_closed(
 def test_of_many_cursors_some_are_closed_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyxbroker.mledger.managed_ledger.CLOSED_AT_ONCE", 4)
+    monkeypatch.setattr("pyxbroker.mledger.managed_ledger.CURSORS_PER_CLOSE", 4)
     under_way, most = 0, 0
     close = Cursor.close
 

@@ -81,7 +81,7 @@ def test_who_comes_or_goes_costs_the_same_however_many_there_are(
 def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
     opened: _native.Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 7)
+    monkeypatch.setattr(pacing, "STEPS_PER_BATCH", 7)
     told: list[tuple[int, bool]] = []
 
     def note(consumer_id: int, is_active: bool) -> bytes:
@@ -308,11 +308,11 @@ def test_what_was_redelivered_and_is_skipped_is_forgotten_bit_by_bit(
         counts = desk.dispatcher.redelivery.counts
         assert len(counts) == ENTRIES
         desk.dispatcher.skip_to(Position(LEDGER, ENTRIES - 11))
-        assert len(counts) >= ENTRIES - pacing.STEPS_AT_ONCE
+        assert len(counts) >= ENTRIES - pacing.STEPS_PER_BATCH
         before = len(counts)
         while steps:
             steps.pop(0)()
-            assert len(counts) >= before - pacing.STEPS_AT_ONCE
+            assert len(counts) >= before - pacing.STEPS_PER_BATCH
             before = len(counts)
         assert sorted(counts) == [(LEDGER, entry) for entry in range(ENTRIES - 10, ENTRIES)]
     finally:
@@ -397,7 +397,7 @@ def test_a_seek_chooses_rebuilds_and_wakes_once_however_many_go(
         assert told == set(range(1, SOME + 1))
         assert (await other.receive("success")).request_id == 99
         assert sum(calls.values()) < 10
-        assert at_once[0] <= pacing.STEPS_AT_ONCE + 1
+        assert at_once[0] <= pacing.STEPS_PER_BATCH + 1
         for each in (client, other):
             assert each.connection.consumers == {}
             assert each.connection.session.moves == {}
@@ -411,7 +411,7 @@ def test_a_seek_chooses_rebuilds_and_wakes_once_however_many_go(
 def test_what_is_closed_and_not_told_yet_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(pacing, "STEPS_PER_BATCH", 1)
 
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
@@ -452,7 +452,7 @@ def test_what_is_closed_and_not_told_yet_is_not_there(
 def test_a_client_that_hangs_up_before_it_is_told_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(pacing, "STEPS_PER_BATCH", 1)
 
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -31,7 +31,7 @@ from pyxbroker.mledger import managed_ledger as mledger
 from pyxbroker.mledger import opening
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
-from pyxbroker.mledger.managed_ledger import CLOSED_AT_ONCE, ManagedLedger
+from pyxbroker.mledger.managed_ledger import CURSORS_PER_CLOSE, ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.policies.values import DispatchRate
 from shares import over_at_once
@@ -342,7 +342,7 @@ def test_many_cursors_are_closed_some_at_the_same_time(
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open(SHORT)
         start = managed_ledger.first_position()
-        count = CLOSED_AT_ONCE + 20
+        count = CURSORS_PER_CLOSE + 20
         for number in range(count):
             await cursor_at(managed_ledger, f"c{number}", start)
         turns = Turns()
@@ -350,7 +350,7 @@ def test_many_cursors_are_closed_some_at_the_same_time(
         await managed_ledger.close()
         turns.stop()
         assert sum(turns.done.values()) == count
-        assert turns.most <= CLOSED_AT_ONCE
+        assert turns.most <= CURSORS_PER_CLOSE
 
     run_node(tmp_path, scenario)
 
@@ -362,7 +362,7 @@ def test_many_cursors_are_opened_one_after_the_other(
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open(SHORT)
         start = managed_ledger.first_position()
-        names = {f"c{number}" for number in range(opening.READ_AT_ONCE + 20)}
+        names = {f"c{number}" for number in range(opening.CURSORS_PER_READ + 20)}
         for name in names:
             await cursor_at(managed_ledger, name, start)
         await managed_ledger.close()
@@ -374,7 +374,7 @@ def test_many_cursors_are_opened_one_after_the_other(
         reads.stop()
         assert set(opened.cursors) == names
         assert turns.most == 1
-        assert reads.most <= opening.READ_AT_ONCE
+        assert reads.most <= opening.CURSORS_PER_READ
 
     run_node(tmp_path, scenario)
 
@@ -414,7 +414,7 @@ def test_many_cursors_are_placed_one_after_the_other_and_learn_that_the_log_fail
 def test_many_cursors_are_told_of_limits_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mledger, "TOLD_AT_ONCE", MANY - 1)
+    monkeypatch.setattr(mledger, "CURSORS_PER_CALL", MANY - 1)
 
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open(SHORT)

@@ -348,7 +348,7 @@ async def test_a_log_that_cannot_be_folded_in_is_kept(
     await store.open()
     for index in range(300):
         await asyncio.wait_for(store.put("/n", b"%d" % index), 10)
-    assert [each for each in caplog.records if "could not be folded in" in each.message]
+    assert [each for each in caplog.records if "cannot be checkpointed" in each.message]
     await store.close()
     assert (await _read_all(tmp_path / "m"))["/n"] == b"299"
 

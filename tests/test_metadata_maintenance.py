@@ -205,7 +205,7 @@ async def test_a_backup_is_restored_elsewhere(tmp_path: Path) -> None:
     maintenance.restore(tmp_path / "two" / "metadata", backup)
     assert await read(tmp_path / "two") == expected
     flip(backup, 6000)
-    with pytest.raises(CorruptStore, match="not a whole copy"):
+    with pytest.raises(CorruptStore, match="not a complete copy"):
         maintenance.restore(tmp_path / "three" / "metadata", backup)
     assert not (tmp_path / "three" / "metadata").exists()
 

@@ -214,10 +214,10 @@ async def test_a_change_log_that_lacks_changes_makes_up_for_no_damage(
         file.write(b"\xff" * 64)
     copies = Copies(tmp_path / "live" / "metadata.copies")
     opening = Opening(path, copies, "a page is damaged", is_log_behind)
-    opening.look()
+    opening.inspect()
     try:
         if is_log_behind:
-            with pytest.raises(CorruptStore, match="not complete"):
+            with pytest.raises(CorruptStore, match="incomplete"):
                 opening.plan()
         else:
             assert "/last" in opening.plan()[0].state.nodes

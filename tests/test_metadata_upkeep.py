@@ -42,7 +42,7 @@ async def test_a_copy_that_can_be_neither_written_nor_removed_costs_only_itself(
         with pytest.raises(Unavailable):
             await asyncio.wait_for(store.make_copy(), 10)
         assert (await asyncio.wait_for(store.put("/a", b"1"), 10)).version == 1
-    assert [each for each in caplog.records if "what was written of a copy" in each.getMessage()]
+    assert [each for each in caplog.records if "incomplete copy" in each.getMessage()]
     assert (await store.make_copy()).exists()
     await store.close()
 
@@ -108,7 +108,7 @@ async def test_copies_that_cannot_be_planned_are_planned_later(
         await store.close()
         await asyncio.wait_for(store.open(), 10)
         assert store._upkeep._copy_size == 0
-    assert [each for each in caplog.records if "cannot be looked at" in each.getMessage()]
+    assert [each for each in caplog.records if "cannot be read, retrying" in each.getMessage()]
     await until(lambda: store._upkeep._copy_size > 0)
     assert store._upkeep._copy_size == copies.size_of(copy)
     await store.close()
@@ -290,7 +290,7 @@ async def test_a_store_that_was_idle_for_long_waits_for_a_pause_before_it_folds(
     done = noted(monkeypatch, "sync_log", "checkpoint")
     store = EmbeddedStore(tmp_path / "m")
     await store.open()
-    store._upkeep._unfolded_since -= 3600
+    store._upkeep._uncheckpointed_since -= 3600
     for _ in range(2 * upkeep.COMMITS_PER_CHECKPOINT):
         await store.put("/n", b"")
     await until(lambda: "sync_log" in done)

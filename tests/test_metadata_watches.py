@@ -334,10 +334,10 @@ def test_after_a_reconnection_others_have_their_turn_while_all_is_told() -> None
             watched.note_children(f"/n/{number}")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        watched.tell_all()
+        watched.notify_all()
         assert loop.time() - began < 0.01, "that takes no longer however many there are"
         watched.note_node("/later")
-        watched.tell_all()
+        watched.notify_all()
         turns = 0
         while len(heard) < 2 * count + 1:
             await asyncio.sleep(0)
@@ -356,7 +356,7 @@ def test_nothing_is_told_of_a_store_that_is_closed() -> None:
 
     async def main() -> None:
         watched.note_node("/n")
-        watched.tell_all()
+        watched.notify_all()
         watched.close()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -74,6 +74,7 @@ def tree_of_sources(target: Path) -> Path:
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built by the backend that pyproject.toml names, as every front end does it."""
     source = tree_of_sources(tmp_path_factory.mktemp("source"))
+    (source / "src" / "pyxbroker" / "commit.txt").write_text("0123456789ab\n")  # of a checkout
     target = tmp_path_factory.mktemp("sdist")
     build = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
     run(sys.executable, "-c", build, target, cwd=source)
@@ -107,6 +108,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("/METADATA")))
+        assert archive.read("pyxbroker/commit.txt") == b"0123456789ab\n"
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"pyxbroker"}
     sources = ROOT / "src" / "pyxbroker"
     for suffix in ("py", "pyi", "pxd"):
@@ -118,6 +120,22 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     leftovers = (".c", ".h", ".o", ".pyx", ".pyc", ".proto")
     assert [name for name in names if name.endswith(leftovers) or "test" in name] == []
     assert b"Requires-Dist: uvloop" in metadata
+
+
+def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
+    command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "objects")]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYXBROKER_MODULES": "turn_watch,reads"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = re.findall(r"^pyxbroker: +(\d+) % of the modules: compiled (\S+)$", done.stdout, re.M)
+    assert {name for _, name in told} == {"pyxbroker.reads", "pyxbroker.turn_watch"}
+    assert told[-1][0] == "100"
 
 
 def start_and_publish(python: Path, directory: Path) -> None:

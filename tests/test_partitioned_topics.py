@@ -130,7 +130,7 @@ def test_many_who_ask_first_make_one_topic(tmp_path: Path) -> None:
 def test_another_brokers_partitions_are_seen_when_they_are_asked_for(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        cache = broker.topics.cache
+        cache = broker.service.metadata_cache
         assert await ask(client) == 0
         cache.close()  # the news are late
         await broker.node.store.put(PATH, b'{"partitions":1}')
@@ -445,7 +445,7 @@ def test_reading_a_topic_drops_the_value_that_was_cached(tmp_path: Path) -> None
         partitioned = broker.topics.partitioned
         await partitioned.create(NAME, 2)
         assert await broker.topics.partitions.partitions(NAME) == 2
-        broker.topics.cache.close()  # the news are late
+        broker.service.metadata_cache.close()  # the news are late
         await broker.node.store.put(PATH, b'{"partitions":3}')
         assert await broker.topics.partitions.partitions(NAME) == 2
         assert (await broker.topics.partitions.read(NAME)).partitions == 3

@@ -13,7 +13,7 @@ import pytest
 from pyxbroker.admin.resources import rest_topics
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.java_hash import java_hash
-from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.json_weight import TOKENS_MAX
 from pyxbroker.base.limits import TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import read_message
@@ -359,7 +359,7 @@ def test_requests_that_cannot_be_are_refused(tmp_path: Path) -> None:
         for body in (
             *("", "x", "[]", "{}", '{"messages":{}}', '{"messages":[1]}'),
             json.dumps({"messages": many}),
-            json.dumps({"messages": [{"payload": [0] * SIGNS_MAX}]}),
+            json.dumps({"messages": [{"payload": [0] * TOKENS_MAX}]}),
             *(
                 json.dumps({"messages": [], name: value})
                 for name, value in (

@@ -21,8 +21,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     ServiceNotReady,
 )
-from pyxbroker.base.json_weight import SIGNS_MAX
-from pyxbroker.base.slices import at_once
+from pyxbroker.base.json_weight import TOKENS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.ledger.client import LedgerClient
@@ -44,6 +43,7 @@ from pyxbroker.schemas.values import (
     StoredSchema,
     key_value_data,
 )
+from steps import run_steps
 from test_admin_topics import Rest
 
 ID = "public/default/t"
@@ -149,7 +149,7 @@ def test_a_locator_grows_by_what_is_added() -> None:
     for each in entries:
         value = records.encode_locator(each, records.index_of(value) if value else b"")
     whole = SchemaStorageFormat.SchemaLocator.FromString(value)
-    assert at_once(records.decode_locator(value)) == entries
+    assert run_steps(records.decode_locator(value)) == entries
     assert whole.SerializeToString() == value
     # Of somebody who writes fields in another order.
     shuffled = value[2 + value[1] :] + value[: 2 + value[1]]
@@ -593,11 +593,11 @@ def native(root: str, *messages: str, package: str = "p") -> Schema:
 
 def test_a_protobuf_schema_keeps_its_root_message() -> None:
     before = native("p.A", "A", "B")
-    at_once(compatibility.check(before, 0, native("p.A", "A"), "FULL"))
-    at_once(compatibility.check(before, 0, native("p.B", "B"), "ALWAYS_COMPATIBLE"))
-    at_once(compatibility.validate(native("p.A.Inner", "A")))
+    run_steps(compatibility.check(before, 0, native("p.A", "A"), "FULL"))
+    run_steps(compatibility.check(before, 0, native("p.B", "B"), "ALWAYS_COMPATIBLE"))
+    run_steps(compatibility.validate(native("p.A.Inner", "A")))
     with pytest.raises(IncompatibleSchema) as refused:
-        at_once(compatibility.check(before, 0, native("p.B", "B"), "FULL"))
+        run_steps(compatibility.check(before, 0, native("p.B", "B"), "FULL"))
     assert str(refused.value) == (
         "Protobuf root message change is not allowed under the 'FULL' strategy. Original message"
         " name: 'p.A', new message name: 'p.B'."
@@ -619,7 +619,7 @@ def test_a_protobuf_schema_keeps_its_root_message() -> None:
 )
 def test_what_is_no_protobuf_schema_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidSchema, match="Invalid schema definition data for PROTOBUF_NATIVE"):
-        at_once(compatibility.validate(Schema(SchemaType.PROTOBUF_NATIVE, data)))
+        run_steps(compatibility.validate(Schema(SchemaType.PROTOBUF_NATIVE, data)))
 
 
 def with_files(encoded: bytes) -> Schema:
@@ -634,27 +634,27 @@ def with_files(encoded: bytes) -> Schema:
 def test_files_of_a_protobuf_schema_are_counted_before_they_are_made() -> None:
     most = FILES_MAX - 1
     message = b"\x0a\x08\x0a\x01f\x22\x03\x0a\x01M"
-    at_once(compatibility.validate(with_files(b"\x0a\x00" * most + message)))
+    run_steps(compatibility.validate(with_files(b"\x0a\x00" * most + message)))
     for encoded, reason in (
         (b"\x0a\x00" * FILES_MAX + message, f"it has more than {FILES_MAX} files"),
-        (b"\x0a" + b"\x80" * 150_000, "no JSON with a FileDescriptorSet"),
-        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "no JSON with a FileDescriptorSet"),
+        (b"\x0a" + b"\x80" * 150_000, "not JSON with a FileDescriptorSet"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "not JSON with a FileDescriptorSet"),
     ):
         with pytest.raises(InvalidSchema, match=reason):
-            at_once(compatibility.validate(with_files(encoded)))
+            run_steps(compatibility.validate(with_files(encoded)))
 
 
 @pytest.mark.parametrize(
     ("data", "properties", "reason"),
     [
         (b"", (), "the length of the key's schema is missing"),
-        (b"\0\0\0\5abc", (), "the key's schema is cut short"),
+        (b"\0\0\0\5abc", (), "the key's schema is truncated"),
         (key_value_data(b"", b"")[:-1], (), "the length of the value's schema is missing"),
-        (b"\x7f\xff\xff\xff", (), "the key's schema is cut short"),
+        (b"\x7f\xff\xff\xff", (), "the key's schema is truncated"),
         (
             key_value_data(b"", b""),
             (("key.schema.type", "NOBODY"),),
-            "'NOBODY' is no type of a schema",
+            "'NOBODY' is not a schema type",
         ),
         (key_value_data(b"", b"{}"), (("value.schema.type", "AVRO"),), "no type"),
         (key_value_data(b"", b""), (("value.schema.type", "KEY_VALUE"),), "length of the key's"),
@@ -664,7 +664,7 @@ def test_what_is_no_key_value_schema_is_refused(
     data: bytes, properties: tuple[tuple[str, str], ...], reason: str
 ) -> None:
     with pytest.raises(InvalidSchema) as refused:
-        at_once(compatibility.validate(Schema(SchemaType.KEY_VALUE, data, properties)))
+        run_steps(compatibility.validate(Schema(SchemaType.KEY_VALUE, data, properties)))
     assert reason in str(refused.value)
 
 
@@ -811,7 +811,7 @@ def test_a_half_with_many_values_is_told_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        many = "[" + "0," * SIGNS_MAX + "0]"
+        many = "[" + "0," * TOKENS_MAX + "0]"
         schema = Schema(SchemaType.KEY_VALUE, key_value_data(b'{"a":[1]}', many.encode()))
         await broker.topics.schemas.find_or_create(ID, schema, FULL)
         loads = json.loads

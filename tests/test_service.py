@@ -353,7 +353,7 @@ def test_a_defect_in_answering_what_is_stored_costs_that_topic(
         client.publish(0, b"b", 2)
         assert (await client.receive("send_receipt")).producer_id == 2
         assert (await client.receive("close_producer")).producer_id == 1
-        assert "what is stored was not taken in" in caplog.text
+        assert "handling a confirmed run failed" in caplog.text
         monkeypatch.undo()
         await client.produce(1)
         client.publish(1, b"again", 1)

@@ -16,9 +16,8 @@ from pyxbroker.base import compression
 from pyxbroker.entry_columns import BYTES, VARIABLE, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark import admission, entry_producer
-from pyxbroker.spark.broker_connection import address_of
 from pyxbroker.spark.entry_producer import RETRY_S, EntryProducer
-from pyxbroker.spark.entry_scan import PERMITS_MAX, EntryScan, parts_of
+from pyxbroker.spark.entry_scan import PERMITS_MAX, EntryScan
 from pyxbroker.spark.errors import NotReachable, WrongOption
 from pyxbroker.spark.official import client_of
 from pyxbroker.spark.options import SINK, STREAM, Options
@@ -29,22 +28,6 @@ from scripted_broker import ScriptedBroker, frame_of
 
 NAMESPACE = "persistent://public/default"
 TOPIC = f"{NAMESPACE}/t"
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("pulsar://broker:7000", ("broker", 7000)),
-        ("pulsar://broker:7000/", ("broker", 7000)),
-        ("pulsar://broker", ("broker", 6650)),
-        ("pulsar://broker/", ("broker", 6650)),
-        ("pulsar+ssl://broker/", ("broker", 6651)),
-        ("pulsar://[::1]:7000/", ("::1", 7000)),
-        ("pulsar://[::1]", ("::1", 6650)),
-    ],
-)
-def test_the_address_of_a_broker(url: str, address: tuple[str, int]) -> None:
-    assert address_of(url) == address
 
 
 def test_no_rows_cost_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +186,10 @@ def test_a_producer_has_its_name_on_each_connection(name: str, names: list[str])
     """By which deduplication knows what it sends once more."""
 
     def answer(command: Any) -> list[bytes]:
+        if command.type == pb.BaseCommand.CLOSE_PRODUCER:
+            closed = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+            closed.success.request_id = command.close_producer.request_id
+            return [frame_of(closed)]
         made = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
         made.producer_success.request_id = command.producer.request_id
         made.producer_success.producer_name = name or "chosen"
@@ -241,11 +228,3 @@ def test_a_broker_that_is_busy_is_asked_again_after_a_while(
         EntryProducer(options_of(broker, SINK), TOPIC, None, "mine").close()
     assert len(broker.said(pb.BaseCommand.PRODUCER)) == 3
     assert pauses == [RETRY_S, RETRY_S]
-
-
-def test_what_a_broker_puts_before_an_entry_is_passed_over() -> None:
-    plain = section(b"abc", producer_name="p", sequence_id=7)
-    of_broker = pb.BrokerEntryMetadata(broker_timestamp=1, index=300).SerializeToString()
-    before = b"\x0e\x02" + len(of_broker).to_bytes(4, "big") + of_broker
-    metadata, payload = parts_of(before + plain)
-    assert (metadata.sequence_id, bytes(payload)) == (7, b"abc")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pyxbroker.spark.errors import PulsarSparkError, Refused
-from pyxbroker.spark.ledgers import Ledger, _Answer, _sent_on, ledgers_of
+from pyxbroker.spark.ledgers import Ledger, ledgers_of
 from pyxbroker.spark.options import BATCH, Options
 from pyxbroker.spark.security import Security
 
@@ -110,11 +110,8 @@ def test_a_topic_that_has_no_broker_yet_is_asked_for_again(
     assert caught.value.may_pass is may_pass
 
 
-def test_who_asks_by_tls_is_not_shown_without() -> None:
-    sent = _Answer(307, "", "http://b:8080/admin", b"")
-    with pytest.raises(PulsarSparkError, match="sends on to http://b:8080, which has no TLS"):
-        _sent_on(sent, "https://a:8443")
-    assert _sent_on(sent, "http://a:8080") == ("http://b:8080", "/admin")
-    for nowhere in ("", "ftp://b/admin"):
-        with pytest.raises(PulsarSparkError, match="to nobody"):
-            _sent_on(sent._replace(location=nowhere), "http://a:8080")
+@pytest.mark.parametrize("nowhere", ["", "ftp://b/admin"])
+def test_who_is_sent_to_nobody_is_told(web: MakeWeb, nowhere: str) -> None:
+    wrong = web(lambda path: (307, nowhere))
+    with pytest.raises(PulsarSparkError, match=r"sends on \(307\) to nobody"):
+        ledgers_of(wrong.url, TOPIC, 5, security())

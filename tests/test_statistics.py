@@ -13,7 +13,6 @@ import pytest
 from compacting import compact, single
 from one_bookie import append
 from one_broker import Broker, run
-from pyxbroker.base.slices import at_once
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics import statistics, stats
 from pyxbroker.broker.statistics.internal_stats import internal_stats
@@ -21,6 +20,7 @@ from pyxbroker.broker.statistics.partitioned_statistics import Together
 from pyxbroker.broker.statistics.statistics import Asked, topic_statistics
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.ledger.metadata import LedgerMetadataStore
+from steps import run_steps
 from test_admin_topics import Rest
 
 
@@ -50,7 +50,7 @@ def test_rates_are_those_since_the_last_look(
         client = await broker.client()
         await client.subscribe(1)
         topic = await broker.topic()
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         await broker.publish(*(b"%d" % i for i in range(60)))
         await client.messages(60)
         clock[0] += 60
@@ -59,7 +59,7 @@ def test_rates_are_those_since_the_last_look(
         assert found["msgRateOut"] == subscription["msgRateOut"] == pytest.approx(1.0)
         assert found["msgThroughputOut"] == pytest.approx(found["bytesOutCounter"] / 60)
         clock[0] += 60
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         assert (await told(broker))["msgRateOut"] == 0.0
 
     run(tmp_path, scenario)
@@ -93,7 +93,7 @@ def test_what_expires_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         topic.wall_clock = lambda: 4e9
         await expiry.expire(topic, 60)
         clock[0] += 60
-        at_once(stats.note_rates(topic, clock[0]))
+        run_steps(stats.note_rates(topic, clock[0]))
         found = (await told(broker))["subscriptions"]["s"]
         assert found["msgRateExpired"] == pytest.approx(3 / 60)
 

@@ -52,8 +52,10 @@ ARROWS: dict[str, set[str]] = {
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
         *("broker", "admin", "cluster", "auth"),
     },
+    # The client knows nothing of a broker's inside: it may as well talk to another kind of broker.
+    "client": {*GROUND, "road"},
     # What runs in Spark's workers: no part of a broker, but what a schema is.
-    "spark": {*GROUND, "road", "schemas"},
+    "spark": {*GROUND, "road", "schemas", "client"},
     # Its tokens are looked at by the same code as a broker's.
     "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark"},
 }

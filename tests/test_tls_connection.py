@@ -273,15 +273,15 @@ def test_openssl_gets_no_more_than_one_record_at_once(
 ) -> None:
     """It would open all that are there before anybody could count them."""
     sizes: list[int] = []
-    hand_on = tls_connection.ServerConnection._hand_on
+    feed = tls_connection.ServerConnection._feed
 
     def noted(self: Any) -> bool:
-        found = hand_on(self)
+        found = feed(self)
         sizes.append(self._inner.pending)
         return found
 
     async def scenario(side: Served, connection: Any, far: Any, client: HostileClient) -> None:
-        monkeypatch.setattr(tls_connection.ServerConnection, "_hand_on", noted)
+        monkeypatch.setattr(tls_connection.ServerConnection, "_feed", noted)
         one = client.key_update()
         far.send(one + b"".join(client.key_update() for _ in range(500)))
         await turns()
@@ -313,7 +313,7 @@ def test_who_wants_another_handshake_is_sent_away(tmp_path: Path) -> None:
         far.send(client.renegotiation())
         await turns()
         assert [each[0] for each in side.told] == ["broken tls", "closed"]
-        assert connection.tls.failure == "the client wants another handshake"
+        assert connection.tls.failure == "the client requests a renegotiation"
 
     on_a_connection(tmp_path, ssl.TLSVersion.TLSv1_2, scenario)
 

@@ -112,13 +112,13 @@ def test_strangers_have_the_pace_of_the_door_and_who_is_let_in_that_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        broker.service.door.pace = Pace(math.inf)
+        broker.service.poller.pace = Pace(math.inf)
         hold_up(broker, monkeypatch)
         waiting = await wait_with(broker)
         known = await let_in(broker, connect(token("me")))
-        assert waiting.connection.session.line.pace is broker.service.door.pace
+        assert waiting.connection.session.line.pace is broker.service.poller.pace
         assert known.connection.session.line.pace is broker.service.pace
-        assert known.connection.session.stranger is None
+        assert known.connection.session.pending_connection is None
 
     serve(tmp_path, scenario)
 

@@ -15,9 +15,9 @@ from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.server import WebServer
-from pyxbroker.base.door import Door
 from pyxbroker.base.listening import listen
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.poller import Poller
 from pyxbroker.broker.client_memory import ClientMemory
 
 TIMEOUT_S = 10
@@ -77,8 +77,8 @@ async def served(
     handshake_timeout_s: float = 10.0,
 ) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
-    door = Door(asyncio.get_running_loop(), pace)
-    server = WebServer(answer, connections_max, pace, memory, handshake_timeout_s, door)
+    poller = Poller(asyncio.get_running_loop(), pace)
+    server = WebServer(answer, connections_max, pace, memory, handshake_timeout_s, poller)
     web = Served(server, sock.getsockname()[1])
     web.server.start(sock)
     try:

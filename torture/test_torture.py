@@ -13,7 +13,7 @@ from harness.brokers import Broker
 from torture.cut import Mode, PowerCut
 from torture.load import Load, make_topics, verify
 from torture.model import TopicCheck, Verdict
-from torture.run import main
+from torture.run import TRYING_ROUNDS, main
 from torture.simulator import Simulator, build_library
 
 
@@ -115,3 +115,11 @@ def test_a_broker_that_refuses_the_load_is_found_out(tmp_path: Path) -> None:
     finally:
         broker.close()
     assert ["refused" in each for each in load.problems] == [True]
+
+
+def test_few_rounds_in_which_nothing_is_acknowledged_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torture.run.run_kind", lambda *_: Verdict())
+    assert main(["--cut-rounds", "1"]) == 0
+    assert main(["--cut-rounds", str(TRYING_ROUNDS)]) == 1

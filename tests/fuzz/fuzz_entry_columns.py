@@ -8,7 +8,6 @@ import json
 from contextlib import suppress
 
 import driver
-from google.protobuf.message import DecodeError
 
 with driver.guided("pyxbroker"):
     from pyxbroker.spark import avro_programs
@@ -18,6 +17,8 @@ from oracles.columns import cells
 from pyxbroker import entry_columns
 from pyxbroker.avro_columns import Undecodable, width_of
 from pyxbroker.base import compression
+from pyxbroker.client.entries import split_section
+from pyxbroker.client.errors import DamagedEntry
 from pyxbroker.entry_columns import (
     CHUNK,
     FULL,
@@ -30,7 +31,6 @@ from pyxbroker.entry_columns import (
 )
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.chunks import name_of
-from pyxbroker.spark.entry_scan import parts_of
 
 FIELDS = [
     "boolean",
@@ -172,8 +172,8 @@ def one_input(data: bytes) -> None:
     stream = data[4:] if data[3] % 2 == 0 else message(2, data[4:])
     with suppress(Damaged, Encrypted, Undecodable):
         take_all(columns, widths, stream)
-    with suppress(Damaged, DecodeError):
-        metadata, payload = parts_of(data[4:])
+    with suppress(DamagedEntry):
+        metadata, payload = split_section(data[4:])
         assert len(payload) < len(data) and len(name_of(metadata)) == 16
 
 

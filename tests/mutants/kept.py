@@ -194,8 +194,8 @@ KEPT: list[Kept] = [
         "src/pyxbroker/broker/commands/session.py",
         "Session.__init__",
         """        self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.stranger: Stranger | None = None  # until it is known who it is""",
-        """        self.stranger: Stranger | None = None  # until it is known who it is
+        self.pending_connection: PendingConnection | None = None  # until it logs in""",
+        """        self.pending_connection: PendingConnection | None = None  # until it logs in
         self.line = (pace or Pace()).line()  # of its commands; another once it is known""",
         "two attributes that do not know each other are set",
     ),
@@ -589,8 +589,8 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/broker/broker_port.py",
         "BrokerPort.begin",
-        "        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)",
-        "        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, (1 + 1))",
+        "        pending.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)",
+        "        pending.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, (1 + 1))",
         "any number but 0 sets the option",
     ),
     Kept(

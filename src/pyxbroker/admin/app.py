@@ -6,12 +6,12 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyxbroker.admin.long_answers import LongAnswers
 from pyxbroker.base.off_loop import OffLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pyxbroker.admin.long_answers import LongAnswers
     from pyxbroker.admin.request import Request
     from pyxbroker.admin.response import Response
     from pyxbroker.broker.broker import Broker
@@ -47,11 +47,15 @@ class Application:
     @cached_property
     def long_answers(self) -> dict[str, LongAnswers]:
         """The lines of those that are made a few at a time, by their kinds."""
+        from pyxbroker.admin.long_answers import LongAnswers
+
         return {kind: LongAnswers(count) for kind, count in MADE_AT_ONCE.items()}
 
     @cached_property
     def statistics(self) -> LongAnswers:
         """The room for statistics of topics, in bytes."""
+        from pyxbroker.admin.long_answers import LongAnswers
+
         return LongAnswers(STATISTICS_BYTES, STATISTICS_FREE_BYTES)
 
     @cached_property

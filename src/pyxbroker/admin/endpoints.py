@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import Resource, Right
-from pyxbroker.base.json_weight import SIGNS_MAX
+from pyxbroker.base.json_weight import TOKENS_MAX
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
@@ -91,7 +92,7 @@ class Content(NamedTuple):
     schemas: dict[str, Schema]
     required: bool = False
     bytes_max: int = BODY_BYTES_MAX
-    signs_max: int = SIGNS_MAX
+    tokens_max: int = TOKENS_MAX
 
 
 class Answer(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyxbroker.admin.response import Headers, Response
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker import refusals
 
 _log = get_logger(__name__)
 
@@ -33,5 +32,7 @@ def refusal_of(error: Exception) -> Response | None:
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
         return refusal(error.http_status, str(error))
+    from pyxbroker.broker import refusals  # imports topics, which a start does not wait for
+
     told = refusals.refusal_of(error, _log, "a request is refused")
     return None if told is None else refusal(told.http_status, str(told))

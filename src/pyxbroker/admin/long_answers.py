@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Schema
 from pyxbroker.admin.errors import refusal
@@ -24,6 +23,7 @@ from pyxbroker.auth.authorization import (
     Right,
     Scope,
 )
+from pyxbroker.base.named_tuple import NamedTuple
 
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
@@ -50,8 +50,8 @@ class Part(NamedTuple):
         """Its methods and paths."""
         for line in filter(None, self.lines.split("\n")):
             yield from rows_of(line)
-        for each in endpoints():
-            if each.group in self.groups:
+        if self.groups:
+            for each in endpoints(self.groups):
                 yield each.method, each.path
 
 

@@ -7,8 +7,9 @@ docs/compatibility.md tells what becomes of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 ABBREVIATIONS = {
     "TOPIC": "/admin/v2/{domain}/{tenant}/{namespace}/{topic}",
@@ -387,14 +388,14 @@ class PulsarEndpoint(NamedTuple):
         return 2 if self.path.startswith(("/admin/v2/{domain}", "/topics/{domain}")) else 1
 
 
-def endpoints() -> Iterator[PulsarEndpoint]:
-    """All rows, in the order of the table."""
+def endpoints(groups: Collection[str] | None = None) -> Iterator[PulsarEndpoint]:
+    """All rows, or those of some groups, in the order of the table."""
     group = ""
     for line in TABLE.split("\n"):
         first, _, rest = line.partition(" ")
         if first == "#":
             group = rest
-        elif first:
+        elif first and (groups is None or group in groups):
             for method, path in rows_of(line):
                 yield PulsarEndpoint(group, method, path)
 

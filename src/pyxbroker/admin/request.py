@@ -14,7 +14,7 @@ from pyxbroker.admin.coercion import parse_bool, parse_int, read_float
 from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.auth.principal import ANONYMOUS, Principal
-from pyxbroker.base.json_weight import CHUNK_BYTES, SIGNS_MAX, too_heavy, weigh
+from pyxbroker.base.json_weight import CHUNK_BYTES, TOKENS_MAX, too_heavy, weigh
 from pyxbroker.base.slices import Slices
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Request:
             await again(self)
         return found
 
-    async def json(self, bytes_max: int = BODY_BYTES_MAX, signs_max: int = SIGNS_MAX) -> Any:
+    async def json(self, bytes_max: int = BODY_BYTES_MAX, tokens_max: int = TOKENS_MAX) -> Any:
         """The body as JSON. Raises HttpError, 400 when it is none, or has more values and names:
         nothing else runs while it is read.
         """
@@ -173,7 +173,7 @@ class Request:
             raise HttpError(415, f"A body in {coding:.100} is not read; send it as it is.")
         body = await self.read(bytes_max)
         if len(body) > SHORT_BYTES:
-            await self._weigh(body, signs_max)
+            await self._weigh(body, tokens_max)
         slices = Slices()
         try:
             value = json.loads(body, parse_constant=_no_number, parse_float=read_float)
@@ -187,13 +187,13 @@ class Request:
             raise HttpError(400, f"The body is not JSON: {error}.") from None
         return value
 
-    async def _weigh(self, body: bytes, signs_max: int) -> None:
+    async def _weigh(self, body: bytes, tokens_max: int) -> None:
         """Raises HttpError where it has too many values, and TooManyBodies where too much is held
         for all requests.
         """
-        signs = await weigh(body, signs_max)
-        if signs > signs_max:
-            raise HttpError(400, f"The body {too_heavy(signs_max)}.")
+        signs = await weigh(body, tokens_max)
+        if signs > tokens_max:
+            raise HttpError(400, f"The body {too_heavy(tokens_max)}.")
         # What is made of its texts, as they are and once more; of one that has characters beyond
         # ASCII each may take four bytes.
         width = 1 if body.isascii() and b"\\u" not in body else 4

@@ -12,11 +12,11 @@ request. A new parser then goes on: it is told again how the body is framed (Sta
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 import httptools
 
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.base.named_tuple import NamedTuple
 
 URL_BYTES_MAX = 8 << 10
 HEAD_BYTES_MAX = 16 << 10

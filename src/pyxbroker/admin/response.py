@@ -15,6 +15,9 @@ Headers = Iterable[tuple[str, str]]
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = tuple("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+
 # Statuses whose answers have no body.
 BODILESS = frozenset({204, 304})
 
@@ -83,12 +86,11 @@ class Response:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-# Imported with the first answer: a start does not wait for what nobody may ask for.
-
-
 @lru_cache
 def phrase(status: int) -> str:
     """What a status is called; empty for one that has no name."""
+    if status == 200:
+        return "OK"
     from http import HTTPStatus
 
     return next((each.phrase for each in HTTPStatus if each.value == status), "")
@@ -97,6 +99,6 @@ def phrase(status: int) -> str:
 @lru_cache(maxsize=1)
 def date(seconds: int) -> str:
     """A time as HTTP writes it (RFC 9110, 5.6.7), whatever the locale is."""
-    from email.utils import formatdate
-
-    return formatdate(seconds, usegmt=True)
+    at = time.gmtime(seconds)
+    day, month = DAYS[at.tm_wday], MONTHS[at.tm_mon - 1]
+    return f"{day}, {at.tm_mday:02} {month} {at.tm_year:04} {time.strftime('%H:%M:%S', at)} GMT"

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.admin.web_counts import WebCounts
-from pyxbroker.base.crowd import Crowd
-from pyxbroker.base.door import Door
-from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, Stranger, tls_first_bytes
+from pyxbroker.base.eviction_queue import EvictionQueue
+from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, PendingConnection, tls_first_bytes
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.base.poller import Poller
 from pyxbroker.broker.client_memory import ClientMemory
 
 if TYPE_CHECKING:
@@ -51,23 +51,25 @@ class WebServer:
         pace: Pace | None = None,
         memory: ClientMemory | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
-        door: Door | None = None,
+        poller: Poller | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.answer = answer
         self._connections_max = connections_max
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
-        self._door = door or Door(self.loop)
+        self._poller = poller or Poller(self.loop)
         # Those that wait for their client, be it for its first word, or to know who it is.
-        self._waiting: Crowd[Stranger | HttpConnection] = Crowd()
-        self.head_timeout_s = handshake_timeout_s  # a stranger is as slow with the one as the other
+        self._waiting: EvictionQueue[PendingConnection | HttpConnection] = EvictionQueue()
+        self.head_timeout_s = handshake_timeout_s  # a client is as slow with the one as the other
         # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
-        self._silent = HalfOpen(self._door, handshake_timeout_s, _never, _no_matter, self._waiting)
+        self._silent = HalfOpen(
+            self._poller, handshake_timeout_s, _never, _no_matter, self._waiting
+        )
         # From their beginning on, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
         # Those of them whose handshake is not over.
-        self._opening: Crowd[HttpConnection] = Crowd()
+        self._opening: EvictionQueue[HttpConnection] = EvictionQueue()
         self.counts = WebCounts()
         self.refused = 0  # connections, since there were too many
         self.gave_way = 0  # that were closed for others
@@ -80,7 +82,7 @@ class WebServer:
         contexts: `tls` gives that of one more connection. May be called for more than one port.
         """
         accept = partial(self._accept, _Port(self, tls))
-        self._acceptors.append(Acceptor(sock, self._door, accept, log))
+        self._acceptors.append(Acceptor(sock, self._poller, accept, log))
 
     def _accept(self, port: _Port, sock: socket.socket, address: str, number: int) -> None:
         if not self._make_room():
@@ -104,33 +106,33 @@ class WebServer:
             self._give_way(first, "closed by maxHttpServerConnections")
         return True
 
-    def _give_way(self, one: Stranger | HttpConnection, why: str) -> None:
+    def _give_way(self, one: PendingConnection | HttpConnection, why: str) -> None:
         self.gave_way += 1
         log.warning(why, peer=one.address, limit=self._connections_max)
-        if isinstance(one, Stranger):
-            self._silent.hang_up(one)
+        if isinstance(one, PendingConnection):
+            self._silent.disconnect(one)
         else:
             one.abort()
             self.forget(one)
 
-    def begin(self, stranger: Stranger, tls: Contexts | None) -> None:
+    def begin(self, pending: PendingConnection, tls: Contexts | None) -> None:
         """Somebody has something to begin with."""
         # With the first client: a start does not wait for the parser.
         from pyxbroker.admin.web_connection import HttpConnection
 
         context = None if tls is None else tls()
-        self._silent.over(stranger)
-        sock = stranger.sock
+        self._silent.remove(pending)
+        sock = pending.sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = HttpConnection(self, stranger.address)
+        connection = HttpConnection(self, pending.address)
         self._connections.add(connection)
         self._waiting.add(connection, connection.address)
         if context is not None:
             self._make_room_for_handshake()
             self._opening.add(connection, connection.address)
-        opening = self._open(connection, sock, context, stranger.due)
-        # A transport, and TLS, cost more than all else of a stranger: the door has time for some.
-        task = self.loop.create_task(paced(opening, self._door.pace.line()))
+        opening = self._open(connection, sock, context, pending.due)
+        # A transport and TLS cost more than all else before a login: the poller has time for a few.
+        task = self.loop.create_task(paced(opening, self._poller.pace.line()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
@@ -151,7 +153,7 @@ class WebServer:
         timeout_s = None
         if tls is not None:
             timeout_s = max(due - self.loop.time(), HANDSHAKE_S)
-            self._door.pace.spend(HANDSHAKE_S)
+            self._poller.pace.spend(HANDSHAKE_S)
         try:
             await self.loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=timeout_s
@@ -237,7 +239,7 @@ class WebServer:
 
     def strangers_line(self) -> Line:
         """In which it waits before it has asked for anything."""
-        return self._door.pace.line()
+        return self._poller.pace.line()
 
     def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
         """Runs what answers a request."""
@@ -268,11 +270,11 @@ class _Port:
         """How many belong to what a client begins with."""
         return len(header) if self._tls is None else tls_first_bytes(header)
 
-    def begin(self, stranger: Stranger) -> None:
+    def begin(self, pending: PendingConnection) -> None:
         """They are there."""
-        self._server.begin(stranger, self._tls)
+        self._server.begin(pending, self._tls)
 
-    def left(self, stranger: Stranger) -> None:
+    def on_closed(self, pending: PendingConnection) -> None:
         """It is closed before that."""
 
 
@@ -280,5 +282,5 @@ def _never(connection: object) -> None:
     raise AssertionError("who has begun is no longer among those that are silent")
 
 
-def _no_matter(stranger: Stranger) -> None:
+def _no_matter(pending: PendingConnection) -> None:
     """Silence is not worth a line."""

@@ -31,7 +31,6 @@ from pyxbroker.admin.request_parser import (
     State,
 )
 from pyxbroker.admin.response import BODILESS, Response
-from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.client_memory import (
@@ -111,7 +110,11 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._common_name = common_name_of(transport.get_extra_info("peercert"))
+        self._common_name = ""
+        if certificate := transport.get_extra_info("peercert"):
+            from pyxbroker.auth.certificates import common_name_of
+
+            self._common_name = common_name_of(certificate)
         self._is_open = True
         self._parser = RequestParser()
         self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)

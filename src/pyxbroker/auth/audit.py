@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from pyxbroker.auth.authentication import names_of
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.log import AUDIT
 from pyxbroker.settings.config import Config
@@ -30,7 +29,11 @@ class Audit:
         self.is_on = (
             config.authenticationEnabled if wanted == WITH_AUTHENTICATION else wanted == "true"
         )
-        self._proxies = frozenset(names_of(config.proxyRoles))
+        self._proxies: frozenset[str] = frozenset()
+        if self.is_on:
+            from pyxbroker.auth.authentication import names_of
+
+            self._proxies = frozenset(names_of(config.proxyRoles))
         self._logger = logging.getLogger(AUDIT)
 
     def changed(

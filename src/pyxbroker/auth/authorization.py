@@ -7,9 +7,10 @@ REST the table of endpoints. Nothing else asks whether it is allowed.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import Principal
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pyxbroker.auth.htpasswd import read_users
 from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
 from pyxbroker.auth.secrets import is_same, read_secret, secret_name
-from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 

@@ -26,8 +26,8 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from pyxbroker.auth.provider import NotChecked
-from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.settings.config import Config
 
 ADDRESSES_MAX = 16_384  # that are remembered for their failures

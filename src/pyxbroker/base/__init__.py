@@ -1,1 +1,1 @@
-"""What every room stands on: log, errors, names, files. It imports nobody of the rooms."""
+"""Foundations for all packages: log, errors, names, files. It imports no other package."""

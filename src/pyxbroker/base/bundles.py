@@ -1,24 +1,30 @@
-"""Bundles: ranges of the 32-bit hashes of topics' names, by which a namespace is divided among
-brokers. Each is served here; what is asked for one is done for the topics whose hashes are in it.
+"""Bundles: ranges of the 32-bit hashes of topic names that divide a namespace among brokers.
+
+This broker serves all bundles. A request for one bundle applies to the topics whose hashes lie in
+it.
 """
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 
-BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
+BUNDLES_MAX = 4_096  # per namespace: each reader of the namespace's record reads all boundaries
 FIRST_BOUNDARY = 0
 LAST_BOUNDARY = 0xFFFFFFFF
 DIGITS_MAX = 8
 
 
 class Bundle(NamedTuple):
-    """The hashes from lower on, up to upper; the last bundle has the highest hash, too."""
+    """The hashes from `lower` up to, but not including, `upper`.
+
+    The last bundle of a namespace also includes the highest hash.
+    """
 
     lower: int
     upper: int
@@ -36,17 +42,18 @@ WHOLE = Bundle(FIRST_BOUNDARY, LAST_BOUNDARY)
 
 
 def hash_of(topic: TopicName) -> int:
-    """Where a topic is: the CRC-32 of its whole name."""
+    """Return the hash that places a topic in a bundle: the CRC-32 of its full name."""
     return zlib.crc32(str(topic).encode())
 
 
 def bundle_of(topic: TopicName, boundaries: list[int]) -> Bundle | None:
-    """The bundle of a topic; None where there are no boundaries, which are sorted and have all
-    hashes.
+    """Return the bundle of a topic, or None if there are no boundaries.
+
+    The boundaries are sorted and cover all hashes.
     """
     if len(boundaries) < 2:
         return None
-    # The highest hash is no bundle's first one: the last bundle has it.
+    # The highest hash does not begin a bundle: it belongs to the last one.
     at = bisect_right(boundaries, hash_of(topic), 1, len(boundaries) - 1)
     return Bundle(boundaries[at - 1], boundaries[at])
 
@@ -64,29 +71,29 @@ def bundles_data(count: int) -> dict[str, Any]:
 
 
 def bundles_of(fields: dict[str, Any], local: dict[str, Any], count: int) -> dict[str, Any]:
-    """BundlesData of a namespace by its records; of `count` bundles when none says how many."""
+    """Return the BundlesData in a namespace's records, else that of `count` equal bundles."""
     found: dict[str, Any] = local.get("bundles") or fields.get("bundles") or bundles_data(count)
     return found
 
 
 def data_of(boundaries: list[int]) -> dict[str, Any]:
-    """BundlesData of boundaries, which are sorted."""
+    """Return the BundlesData of sorted boundaries."""
     return {"boundaries": [text_of(each) for each in boundaries], "numBundles": len(boundaries) - 1}
 
 
 def boundaries_of(data: dict[str, Any]) -> list[int]:
-    """Raises MetadataStoreError for what is no BundlesData."""
+    """Return the sorted boundaries of a BundlesData. Raises MetadataStoreError if it is invalid."""
     try:
         found = sorted({int(each, 16) for each in data["boundaries"]})
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataStoreError("The bundles of the namespace cannot be read.") from error
     if found[:1] != [FIRST_BOUNDARY] or found[-1] != LAST_BOUNDARY:
-        raise MetadataStoreError("The bundles of the namespace do not have all hashes.")
+        raise MetadataStoreError("The bundles of the namespace do not cover all hashes.")
     return found
 
 
 def parse(text: str) -> Bundle:
-    """Reads 0x00000000_0x40000000. Raises ValueError."""
+    """Parse a range such as 0x00000000_0x40000000. Raises ValueError."""
     parts = text.split("_")
     digits = [part.lower().removeprefix("0x") for part in parts]
     if len(parts) != 2 or not all(
@@ -100,14 +107,15 @@ def parse(text: str) -> Bundle:
 
 
 def halves(bundle: Bundle) -> list[int]:
-    """Where a bundle is split into two of the same range; nowhere if it has one hash."""
+    """Return the boundary that splits a bundle into equal ranges; empty if it has one hash."""
     middle = bundle.lower + (bundle.upper - bundle.lower) // 2
     return [middle] if middle > bundle.lower else []
 
 
 def halves_by_topics(bundle: Bundle, hashes: list[int]) -> list[int]:
-    """Where a bundle is split into two of the same number of topics, whose hashes are sorted;
-    nowhere if it has one.
+    """Return the boundary that splits a bundle into halves with equally many topics.
+
+    `hashes` are those of its topics, sorted. The result is empty for fewer than two topics.
     """
     if len(hashes) <= 1:
         return []
@@ -117,7 +125,7 @@ def halves_by_topics(bundle: Bundle, hashes: list[int]) -> list[int]:
 
 
 def at_positions(bundle: Bundle, topics: int, positions: list[int]) -> list[int]:
-    """Where a bundle is split that is to be split there: nowhere if it has one topic."""
+    """Return the given positions that lie within the bundle; empty for fewer than two topics."""
     if topics <= 1:
         return []
     return sorted({each for each in positions if bundle.lower < each < bundle.upper})

@@ -1,11 +1,12 @@
-"""When Python's cyclic garbage collector looks at what, so that no turn of the loop waits for it.
+"""A setup of Python's cyclic garbage collector that keeps its pauses short.
 
-What lives long here (topics, subscriptions, connections) is many objects, which are freed by their
-reference counts: nothing that a client leaves behind is a ring. The collector's own rule looks at
-all objects again whenever they have grown by a quarter: 10 ms for each 100,000. Instead what has
-survived is set aside (gc.freeze), so a collection costs what was made since the one before it. What
-was set aside is looked at too, at the price of such a turn, once that many objects were found in
-rings among the young: somebody makes rings then, and there will be old ones as well.
+Long-lived objects (topics, subscriptions, connections) are many, and reference counting frees them:
+nothing that a client leaves behind is part of a cycle. By default the collector scans all objects
+again whenever their number has grown by a quarter, which takes 10 ms for each 100,000.
+
+Here survivors of a full collection are excluded from later ones (gc.freeze), so a collection costs
+only what was allocated since the one before it. Once FOUND_MAX objects were found in cycles among
+the young, old ones are likely to be in cycles, too. One collection then scans the frozen objects.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-YOUNG = 700  # objects more than before: a collection of the youngest
-MIDDLE = 10  # of those: one of what survived them
-OLD = 1  # of those: one of all that is not set aside, some 15,000 objects or 1.5 ms
-FOUND_MAX = 200_000  # objects in rings, some 20 MiB, before what was set aside is looked at
+YOUNG = 700  # net allocations before a collection of generation 0
+MIDDLE = 10  # collections of generation 0 before one of generation 1
+OLD = 1  # collections of generation 1 before one of all not frozen: 15,000 objects or 1.5 ms
+FOUND_MAX = 200_000  # objects found in cycles, some 20 MiB, before frozen objects are scanned
 
 
 class Collector:
-    """Sets the collector of this process up, until `stop`.
+    """Configures the garbage collector of this process, until `stop`.
 
-    later(call) lets call() run in a turn of its own; whichever thread it is called in.
+    later(call) runs call() in a loop iteration of its own. Any thread may call it.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
@@ -36,7 +37,7 @@ class Collector:
         gc.enable()
 
     def stop(self) -> None:
-        """Python's own rule is in force again."""
+        """Restore Python's default thresholds."""
         gc.callbacks.remove(self._on_collection)
         gc.set_threshold(*self._former)
         gc.unfreeze()
@@ -52,8 +53,8 @@ class Collector:
             self._later(self.collect_all)
 
     def collect_all(self) -> None:
-        """Looks at everything, also at what was set aside."""
+        """Collect all objects, including frozen ones."""
         gc.unfreeze()
-        gc.collect()  # which sets aside what survives
+        gc.collect()  # `_on_collection` freezes what survives
         self._found = 0
         self._is_due = False

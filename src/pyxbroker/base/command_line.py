@@ -1,6 +1,7 @@
-"""What the command lines of the package share: parsers, and how a process ends with a sentence.
+"""Helpers that the package's command lines share: parsers, and exits with an error message.
 
-Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stderr; 2 wrong usage.
+Exit codes: 0 done, or stopped cleanly; 1 an error, described by one sentence on stderr; 2 wrong
+usage.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import NoReturn
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
-    """Ends the process with an error that the parser could not see."""
+    """Exit with an error that the parser could not detect."""
     end = "" if sentence.endswith((".", "?")) else "."
     print(f"pyxbroker: {sentence}{end}", file=sys.stderr)
     sys.exit(status)
 
 
 def no_such(what: str, name: str, names: Iterable[str]) -> str:
-    """The answer to the name of something that there is not; `names` are those that there are."""
-    from pyxbroker.base.near_names import did_you_mean
+    """Return the error message for an unknown name; `names` are the known ones."""
+    from pyxbroker.base.suggestions import did_you_mean
 
     meant = did_you_mean(name, names)
     return f"No such {what} {name!r}" + (f"; {meant}" if meant else ".")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Writes usage as it writes the titles of our groups."""
+    """Capitalizes "Usage:" like the titles of the argument groups."""
 
     def add_usage(
         self,
@@ -40,10 +41,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of one command; a wrong one is answered in one sentence, with the nearest names.
+    """The options of one command. Answers a wrong option with a sentence and similar names.
 
-    Options are added to `options`: a group does not make a formatter for each, which would import
-    shutil for the width of the terminal.
+    Options are added to `options`: an argument group does not create a formatter for each option,
+    which would import shutil for the width of the terminal.
     """
 
     def __init__(self, name: str, about: str, arguments: str = "[OPTIONS]") -> None:
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         self.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The values of the options. Ends the process for wrong usage, or after the help."""
+        """Return the values of the options. Exits after wrong usage, or after the help."""
         values, unknown = self.parse_known_args(arguments)
         for each in unknown:
             name = each.partition("=")[0]
@@ -76,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Group(Parser):
-    """The options of a command that has commands of its own."""
+    """The options of a command with subcommands."""
 
     def __init__(self, name: str, about: str, commands: Mapping[str, str], examples: str) -> None:
         super().__init__(name, about, "[OPTIONS] COMMAND [ARGS]...")
@@ -87,7 +88,7 @@ class Group(Parser):
         self.add_argument_group("Commands", "\n".join(lines))
 
     def choose(self, arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """The command, and its arguments; no option of a group takes a value."""
+        """Return the subcommand and its arguments. The options of a group take no values."""
         words = (at for at, each in enumerate(arguments) if not each.startswith("-"))
         at = next(words, len(arguments))
         self.parse(arguments[:at])

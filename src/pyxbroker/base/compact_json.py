@@ -1,4 +1,4 @@
-"""JSON as Pulsar writes it, in records and in answers."""
+"""JSON as Pulsar writes it, in metadata records and in REST responses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import json
 
 
 def to_json(value: object) -> bytes:
-    """JSON as Pulsar's Jackson mapper writes it: no spaces, UTF-8. Raises TypeError, ValueError."""
-    from orjson import JSONEncodeError, dumps  # a start does not wait for it
+    """Encode JSON like Pulsar's Jackson mapper: no spaces, UTF-8. Raises TypeError, ValueError."""
+    from orjson import JSONEncodeError, dumps  # here, for a fast start
 
     try:
         return dumps(value)
     except JSONEncodeError:
-        # Others may have written what it refuses: numbers of more than 64 bits, or deep nesting.
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        # orjson refuses numbers of more than 64 bits and deep nesting, which other writers allow.
+        return to_short_json(value)
+
+
+def to_short_json(value: object) -> bytes:
+    """Return what `to_json` returns for strings, integers, booleans and containers of them.
+
+    It is slower and does not import orjson: for the few short texts of a start.
+    """
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

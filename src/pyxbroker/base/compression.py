@@ -1,7 +1,7 @@
-"""Pulsar's codecs, of messages, batches and records: CompressionType by number, raw blocks.
+"""Pulsar's codecs for messages, batches and records: raw blocks, by number of CompressionType.
 
-What bytes claim to become is believed only within what their codec can make of them, so that memory
-is taken for what can be there.
+An uncompressed size that a peer claims is accepted only if the codec can reach it from the given
+bytes, so that no memory is allocated for a false claim.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-# How many bytes one compressed byte can become.
+# The most bytes that one compressed byte can expand to.
 _RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
 
 
 def compress(compression: int, data: bytes) -> bytes:
-    """What `decompress` makes the data of."""
+    """Compress data for `decompress`."""
     return _COMPRESSORS[compression](data)
 
 
 def decompress(compression: int, data: bytes, size: int) -> bytes:
-    """The `size` bytes that `data` was compressed from. Raises ValueError.
+    """Return the `size` bytes that were compressed to `data`. Raises ValueError.
 
-    What they have to be is their size: Java's clients and brokers leave out the end mark of a zlib
-    stream, CompressionCodecZLib.
+    The size alone shows completeness: Java's clients and brokers omit the end mark of a zlib
+    stream (CompressionCodecZLib).
     """
     check_claim(compression, len(data), size)
     try:
         plain = _DECOMPRESSORS[compression](data, size)
     except Exception as error:  # every codec has its own exception classes
-        raise ValueError(f"it cannot be expanded: {error}") from error
+        raise ValueError(f"it cannot be decompressed: {error}") from error
     if len(plain) != size:
-        raise ValueError(f"it has {len(plain)} bytes, {size} were promised")
+        raise ValueError(f"it has {len(plain)} bytes, and {size} were declared")
     return plain
 
 
 def check_claim(compression: int, packed_bytes: int, size: int) -> None:
-    """Whether so many bytes can become `size`: before memory is taken for them. ValueError."""
+    """Raise ValueError if that many bytes cannot expand to `size`, before memory is allocated."""
     if not 0 <= size <= packed_bytes * _RATIOS_MAX.get(compression, 0):
-        raise ValueError(f"{packed_bytes} bytes claim to be {size}")
+        raise ValueError(f"{packed_bytes} bytes cannot expand to {size}")
 
 
 def decompress_into(compression: int, data: memoryview, output: memoryview) -> None:
-    """The same into `output`, which has the size of what it was. Raises ValueError."""
+    """Decompress into `output`, whose length is the uncompressed size. Raises ValueError."""
     try:
         written = _DECOMPRESSORS_INTO[compression](data, output)
     except Exception as error:  # every codec has its own exception classes
-        raise ValueError(f"it cannot be expanded: {error!r}") from error
+        raise ValueError(f"it cannot be decompressed: {error!r}") from error
     if written != len(output):
-        raise ValueError(f"it has {written} bytes, {len(output)} were promised")
+        raise ValueError(f"it has {written} bytes, and {len(output)} were declared")
 
 
 def _decompress_zlib(data: bytes, size: int) -> bytes:

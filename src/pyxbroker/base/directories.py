@@ -1,8 +1,7 @@
-"""Directories and files that a power cut cannot take away again, and looks at files that a short
-error of the disk does not fool.
+"""Directories and files that survive a power cut, and file access that retries transient errors.
 
-What is made here is for its owner alone: messages and metadata are nobody else's to read. What is
-there already keeps the permissions that it has.
+New files and directories are accessible to their owner only, since they hold messages and metadata.
+Existing ones keep their permissions.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ DIRECTORY_MODE = 0o700  # DISK_DIRECTORY_MODE and DISK_FILE_MODE of disk.h are t
 FILE_MODE = 0o600
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a full disk says, or one of which the user has used up the share; `disk_is_full` in C."""
+"""The errors of a full disk and of an exceeded quota; `disk_is_full` in C."""
 
 PATIENCE_S = 2.0
 FIRST_WAIT_S = 0.02
-# What says nothing about the file: the same call may go well a moment later.
+# Errors that say nothing about the file: the same call may succeed a moment later.
 PASSING_ERRORS = frozenset({errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 
 
-def patiently(
+def retry_transient(
     call: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Calls again, for up to 2 s, while the disk fails or the system is out of something.
+    """Retry a call for up to 2 s while the disk fails or the system lacks resources.
 
-    Blocks: it is for what is read at a start. Raises OSError, that of the last attempt.
+    Blocks, so use it only for reads at startup. Raises the OSError of the last attempt.
     """
     deadline = time.monotonic() + PATIENCE_S
     wait_s = FIRST_WAIT_S
@@ -49,10 +48,10 @@ def patiently(
         wait_s *= 2
 
 
-def is_there(path: Path) -> bool:
-    """Whether a file or directory exists. Raises OSError when that cannot be told."""
+def exists(path: Path) -> bool:
+    """Return True if a file or directory exists. Raises OSError if that cannot be determined."""
     try:
-        patiently(path.stat)
+        retry_transient(path.stat)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -66,7 +65,7 @@ def with_path(error: OSError, path: Path) -> OSError:
 
 
 def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-    """A write that comes up short is gone on with; the error that stops it comes then."""
+    """Write all bytes, continuing after short writes. Raises OSError."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -75,9 +74,9 @@ def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: i
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory and those above it that are missing, durable when this returns.
+    """Create a directory and its missing parents, durably.
 
-    Raises OSError, NotADirectoryError where something else has the name.
+    Raises OSError; NotADirectoryError if the name belongs to something else.
     """
     missing = []
     while not path.is_dir():
@@ -91,18 +90,18 @@ def make_directory(path: Path) -> None:
 
 
 def open_file(path: Path, *, truncate: bool = False) -> int:
-    """Opens a file for reading and writing, and makes it when it is missing. Raises OSError."""
+    """Open a file for reading and writing, and create it if it is missing. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if truncate else 0)
     return os.open(path, flags, FILE_MODE)
 
 
 def temporary_of(path: Path) -> Path:
-    """The name of a file until it is whole."""
+    """Return the name under which a file is written until it is complete."""
     return path.with_name(path.name + ".tmp")
 
 
 def write_whole_file(path: Path, data: bytes) -> None:
-    """Writes a file, durable when this returns: a power cut leaves all of it, or what was before.
+    """Write a file durably and atomically: a power cut leaves the new content or the old one.
 
     Raises OSError.
     """
@@ -118,7 +117,7 @@ def write_whole_file(path: Path, data: bytes) -> None:
 
 
 def finish_file(descriptor: int, temporary: Path, path: Path) -> None:
-    """Gives a file that is written the name that says that it is whole. Raises OSError."""
+    """Sync a complete temporary file and rename it to its final name. Raises OSError."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -128,7 +127,7 @@ def finish_file(descriptor: int, temporary: Path, path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes the names in a directory durable: those that are new, and that others are gone."""
+    """Make creations, renames and deletions in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

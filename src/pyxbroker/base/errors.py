@@ -1,12 +1,12 @@
-"""What a client can be told: one class for each ServerError, and its status in REST.
+"""The errors that a client can receive: one class per ServerError, with its status in REST.
 
-A refused request is answered with `code` and `str(error)`, so a sentence says what happened and,
-where somebody can do something about it, what. Whoever raises an error usually knows more than
-the class and passes its own sentence; the class has one for when there is nothing to add.
+A refused request is answered with `code` and `str(error)`. A message says what happened and, where
+the user can act, what to do. Code that raises an error usually knows more than the class and passes
+its own message; `sentence` is the default.
 
-The numbers are those of ServerError in proto/PulsarApi.proto; the names are those of Pulsar's
-broker exceptions, or of the wire where the broker has none. `ProtocolViolation` stands apart: a
-peer that sends a malformed frame has no request that could be answered, its connection is closed.
+The numbers are those of ServerError in proto/PulsarApi.proto. The names are those of Pulsar's
+broker exceptions, or of the wire where the broker has none. `ProtocolViolation` is separate: a
+malformed frame is no request that could be answered, so the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import ClassVar
 
 
 class PulsarError(Exception):
-    """An operation is refused. Raise a subclass; each carries its ServerError in `code`, and the
-    status with which REST answers it in `http_status`.
+    """An operation is refused. Raise a subclass.
+
+    `code` is its ServerError, `http_status` the status of the REST response.
     """
 
     code: ClassVar[int]
@@ -43,10 +44,10 @@ class MetadataStoreError(PulsarError):
 
 
 class ConcurrentModification(MetadataStoreError):
-    """Others have changed the same record again and again meanwhile."""
+    """Concurrent writers changed the same record during each attempt."""
 
     http_status = 409
-    sentence = "Others change the same record again and again; try it once more."
+    sentence = "Other writers keep changing the same record; try again."
 
 
 class PersistenceError(PulsarError):
@@ -57,7 +58,7 @@ class PersistenceError(PulsarError):
 
 
 def with_reference(sentence: str, reference: str) -> str:
-    """A sentence that leaves out what only the log shall tell, and where to find it there."""
+    """Return a message with the reference that leads an operator to the details in the log."""
     return f"{sentence} (reference {reference})"
 
 
@@ -70,7 +71,7 @@ class AuthenticationError(PulsarError):
 
 
 class AuthorizationError(PulsarError):
-    """The role is known, and may not do this."""
+    """The role is authenticated but not authorized."""
 
     code = 4
     http_status = 403
@@ -78,7 +79,7 @@ class AuthorizationError(PulsarError):
 
 
 class NotPermitted(AuthorizationError):
-    """The same where Pulsar's REST answers 401."""
+    """An AuthorizationError where Pulsar's REST answers 401."""
 
     http_status = 401
 
@@ -98,7 +99,7 @@ class SubscriptionBusy(ConsumerBusy):
 
 
 class ServiceNotReady(PulsarError):
-    """The client looks the topic up again and retries: not owned here, moving, or fenced."""
+    """The topic is not served here (not owned, moving, or fenced). Clients look it up again."""
 
     code = 6
     http_status = 503
@@ -106,7 +107,7 @@ class ServiceNotReady(PulsarError):
 
 
 class UnknownListener(ServiceNotReady):
-    """A client names a listener that the broker does not have; Pulsar answers 500."""
+    """The client names an unknown advertised listener; Pulsar answers 500."""
 
     http_status = 400
 
@@ -115,7 +116,7 @@ class ProducerBlockedQuotaExceededError(PulsarError):
     """The backlog quota is reached and its policy is to hold producers (producer_request_hold)."""
 
     code = 7
-    sentence = "The topic's backlog quota is reached; producing goes on when consumers catch up."
+    sentence = "The topic's backlog quota is reached; producing resumes when consumers catch up."
 
 
 class ProducerBlockedQuotaExceededException(PulsarError):
@@ -129,18 +130,18 @@ class ChecksumError(PulsarError):
     """The CRC-32C of a published entry does not match its bytes."""
 
     code = 9
-    sentence = "The message was damaged on its way: its checksum does not match. Send it again."
+    sentence = "The message was damaged in transit: its checksum does not match. Send it again."
 
 
 class UnsupportedVersion(PulsarError):
-    """The topic needs something that this peer's protocol version does not have."""
+    """The topic needs a feature that the peer's protocol version lacks."""
 
     code = 10
     sentence = "The client is too old for this; use a newer one."
 
 
 class TopicNotFound(PulsarError):
-    """There is no such topic, and it may not be created by using it."""
+    """The topic does not exist and may not be created automatically."""
 
     code = 11
     http_status = 404
@@ -194,25 +195,25 @@ class ConsumerNotFound(PulsarError):
 
 
 class TooManyRequests(PulsarError):
-    """More lookups are under way, or more is remembered for clients, than the settings allow."""
+    """More lookups are pending, or more state is stored for clients, than the settings allow."""
 
     code = 14
     http_status = 429
-    sentence = "Too many lookups are under way; try again in a moment."
+    sentence = "Too many lookups are pending; try again in a moment."
 
 
 class AnswersNotRead(TooManyRequests):
-    """Answers of REST that clients have not read hold more than the settings allow."""
+    """REST responses that clients have not read yet take more memory than the settings allow."""
 
     http_status = 503
-    sentence = "Too many answers are not read yet; try again in a moment."
+    sentence = "Too many responses have not been read yet; try again in a moment."
 
 
 class TooManyBodies(TooManyRequests):
-    """Bodies of requests of REST hold more than the settings allow."""
+    """Bodies of REST requests take more memory than the settings allow."""
 
     http_status = 503
-    sentence = "Too many long requests are under way; try again in a moment."
+    sentence = "Too many large requests are in progress; try again in a moment."
 
 
 class TopicTerminated(PulsarError):
@@ -223,14 +224,14 @@ class TopicTerminated(PulsarError):
 
 
 class ProducerBusy(PulsarError):
-    """The producer's name is in use, or the topic has as many producers as it may."""
+    """The producer's name is in use, or the topic has reached its limit of producers."""
 
     code = 16
     sentence = "A producer with this name is connected already; close it or choose another name."
 
 
 class InvalidTopicName(PulsarError):
-    """The text is no name of a topic or namespace."""
+    """The text is not the name of a topic or namespace."""
 
     code = 17
     http_status = 412
@@ -240,7 +241,7 @@ class InvalidTopicName(PulsarError):
 
 
 class IncompatibleSchema(PulsarError):
-    """The schema breaks the compatibility that the namespace asks for, or is no schema."""
+    """The schema violates the compatibility strategy of the namespace, or is no schema."""
 
     code = 18
     http_status = 409
@@ -248,14 +249,14 @@ class IncompatibleSchema(PulsarError):
 
 
 class InvalidSchema(IncompatibleSchema):
-    """The definition of a schema is not what its type says."""
+    """The definition of a schema is invalid for its type."""
 
     http_status = 422
-    sentence = "The definition of the schema is not what its type says."
+    sentence = "The definition of the schema is not valid for its type."
 
 
 class ConsumerAssignError(PulsarError):
-    """A Key_Shared consumer asks for key-hash ranges that it cannot have."""
+    """A Key_Shared consumer requests key-hash ranges that are taken."""
 
     code = 19
     sentence = "The consumer's key-hash ranges overlap those of another consumer."
@@ -284,7 +285,7 @@ class NotAllowed(PulsarError):
 
 
 class TopicExists(NotAllowed):
-    """A topic of this name is there already."""
+    """A topic with this name exists already."""
 
     http_status = 409
     sentence = "A topic with this name exists already."
@@ -298,7 +299,7 @@ class ClusterInUse(NotAllowed):
 
 
 class ClusterExists(NotAllowed):
-    """A cluster of this name is there already."""
+    """A cluster with this name exists already."""
 
     http_status = 409
     sentence = "A cluster with this name exists already."
@@ -315,133 +316,133 @@ class ClusterNotEmpty(NotAllowed):
 
 
 class ClustersLimitReached(NotAllowed):
-    """There are as many clusters, or domains or isolation policies of one, as there may be."""
+    """The limit of clusters, of failure domains or of isolation policies is reached."""
 
     http_status = 412
-    sentence = "There are as many clusters or failure domains as there may be."
+    sentence = "The limit of clusters or failure domains is reached."
 
 
 class BrokerInOtherDomain(NotAllowed):
-    """A broker is in another failure domain of its cluster."""
+    """The broker belongs to another failure domain of its cluster."""
 
     http_status = 409
-    sentence = "A broker is in one failure domain; take it out of the other one first."
+    sentence = "A broker can be in one failure domain only; remove it from the other one first."
 
 
 class ResourceGroupInUse(NotAllowed):
     """A namespace is in the resource group."""
 
     http_status = 412
-    sentence = "A namespace is in the resource group; take it out first."
+    sentence = "A namespace is in the resource group; remove it first."
 
 
 class ResourceGroupsLimitReached(NotAllowed):
-    """There are as many resource groups as there may be."""
+    """The limit of resource groups is reached."""
 
     http_status = 412
-    sentence = "There are as many resource groups as there may be."
+    sentence = "The limit of resource groups is reached."
 
 
 class PoliciesTooLarge(NotAllowed):
-    """A topic, or all topics of a namespace, would say more of themselves than is kept."""
+    """The policies of a topic, or of all topics of a namespace, exceed their limit."""
 
     http_status = 412
-    sentence = "The topics say more of themselves than is kept; remove policies first."
+    sentence = "The topic policies of the namespace exceed their limit; remove policies first."
 
 
 class TenantExists(NotAllowed):
-    """A tenant of this name is there already."""
+    """A tenant with this name exists already."""
 
     http_status = 409
     sentence = "A tenant with this name exists already."
 
 
 class TenantNotEmpty(NotAllowed):
-    """The tenant has namespaces, and therefore stays."""
+    """The tenant cannot be deleted because it has namespaces."""
 
     http_status = 409
     sentence = "The tenant still has namespaces; delete them first, or delete it by force."
 
 
 class TenantsLimitReached(NotAllowed):
-    """There are as many tenants as there may be."""
+    """The limit of tenants is reached."""
 
     http_status = 412
-    sentence = "There are as many tenants as there may be (maxTenants)."
+    sentence = "The limit of tenants is reached (maxTenants)."
 
 
 class NamespaceExists(NotAllowed):
-    """A namespace of this name is there already."""
+    """A namespace with this name exists already."""
 
     http_status = 409
     sentence = "A namespace with this name exists already."
 
 
 class NamespaceNotEmpty(NotAllowed):
-    """The namespace has topics, and therefore stays."""
+    """The namespace cannot be deleted because it has topics."""
 
     http_status = 409
     sentence = "The namespace still has topics; delete them first, or delete it by force."
 
 
 class BundleNotEmpty(NotAllowed):
-    """The bundle has topics, and therefore stays."""
+    """The bundle cannot be deleted because it has topics."""
 
     http_status = 409
     sentence = "The bundle still has topics; delete them first, or delete it by force."
 
 
 class BundlesLimitReached(NotAllowed):
-    """The namespace has as many bundles as it may have."""
+    """The namespace has reached its limit of bundles."""
 
     http_status = 412
-    sentence = "The namespace has as many bundles as it may have."
+    sentence = "The namespace has reached its limit of bundles."
 
 
 class NamespacesLimitReached(NotAllowed):
-    """The tenant has as many namespaces as it may have."""
+    """The tenant has reached its limit of namespaces."""
 
     http_status = 412
-    sentence = "The tenant has as many namespaces as it may have (maxNamespacesPerTenant)."
+    sentence = "The tenant has reached its limit of namespaces (maxNamespacesPerTenant)."
 
 
 class TopicsLimitReached(NotAllowed):
-    """The namespace has as many topics as it may have."""
+    """The namespace has reached its limit of topics."""
 
     http_status = 412
-    sentence = "The namespace has as many topics as it may have (maxTopicsPerNamespace)."
+    sentence = "The namespace has reached its limit of topics (maxTopicsPerNamespace)."
 
 
 class TopicBusy(NotAllowed):
-    """Somebody is connected to the topic, which therefore stays."""
+    """The topic cannot be deleted because clients are connected to it."""
 
     http_status = 412
     sentence = "Clients are connected to the topic; close them first, or delete it by force."
 
 
 class PartitionsNotAllowed(NotAllowed):
-    """A topic cannot have so many partitions. (REST answers 422 when it has some already.)"""
+    """The number of partitions is not allowed. REST answers 422 if the topic has partitions."""
 
     http_status = 406
     sentence = "A topic cannot have that number of partitions."
 
 
 class TransactionConflict(PulsarError):
-    """Another transaction has acknowledged the message already."""
+    """Another transaction has already acknowledged the message."""
 
     code = 23
     sentence = "Another transaction has acknowledged the message; abort this one and try again."
 
 
 class TransactionNotFound(PulsarError):
-    """The coordinator knows no such transaction."""
+    """The coordinator has no such transaction."""
 
     code = 24
     sentence = "There is no such transaction; it may have timed out. Begin a new one."
 
 
 class ProducerFenced(PulsarError):
-    """A newer producer took exclusive access."""
+    """A newer producer has taken exclusive access."""
 
     code = 25
     sentence = "Another producer took exclusive access to the topic; this one is closed for good."
@@ -451,9 +452,9 @@ def _table() -> dict[int, type[PulsarError]]:
     return {each.code: each for each in PulsarError.__subclasses__()}
 
 
-# ServerError -> its class. More special classes share the code of the one they derive from.
+# ServerError -> its class. Subclasses share the code of the class that they derive from.
 BY_CODE: dict[int, type[PulsarError]] = _table()
 
 
 class ProtocolViolation(Exception):
-    """The peer does not speak the protocol: its connection is closed, no request is answered."""
+    """The peer violates the protocol. The broker closes its connection and answers no request."""

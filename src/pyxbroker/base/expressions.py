@@ -1,7 +1,7 @@
-"""Regular expressions of somebody else's, in RE2's syntax.
+"""Regular expressions from users, in RE2's syntax.
 
-RE2 takes a time that is linear in the length of a text, whatever the expression says. How long that
-is for each character is bounded by the memory of its program.
+RE2 matches in time linear in the length of the text, for any expression. The memory limit of its
+program bounds the time per character.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Protocol
 
 PROGRAM_BYTES_MAX = 128 << 10
-"""Of a compiled expression, with what RE2 remembers of texts that it has seen."""
+"""Memory of a compiled expression, including RE2's cache of states."""
 
-# What RE2 says of expressions that Java knows and RE2 does not (assertions, backreferences,
-# possessive repetitions, classes of Java's own), and of those that take more memory than they may.
+# RE2's errors for syntax that only Java supports (assertions, backreferences, possessive
+# quantifiers, Java's own classes) and for expressions that exceed the memory limit.
 _BEYOND = (
     b"invalid perl operator",
     b"invalid escape sequence",
@@ -24,20 +24,20 @@ _BEYOND = (
 
 
 class Expression(Protocol):
-    """A compiled expression, as RE2 has it."""
+    """A compiled RE2 expression."""
 
     @property
     def pattern(self) -> str:
-        """What it was compiled from."""
+        """The source text of the expression."""
 
     def fullmatch(self, text: bytes) -> object | None:
-        """None when it does not match all of a text in UTF-8."""
+        """Return a match, or None if the expression does not match all of a UTF-8 text."""
 
 
 class ExpressionError(Exception):
-    """What is no expression for RE2; the message is RE2's reason.
+    """RE2 rejects the expression; the message is RE2's reason.
 
-    `may_be_java` says that other engines may understand it.
+    `may_be_java` is True if another engine may accept the expression.
     """
 
     def __init__(self, reason: bytes) -> None:
@@ -46,8 +46,8 @@ class ExpressionError(Exception):
 
 
 def compile_expression(text: str) -> Expression:
-    """Raises ExpressionError."""
-    # 3 MiB and 5 ms, which a broker without expressions does not need.
+    """Compile an expression. Raises ExpressionError."""
+    # Imported on first use: re2 takes 3 MiB and 5 ms.
     import re2
 
     try:

@@ -1,14 +1,14 @@
-"""Connections whose clients have not said yet what they want: how many, and for how long.
+"""Connections that have not sent a complete first request yet: their number and their time limit.
 
-A TLS handshake that does not end, a CONNECT that comes byte by byte, and silence are all the same
-here: a connection has so long, whatever it sends meanwhile. All of them have the same time, so that
-the oldest is the next one that is due, and one timer is enough for thousands. Who has said what it
-wants, and not yet proved who it is, is one of them still, but for the time.
+A TLS handshake that does not end, a CONNECT that arrives byte by byte, and silence are treated
+alike: a connection has a fixed time, whatever it sends meanwhile. The time is the same for all, so
+the oldest connection is always the next to expire, and one timer serves thousands. A connection
+that has sent its request and not yet authenticated still counts, but no longer expires.
 
-Before there is enough to begin with, a stranger is a socket that the door watches, and what it has
-sent is left to the kernel: where the first bytes say how many belong together (a record of TLS, a
-command), it is not looked at again before they are there. What is large begins with a part of it:
-the kernel would hold the rest, and as much room beside it, for each of thousands.
+Until a connection has sent enough to begin with, it is only a socket watched by the poller, and its
+bytes stay in the kernel. Where the first bytes tell the length of the first unit (a TLS record, a
+command), the socket is not read before all of it has arrived. A large first unit begins with a part
+of it: otherwise the kernel would buffer all of it for each of thousands of connections.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyxbroker.base.crowd import Crowd
-from pyxbroker.base.door import Door
+from pyxbroker.base.eviction_queue import EvictionQueue
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.poller import Poller
 
 TLS_HEADER_BYTES = 5
 TLS_RECORD_BYTES_MAX = TLS_HEADER_BYTES + (16 << 10)
@@ -33,48 +33,49 @@ log = get_logger(__name__)
 
 
 class Host(Protocol):
-    """The port that strangers come by."""
+    """The port that accepted the connections."""
 
     @property
     def first_header_bytes(self) -> int:
-        """With so many bytes, at least one, it is known how many belong to what comes first."""
+        """The number of first bytes (at least one) that tell how many bytes to wait for."""
 
     def first_bytes(self, header: bytes) -> int:
-        """How many of those have to be there before it begins, the header included; 0: it begins
-        now, whatever comes.
+        """Return how many bytes, including the header, must arrive before the connection begins.
+
+        0 means that it begins immediately.
         """
 
-    def begin(self, stranger: Stranger) -> None:
-        """It has something to begin with, or has gone. The socket is the host's from now on."""
+    def begin(self, pending: PendingConnection) -> None:
+        """Take over the socket: its first bytes have arrived, or the peer has closed it."""
 
-    def left(self, stranger: Stranger) -> None:
-        """It is closed, and did not begin."""
+    def on_closed(self, pending: PendingConnection) -> None:
+        """Handle a connection that was closed before it began."""
 
 
-class Stranger:
-    """Somebody who has come to a port."""
+class PendingConnection:
+    """An accepted connection without a complete first request."""
 
-    __slots__ = ("_awaited", "_kept", "address", "connection", "due", "host", "number", "sock")
+    __slots__ = ("_awaited", "_half_open", "address", "connection", "due", "host", "number", "sock")
 
     def __init__(
-        self, kept: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
+        self, half_open: HalfOpen, host: Host, sock: socket.socket, address: str, number: int
     ) -> None:
-        self._kept = kept
-        self._awaited = 1  # bytes that have to be there before it is looked at
+        self._half_open = half_open
+        self._awaited = 1  # bytes that must arrive before the next check
         self.host = host
         self.sock = sock
         self.address = address
         self.number = number
-        self.due = 0.0  # when its time is over
-        self.connection: Any = None  # from its beginning on, where it is half-open still
+        self.due = 0.0  # loop time at which it expires
+        self.connection: Any = None  # set when it has begun and is still half-open
 
     @property
     def peer(self) -> str:
-        """For the log."""
+        """The address and port, for the log."""
         return f"{self.address}:{self.number}"
 
     def on_ready(self) -> None:
-        """Something has come, or it has gone."""
+        """Check what has arrived: begin, wait for more, or close."""
         size = self.host.first_header_bytes
         try:
             header = self.sock.recv(size, socket.MSG_PEEK)
@@ -83,115 +84,118 @@ class Stranger:
         except OSError:
             header = b""
         if not header:
-            self._kept.hang_up(self)
+            self._half_open.disconnect(self)
             return
         awaited = size if len(header) < size else self.host.first_bytes(header)
         if awaited <= self._awaited or awaited <= bytes_there(self.sock):
-            self._kept.begin(self)  # it is all there, or more is not going to come
+            self._half_open.begin(self)  # all bytes are there, or no more will arrive
             return
         self._awaited = awaited
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
 
 
 def bytes_there(sock: socket.socket) -> int:
-    """How many bytes could be received now."""
+    """Return how many bytes can be received now."""
     count = array.array("i", [0])
     fcntl.ioctl(sock, termios.FIONREAD, count)
     return count[0]
 
 
 def tls_first_bytes(header: bytes) -> int:
-    """Of the record that TLS begins with: `Host.first_bytes`."""
+    """Return `Host.first_bytes` for a port with TLS: the length of the first record."""
     size = TLS_HEADER_BYTES + int.from_bytes(header[3:TLS_HEADER_BYTES], "big")
     return size if header[0] == _TLS_HANDSHAKE and size <= TLS_RECORD_BYTES_MAX else 0
 
 
 class HalfOpen:
-    """Those of some ports; `close` closes the connection of one that has begun, and `tell` is told
-    of each whose time is over. A crowd has others beside them where these give way together.
+    """The half-open connections of some ports.
+
+    `close` closes a connection that has begun. `on_expired` is called for each one that expires.
+    `queue` is shared with other kinds of connections if these compete for the same places.
     """
 
     def __init__(
         self,
-        door: Door,
+        poller: Poller,
         timeout_s: float,
         close: Callable[[Any], object],
-        tell: Callable[[Stranger], object],
-        crowd: Crowd[Any] | None = None,
+        on_expired: Callable[[PendingConnection], object],
+        queue: EvictionQueue[Any] | None = None,
     ) -> None:
-        self._door = door
+        self._poller = poller
         self._timeout_s = timeout_s
         self._close = close
-        self._tell = tell
-        self._line = door.pace.line()
-        self._crowd: Crowd[Any] = Crowd() if crowd is None else crowd
-        self._strangers: dict[Stranger, None] = {}  # the oldest first
-        self._looked_at: dict[Stranger, None] = {}  # those whose logins are, in their order
+        self._on_expired = on_expired
+        self._line = poller.pace.line()
+        self._queue: EvictionQueue[Any] = EvictionQueue() if queue is None else queue
+        self._unidentified: dict[PendingConnection, None] = {}  # oldest first
+        self._authenticating: dict[PendingConnection, None] = {}  # in the order of login requests
         self._timer: asyncio.TimerHandle | None = None
-        self._is_due = False  # the oldest one waits for its turn to be closed
-        self.silent = 0  # those that have not begun
+        self._is_due = False  # the oldest one is queued to be closed
+        self.silent = 0  # connections that have not begun
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._looked_at)
+        return len(self._unidentified) + len(self._authenticating)
 
-    def add(self, host: Host, sock: socket.socket, address: str, number: int) -> Stranger:
-        """Somebody has come, and says nothing yet."""
-        stranger = Stranger(self, host, sock, address, number)
-        self._door.watch(sock.fileno(), stranger)
+    def add(self, host: Host, sock: socket.socket, address: str, number: int) -> PendingConnection:
+        """Register a new connection that has sent nothing yet."""
+        pending = PendingConnection(self, host, sock, address, number)
+        self._poller.watch(sock.fileno(), pending)
         self.silent += 1
-        stranger.due = self._door.loop.time() + self._timeout_s
-        self._strangers[stranger] = None
-        self._crowd.add(stranger, address)
+        pending.due = self._poller.loop.time() + self._timeout_s
+        self._unidentified[pending] = None
+        self._queue.add(pending, address)
         if self._timer is None and not self._is_due:
-            self._timer = self._door.loop.call_at(stranger.due, self._on_due)
-        return stranger
+            self._timer = self._poller.loop.call_at(pending.due, self._on_due)
+        return pending
 
-    def begin(self, stranger: Stranger) -> None:
-        """There is enough to begin with, or as much as there is going to be."""
-        self._unwatch(stranger)
-        stranger.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    def begin(self, pending: PendingConnection) -> None:
+        """Begin a connection: its first bytes are complete, or no more will arrive."""
+        self._unwatch(pending)
+        pending.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         try:
-            stranger.host.begin(stranger)
+            pending.host.begin(pending)
         except Exception as error:
-            # A defect costs this one: the door goes on for all others.
-            log.failure("a connection could not begin", error, peer=stranger.peer)
-            self.over(stranger)
-            stranger.sock.close()
-            stranger.host.left(stranger)
+            # A defect must cost only this connection: the poller continues for all others.
+            log.failure("a connection could not begin", error, peer=pending.peer)
+            self.remove(pending)
+            pending.sock.close()
+            pending.host.on_closed(pending)
 
-    def look_at(self, stranger: Stranger) -> None:
-        """It is known what it wants, and not yet who it is: its time is over, its place is not."""
-        self._strangers.pop(stranger, None)
-        self._looked_at[stranger] = None
+    def mark_authenticating(self, pending: PendingConnection) -> None:
+        """Mark a connection as logging in: it no longer expires, but still counts."""
+        self._unidentified.pop(pending, None)
+        self._authenticating[pending] = None
 
-    def over(self, stranger: Stranger) -> None:
-        """It is known what it wants and who it is, or it is gone."""
-        self._strangers.pop(stranger, None)
-        self._looked_at.pop(stranger, None)
-        self._crowd.discard(stranger)
+    def remove(self, pending: PendingConnection) -> None:
+        """Stop counting a connection: it is authenticated, or closed."""
+        self._unidentified.pop(pending, None)
+        self._authenticating.pop(pending, None)
+        self._queue.discard(pending)
 
-    def close_one(self) -> Stranger:
-        """Who came first from the network that has most gives way, and is returned. There has to be
-        one, and nobody else in the crowd.
+    def evict(self) -> PendingConnection:
+        """Close and return the oldest connection of the largest network.
+
+        There must be one, and no other kind of entry in the queue.
         """
-        first = self._crowd.first()
-        assert isinstance(first, Stranger), "there has to be one"
-        self.hang_up(first)
+        first = self._queue.first()
+        assert isinstance(first, PendingConnection), "no half-open connection to close"
+        self.disconnect(first)
         return first
 
-    def hang_up(self, stranger: Stranger) -> None:
-        """Closes it."""
-        self.over(stranger)
-        if stranger.connection is not None:
-            self._close(stranger.connection)
+    def disconnect(self, pending: PendingConnection) -> None:
+        """Close a connection."""
+        self.remove(pending)
+        if pending.connection is not None:
+            self._close(pending.connection)
             return
-        self._unwatch(stranger)
-        stranger.sock.close()
-        stranger.host.left(stranger)
+        self._unwatch(pending)
+        pending.sock.close()
+        pending.host.on_closed(pending)
 
-    def _unwatch(self, stranger: Stranger) -> None:
+    def _unwatch(self, pending: PendingConnection) -> None:
         self.silent -= 1
-        self._door.unwatch(stranger.sock.fileno())
+        self._poller.unwatch(pending.sock.fileno())
 
     def _on_due(self) -> None:
         self._timer = None
@@ -199,27 +203,27 @@ class HalfOpen:
         self._line.wait(self._close_due)
 
     def _close_due(self) -> None:
-        """Closes one whose time is over: thousands may be due in one moment."""
+        """Close one expired connection, since thousands may expire at the same time."""
         self._is_due = False
-        oldest = next(iter(self._strangers), None)
+        oldest = next(iter(self._unidentified), None)
         if oldest is None:
             return
-        if oldest.due > self._door.loop.time():
-            self._timer = self._door.loop.call_at(oldest.due, self._on_due)
+        if oldest.due > self._poller.loop.time():
+            self._timer = self._poller.loop.call_at(oldest.due, self._on_due)
             return
         try:
-            self._tell(oldest)
-            self.hang_up(oldest)
+            self._on_expired(oldest)
+            self.disconnect(oldest)
         finally:
-            self._on_due()  # whatever is wrong with one, the others' time goes on
+            self._on_due()  # an error with one connection must not stop the expiry of the others
 
     def stop(self) -> None:
-        """Those that have not begun are closed; nobody looks after the others any more."""
+        """Close the connections that have not begun, and stop tracking the others."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for stranger in [*self._strangers, *self._looked_at]:
-            if stranger.connection is None:
-                self.hang_up(stranger)
+        for pending in [*self._unidentified, *self._authenticating]:
+            if pending.connection is None:
+                self.disconnect(pending)
             else:
-                self.over(stranger)
+                self.remove(pending)

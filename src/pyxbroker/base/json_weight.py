@@ -1,4 +1,4 @@
-"""How much work a text of JSON is to read, before it is read: that cannot be interrupted."""
+"""The cost of parsing a JSON text, measured before it is parsed: parsing cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 from pyxbroker.base.slices import Slices
 
-SIGNS_MAX = 20_000  # values and names of most texts: to read so many takes some 2 ms at once
-MANY_SIGNS_MAX = 100_000  # of those that may well have more; at most 10 ms
+TOKENS_MAX = 20_000  # values and names of most texts: parsing that many blocks for some 2 ms
+MANY_TOKENS_MAX = 100_000  # for texts that are expected to have more; at most 10 ms
 CHUNK_BYTES = 64 << 10
-# What takes as long to read as a value does: so many escapes, and a tenth of so many digits of one
-# number, of which no one that is meant has as many.
-ESCAPES_PER_SIGN = 64
+# Each of these takes as long to parse as one value: 64 escapes, or 10 digits of a long number.
+# Legitimate numbers have fewer than DIGITS digits.
+ESCAPES_PER_TOKEN = 64
 DIGITS = 100
-SIGNS_PER_DIGITS = 10
-SIGNS = (
-    b",:[{"  # there is no more of values and names than of these outside of strings, but for one
-)
+TOKENS_PER_DIGITS = 10
+TOKENS = b",:[{"  # outside of strings, values and names are at most one more than these
 
 _QUOTE = b'"'
 _BACKSLASH = b"\\"
@@ -26,20 +24,20 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % DIGITS)
 _REST_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
-async def is_heavy(text: bytes, signs_max: int) -> bool:
-    """Whether a text has more values and names than that; a long string is one of them, where it
-    has few escapes.
+async def is_heavy(text: bytes, tokens_max: int) -> bool:
+    """Return True if a text has more than `tokens_max` values and names.
+
+    A long string counts as one if it has few escapes.
     """
-    return len(text) > signs_max and await weigh(text, signs_max) > signs_max
+    return len(text) > tokens_max and await weigh(text, tokens_max) > tokens_max
 
 
-async def weigh(text: bytes, signs_max: int) -> int:
-    """How many values and names a text has; where those are more than `signs_max`, any number that
-    is more, too.
+async def weigh(text: bytes, tokens_max: int) -> int:
+    """Return the number of values and names of a text, or any number above `tokens_max`.
 
-    It is looked through in slices of the loop's time, and no further than that.
+    The scan runs in slices of the loop's time and stops once the limit is exceeded.
     """
-    signs, strings, escapes, at, in_string = 0, 0, 0, 0, False
+    tokens, strings, escapes, at, in_string = 0, 0, 0, 0, False
     slices = Slices()
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
@@ -49,48 +47,50 @@ async def weigh(text: bytes, signs_max: int) -> int:
         else:
             quote = text.find(_QUOTE, at, end)
             stop = end if quote < 0 else quote
-            signs += sum(text.count(sign, at, stop) for sign in SIGNS)
+            tokens += sum(text.count(token, at, stop) for token in TOKENS)
             if stop - at >= DIGITS:
-                signs += SIGNS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
+                tokens += TOKENS_PER_DIGITS * len(_LONG_NUMBER.findall(text, at, stop))
             in_string = quote >= 0
             strings += in_string
             at = stop + in_string
-        # Each string costs a turn of this loop, and more than one to a sign are no JSON.
-        weight = max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
-        if weight > signs_max:
+        # Each string costs an iteration. Valid JSON has at most one more string than tokens.
+        weight = max(tokens, strings - 1) + escapes // ESCAPES_PER_TOKEN
+        if weight > tokens_max:
             return weight
         await slices.pause()
-    return max(signs, strings - 1) + escapes // ESCAPES_PER_SIGN
+    return max(tokens, strings - 1) + escapes // ESCAPES_PER_TOKEN
 
 
-def too_heavy(signs_max: int) -> str:
-    """What is wrong with a text that weighs more than that."""
+def too_heavy(tokens_max: int) -> str:
+    """Return the error message for a text above the limit."""
     return (
-        f"has more than {signs_max} values and names, of which {ESCAPES_PER_SIGN} escapes count as"
-        " one"
+        f"has more than {tokens_max} values and names, of which {ESCAPES_PER_TOKEN} escapes count"
+        " as one"
     )
 
 
-async def parse_light(text: str, signs_max: int) -> Any:
-    """The value of a text within another one. Raises ValueError, also for one that is heavy, and
-    RecursionError.
+async def parse_light(text: str, tokens_max: int) -> Any:
+    """Parse a JSON text that is embedded in another one.
+
+    Raises ValueError, also for a text above the limit, and RecursionError.
     """
-    if await is_heavy(text.encode("utf-8", "surrogatepass"), signs_max):
-        raise ValueError(f"it {too_heavy(signs_max)}")
+    if await is_heavy(text.encode("utf-8", "surrogatepass"), tokens_max):
+        raise ValueError(f"it {too_heavy(tokens_max)}")
     return json.loads(text)
 
 
 def _pass_string(text: bytes, at: int, end: int) -> tuple[int, bool, int]:
-    """Where to go on within a chunk that begins in a string, whether that is in it still, and how
-    many escapes were passed.
+    """Skip a string, or its part in this chunk.
+
+    Returns the next offset, True if the string continues, and the number of escapes skipped.
     """
     quote = text.find(_QUOTE, at, end)
     stop = end if quote < 0 else quote
-    if text.find(_BACKSLASH, at, stop) < 0:  # most strings have none, and this is much faster
+    if text.find(_BACKSLASH, at, stop) < 0:  # most strings have none, and find() is much faster
         return (end, True, 0) if quote < 0 else (quote + 1, False, 0)
     found = _REST_OF_STRING.match(text, at, end)
     assert found is not None
-    # A backslash that ends a chunk begins the next one.
+    # A backslash at the end of a chunk is read with the next chunk.
     in_string = text[found.end() : found.end() + 1] != _QUOTE
     stop = found.end() + (not in_string or found.end() == at)
     return stop, in_string, text.count(_BACKSLASH, at, stop)

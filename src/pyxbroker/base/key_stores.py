@@ -1,5 +1,6 @@
-"""Key stores as Java has them, JKS and PKCS12: a private key with its certificates, and
-certificates that are trusted. What a file is, its first bytes tell, as Java does it.
+"""Java key stores, JKS and PKCS12: a private key with its certificates, and trusted certificates.
+
+The first bytes of a file tell its format, as in Java.
 
 JKS, as sun.security.provider.JavaKeyStore writes it; numbers are big endian:
 
@@ -9,12 +10,12 @@ JKS, as sun.security.provider.JavaKeyStore writes it; numbers are big endian:
     12  entries      tag (1 a key, 2 a certificate), alias (UTF), time (8 bytes); then
                      1: length and bytes of an EncryptedPrivateKeyInfo; count of certificates
                      2: a certificate
-    end digest       20 bytes: SHA-1 of the password, "Mighty Aphrodite", and all before
+    end digest       20 bytes: SHA-1 of the password, "Mighty Aphrodite", and all bytes before
 
-A certificate is its type (UTF, in version 2 alone), its length, and DER. UTF is a length of two
-bytes and text; a password is UTF-16, big endian. Keys are protected by Sun's own cipher: 20 bytes
-of salt, the key xor a chain of SHA-1 (of the password and the one before, the salt at first), and
-SHA-1 of the password and the key. It is weak, and a JKS file is to be kept as a key in PEM is.
+A certificate is its type (UTF, in version 2 only), its length, and DER. UTF is a length of two
+bytes and text; a password is UTF-16, big endian. Sun's own cipher protects keys: 20 bytes of salt,
+the key xor a chain of SHA-1 (of the password and the previous block, which is the salt at first),
+and SHA-1 of the password and the key. It is weak, so protect a JKS file like a PEM key.
 """
 
 from __future__ import annotations
@@ -35,21 +36,24 @@ SUNS_CIPHER = bytes.fromhex("300e060a2b060104012a021101010500")
 
 
 class KeyStoreError(Exception):
-    """A key store that cannot be used; the sentence goes on behind its name, without secrets."""
+    """A key store cannot be used. The message continues a sentence after the store's name.
+
+    It holds no secrets.
+    """
 
 
 class KeyStore:
-    """What is in a store. A representation of it has no key."""
+    """The contents of a key store. Its repr shows no key."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[bytes, list[bytes]]] = []  # PKCS#8 and its certificates, DER
         self.trusted: list[bytes] = []  # DER
 
     def pem_of_key(self) -> bytes:
-        """The key and its certificates, not encrypted. Raises KeyStoreError."""
+        """Return the private key and its certificates as PEM, unencrypted. Raises KeyStoreError."""
         if len(self.keys) != 1:
             count = len(self.keys) or "no"
-            raise KeyStoreError(f"has {count} private keys, and one is needed")
+            raise KeyStoreError(f"has {count} private keys, and exactly one is needed")
         key, chain = self.keys[0]
         if not chain:
             raise KeyStoreError("has a private key without a certificate")
@@ -57,15 +61,17 @@ class KeyStore:
         return b"".join(parts)
 
     def pem_of_trusted(self) -> str:
-        """Raises KeyStoreError."""
+        """Return the trusted certificates as PEM. Raises KeyStoreError."""
         if not self.trusted:
-            raise KeyStoreError("has no certificates that are trusted")
+            raise KeyStoreError("has no trusted certificates")
         return b"".join(_pem("CERTIFICATE", each) for each in self.trusted).decode()
 
 
 def read_key_store(path: str, password: str) -> KeyStore:
-    """An empty password leaves the integrity of a JKS file unchecked, as Java does, and reads no
-    key. Raises KeyStoreError and OSError.
+    """Read a key store file. Raises KeyStoreError and OSError.
+
+    With an empty password, the integrity of a JKS file is not checked, as in Java, and its keys
+    are not read.
     """
     with Path(path).open("rb") as file:
         data = file.read(STORE_BYTES_MAX + 1)
@@ -75,7 +81,7 @@ def read_key_store(path: str, password: str) -> KeyStore:
 
 
 def parse_key_store(data: bytes, password: str) -> KeyStore:
-    """Raises KeyStoreError."""
+    """Parse the bytes of a key store. Raises KeyStoreError."""
     return _parse_jks(data, password) if data.startswith(MAGIC) else _parse_pkcs12(data, password)
 
 
@@ -100,18 +106,18 @@ def _parse_pkcs12(data: bytes, password: str) -> KeyStore:
     try:
         found = pkcs12.load_pkcs12(data, password.encode() if password else None)
     except UnsupportedAlgorithm:
-        raise KeyStoreError("is encrypted in a way that is not known") from None
+        raise KeyStoreError("is encrypted with an unsupported algorithm") from None
     except InvalidVersion:
-        raise KeyStoreError("has a certificate of no version that is known") from None
+        raise KeyStoreError("has a certificate of an unsupported version") from None
     except (ValueError, TypeError):
-        raise KeyStoreError("is neither JKS nor PKCS12, or its password is another one") from None
+        raise KeyStoreError("is neither JKS nor PKCS12, or its password is wrong") from None
     store = KeyStore()
     others = [each.certificate.public_bytes(Encoding.DER) for each in found.additional_certs]
     own = [found.cert.certificate.public_bytes(Encoding.DER)] if found.cert else []
     if found.key is None:
         store.trusted = own + others
         return store
-    # Which of the others are trusted, and which lead to the key's authority, nobody can tell.
+    # PKCS12 does not mark which additional certificates are trusted and which form the chain.
     key = found.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     store.keys.append((key, own + others if own else []))
     return store
@@ -121,7 +127,7 @@ def _parse_pkcs12(data: bytes, password: str) -> KeyStore:
 
 
 class _Reader:
-    """Numbers and bytes of a file, none behind its end."""
+    """A reader of numbers and bytes that refuses to read past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -129,7 +135,7 @@ class _Reader:
 
     def take(self, count: int) -> bytes:
         if count > len(self._data) - self._at:
-            raise KeyStoreError("is cut short, or damaged")
+            raise KeyStoreError("is truncated or damaged")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -147,19 +153,19 @@ class _Reader:
 def _parse_jks(data: bytes, password: str) -> KeyStore:
     words = password.encode("utf-16-be")
     body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-    # A check of what is stored, not of what somebody shows: it need not take equally long.
+    # Stored data is checked here, not a client's secret: constant time is not needed.
     if password and hashlib.sha1(words + DIGEST_WORDS + body).digest() != digest:
-        raise KeyStoreError("has another password, or is damaged")
+        raise KeyStoreError("is damaged, or its password is wrong")
     reader = _Reader(body)
     reader.take(len(MAGIC))
     version = reader.number()
     if version not in (1, 2):
-        raise KeyStoreError(f"is JKS of version {version}, which is not known")
+        raise KeyStoreError(f"is JKS of version {version}, which is not supported")
     store = KeyStore()
     for _ in range(reader.number()):
         _parse_entry(reader, version, words, store)
     if not reader.is_over:
-        raise KeyStoreError("is damaged: something follows its last entry")
+        raise KeyStoreError("is damaged: data follows its last entry")
     return store
 
 
@@ -172,7 +178,7 @@ def _parse_entry(reader: _Reader, version: int, words: bytes, store: KeyStore) -
     elif tag == KEY_TAG:
         protected = reader.take(reader.number())
         chain = [_parse_certificate(reader, version) for _ in range(reader.number())]
-        # Without a password there is nothing to read it with.
+        # A key cannot be decrypted without a password.
         if words:
             store.keys.append((_unprotect(protected, words), chain))
     else:
@@ -186,15 +192,15 @@ def _parse_certificate(reader: _Reader, version: int) -> bytes:
 
 
 def _unprotect(protected: bytes, words: bytes) -> bytes:
-    """PKCS#8 of an EncryptedPrivateKeyInfo."""
+    """Return the PKCS#8 key of an EncryptedPrivateKeyInfo."""
     inner = _Reader(_of_der(_Reader(protected), SEQUENCE))
     if inner.take(len(SUNS_CIPHER)) != SUNS_CIPHER:
-        raise KeyStoreError("has a key that is protected in a way that is not known")
+        raise KeyStoreError("has a key that is encrypted with an unsupported algorithm")
     if len(protected) > KEY_BYTES_MAX:
         raise KeyStoreError(f"has a key of more than {KEY_BYTES_MAX} bytes")
     data = _of_der(inner, OCTETS)
     if len(data) < 2 * DIGEST_BYTES:
-        raise KeyStoreError("is cut short, or damaged")
+        raise KeyStoreError("is truncated or damaged")
     salt, hidden, check = (
         data[:DIGEST_BYTES],
         data[DIGEST_BYTES:-DIGEST_BYTES],
@@ -206,14 +212,14 @@ def _unprotect(protected: bytes, words: bytes) -> bytes:
         stream += block
     key = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
     if hashlib.sha1(words + key).digest() != check:
-        raise KeyStoreError("has a key with another password than that of the store")
+        raise KeyStoreError("has a key whose password differs from that of the store")
     return key
 
 
 def _of_der(reader: _Reader, tag: int) -> bytes:
-    """What is in a value of DER."""
+    """Return the contents of a DER value."""
     if reader.number(1) != tag:
-        raise KeyStoreError("is damaged: a key in it is no DER")
+        raise KeyStoreError("is damaged: it holds a key that is not DER")
     length = reader.number(1)
     if length >= 0x80:
         length = reader.number(min(length & 0x7F, 8))

@@ -1,10 +1,9 @@
-"""How long names and other text may be, and how many there may be: what is looked at before
-anything is stored. docs/compatibility.md, "Limits", has the same table with its reasons.
+"""Limits of names, texts and counts, checked before anything is stored.
 
-Apache Pulsar has no limits of its own here; what its metadata store does not take it finds out
-after it has begun. A node of ZooKeeper holds 1 MiB, and so does the list of a node's children: a
-managed ledger's node has the properties of its topic, a cursor's those of its subscription, and a
-namespace's children are its topics.
+docs/compatibility.md, "Limits", has the same table with its reasons. Apache Pulsar has no such
+limits: it finds out during an operation what its metadata store refuses. A node of ZooKeeper holds
+1 MiB, and so does the list of a node's children. A managed ledger's node has the properties of its
+topic, a cursor's node those of its subscription, and the children of a namespace are its topics.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ SUBSCRIPTION_BYTES_MAX = 1_024
 PRODUCER_BYTES_MAX = 1_024
 CONSUMER_BYTES_MAX = 1_024
 CLIENT_VERSION_BYTES_MAX = 1_024
-CHUNK_UUID_BYTES_MAX = 1_088  # a client makes it of its producer's name and a number
-TEXT_BYTES_MAX = 64 << 10  # what has no limit of its own
+CHUNK_UUID_BYTES_MAX = 1_088  # clients build it from the producer's name and a number
+TEXT_BYTES_MAX = 64 << 10  # a text without a limit of its own
 
-SURELY_SHORT = 64  # characters, whichever they are: within each of these limits
-SURELY_SHORT_VALUE = 16 << 10  # of a property
+SURELY_SHORT = 64  # characters: any text of this length is within all of these limits
+SURELY_SHORT_VALUE = 16 << 10  # the same for the value of a property
 
-# The whole of what a client may call a topic, or a namespace: domain://tenant/namespace/topic.
+# Full names of a namespace and of a topic: domain://tenant/namespace/topic.
 NAMESPACE_NAME_BYTES_MAX = TENANT_BYTES_MAX + 1 + NAMESPACE_BYTES_MAX
 PARTITION_SUFFIX_BYTES_MAX = 21
 TOPIC_NAME_BYTES_MAX = (
@@ -45,34 +44,34 @@ PROPERTY_VALUE_BYTES_MAX = 64 << 10
 PROPERTIES_BYTES_MAX = 256 << 10  # keys and values together
 
 COMMAND_FIELDS_MAX = 10_000
-"""Of one command, with those of the messages in it, of which as many metadata and properties as a
-consumer may have are less. To parse so many takes 0.2 ms. SEND, ACK, FLOW and
-REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read where they lie, have no such limit; hash
-ranges, of which protobuf makes nothing, have their own."""
+"""Fields of one command, including those of nested messages. The metadata and properties that a
+consumer may have are fewer. Parsing that many fields takes 0.2 ms. SEND, ACK, FLOW and
+REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read in place, have no such limit. Hash ranges,
+for which protobuf creates no objects, have their own."""
 
 COMMAND_BYTES_MAX = 1 << 20
-"""Of one command that has neither such fields nor a schema: all that it may have is less."""
+"""Bytes of one command without such fields and without a schema, well above what is legitimate."""
 
 METADATA_FIELDS_MAX = 100_000
-"""Of one message, each property being one. They are looked at again whenever it is sent."""
+"""Fields of one message's metadata, each property being one. Each delivery scans them again."""
 
 HASH_RANGES_MAX = 65_536
-"""Of one STICKY consumer: as many as there are hashes. More of them overlap."""
+"""Ranges of one STICKY consumer: as many as there are hashes. More of them would overlap."""
 
 PARTITIONS_MAX = 100_000
-"""Of one topic, unless maxNumPartitionsPerPartitionedTopic says another number. They are made in
-ten seconds, and the list of their names is still one that the metadata store and a client can take;
-both grow with the number."""
+"""Partitions of one topic, unless maxNumPartitionsPerPartitionedTopic is set. Creating them takes
+ten seconds, and the metadata store and clients can still handle the list of their names. Both grow
+with the number."""
 
 PARTITIONS_SUBSCRIPTIONS_MAX = 1_000_000
-"""Of one request that makes partitions, each with the subscriptions that the topic has."""
+"""Subscriptions times partitions that one request may create."""
 
 PARTITIONS_PROPERTIES_BYTES_MAX = 256 << 20
-"""Of one request that writes properties of subscriptions into each partition."""
+"""Properties of subscriptions that one request may write, over all partitions."""
 
 
 def bytes_over(text: str, bytes_max: int) -> int:
-    """The length of a text in UTF-8 when that is over the limit, else 0."""
+    """Return the length of a text in UTF-8 if it exceeds the limit, else 0."""
     if len(text) * 4 <= bytes_max:
         return 0
     length = len(text.encode("utf-8", "surrogatepass"))
@@ -80,7 +79,7 @@ def bytes_over(text: str, bytes_max: int) -> int:
 
 
 def too_long(what: str, text: str, bytes_max: int) -> str | None:
-    """The sentence for a text that is over its limit."""
+    """Return the error message for a text that exceeds its limit, else None."""
     length = bytes_over(text, bytes_max)
     if not length:
         return None
@@ -88,17 +87,17 @@ def too_long(what: str, text: str, bytes_max: int) -> str | None:
 
 
 def too_many(what: str, count: int) -> str:
-    """The sentence for more properties than there may be."""
+    """Return the error message for too many properties."""
     return f"The {what} are too many: {count}, and at most {PROPERTIES_MAX} are allowed."
 
 
 def properties_bytes(properties: Mapping[str, str]) -> int:
-    """The bytes of keys and values together."""
+    """Return the total bytes of keys and values."""
     return len("".join(chain.from_iterable(properties.items())).encode("utf-8", "surrogatepass"))
 
 
 def copies_trouble(bytes_each: int, partitions: int) -> str | None:
-    """The sentence for properties of subscriptions that are too much for so many partitions."""
+    """Return the error message if properties are too large for that many partitions, else None."""
     if bytes_each * partitions <= PARTITIONS_PROPERTIES_BYTES_MAX:
         return None
     return (
@@ -109,7 +108,7 @@ def copies_trouble(bytes_each: int, partitions: int) -> str | None:
 
 
 def properties_trouble(what: str, properties: Collection[tuple[str, str]]) -> str | None:
-    """The sentence for properties that are too many, too long or no text."""
+    """Return the error message for properties that exceed a limit or are not UTF-8, else None."""
     if len(properties) > PROPERTIES_MAX:
         return too_many(what, len(properties))
     try:

@@ -1,6 +1,4 @@
-"""The listening socket of a port: one way to open it and to accept from it, for every server of the
-process.
-"""
+"""Listening sockets: opening them and accepting connections, for every server of the process."""
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ import errno
 import socket
 from collections.abc import Callable
 
-from pyxbroker.base.door import Door
 from pyxbroker.base.log import Log
+from pyxbroker.base.poller import Poller
 from pyxbroker.base.properties import ConfigError
 
-BACKLOG = 1024  # connections that wait for somebody to accept them
+BACKLOG = 1024  # connections that wait to be accepted
 ACCEPT_RETRY_S = 1.0
 
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -25,10 +23,9 @@ _REMEDIES = {
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening, non-blocking TCP socket; port 0 takes any free one.
+    """Open a listening, non-blocking TCP socket; port 0 takes any free one.
 
-    Connections that come before somebody accepts them wait, at most BACKLOG of them. Raises
-    OSError, for example EADDRINUSE.
+    Up to BACKLOG connections wait to be accepted. Raises OSError, for example EADDRINUSE.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -75,29 +72,29 @@ def explain_port(
 
 
 class Acceptor:
-    """Accepts from a listening socket, one connection in a step of the door: thousands that come in
-    one moment are held up by each other, and not the others by them.
+    """Accepts connections from a listening socket, one per step of the poller.
 
-    on_accepted gets a connected, non-blocking socket and the address of its client.
+    A burst of thousands of connections therefore delays only those connections. on_accepted gets a
+    connected, non-blocking socket and the address of its client.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        door: Door,
+        poller: Poller,
         on_accepted: Callable[[socket.socket, str, int], None],
         log: Log,
     ) -> None:
         self._socket = sock
         self._port = int(sock.getsockname()[1])
-        self._door = door
+        self._poller = poller
         self._on_accepted = on_accepted
         self._log = log
         self._retry: asyncio.TimerHandle | None = None  # while the socket is not watched
-        door.watch(sock.fileno(), self)
+        poller.watch(sock.fileno(), self)
 
     def on_ready(self) -> None:
-        """Accepts one."""
+        """Accept one connection."""
         try:
             sock, address = self._socket.accept()
         except BlockingIOError:
@@ -111,37 +108,40 @@ class Acceptor:
                 **({"remedy": remedy} if remedy else {}),
             )
             if error.errno in _OUT_OF:
-                # Those that wait in the backlog are asked for again later.
-                self._door.unwatch(self._socket.fileno())
+                # Connections in the backlog are accepted later.
+                self._poller.unwatch(self._socket.fileno())
                 self._accept_later()
-            return  # Else it is of that connection alone (accept(2)): the next one is accepted.
+            return  # Any other error concerns that connection only (accept(2)): continue.
         sock.setblocking(False)
         try:
             self._on_accepted(sock, *address[:2])
         except Exception as error:
-            # It may be that no more descriptors can be watched: that costs this one.
+            # For example, no more descriptors can be watched: drop only this connection.
             self._log.failure(
-                "a connection could not be taken", error, peer=address[0], port=self._port
+                "an accepted connection could not be set up",
+                error,
+                peer=address[0],
+                port=self._port,
             )
             sock.close()
 
     def _accept_later(self) -> None:
-        self._retry = self._door.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+        self._retry = self._poller.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
 
     def _accept_again(self) -> None:
         try:
-            self._door.watch(self._socket.fileno(), self)
+            self._poller.watch(self._socket.fileno(), self)
         except (OSError, MemoryError) as error:
-            # What there was too little of for a connection may be too little for this as well.
-            self._log.error("a port cannot be watched yet", port=self._port, error=error)
+            # The resource that was exhausted by accepting may be needed for this call as well.
+            self._log.error("a port cannot be watched yet, retrying", port=self._port, error=error)
             self._accept_later()
         else:
             self._retry = None
 
     def close(self) -> None:
-        """Nobody connects any more."""
+        """Close the listening socket."""
         if self._retry is not None:
             self._retry.cancel()
         else:
-            self._door.unwatch(self._socket.fileno())
+            self._poller.unwatch(self._socket.fileno())
         self._socket.close()

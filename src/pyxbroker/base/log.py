@@ -2,8 +2,8 @@
 
     2026-01-31T12:00:00.123Z INFO broker.service event="topic loaded" topic=persistent://... ms=3
 
-A line says what happened and to what. It never holds a payload, a property of a message, a token or
-a password. What repeats is one line with a count (log_limits.py).
+A line says what happened and to what. It never holds a payload, a message property, a token or a
+password. Repeated lines become one line with a count (log_limits.py).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pyxbroker.base.log_limits import (
 )
 
 ROOT = "pyxbroker"
-AUDIT = "pyxbroker.audit"  # whose lines are JSON (auth/audit.py)
+AUDIT = "pyxbroker.audit"  # its lines are JSON (auth/audit.py)
 _QUOTED = frozenset(" \"'=\\")
 _ESCAPED = frozenset('"\\')
 
 defects: Counter[str] = Counter()
-"""The defects of ours that were met since the process began, by the part that met them."""
+"""Internal errors met since the process began, by the part that met them."""
 
 
 def get_logger(name: str) -> Log:
-    """The log of one part; `name` is its module, such as `__name__`."""
+    """Return the log of one part; `name` is its module, such as `__name__`."""
     return Log(logging.getLogger(name))
 
 
@@ -68,10 +68,10 @@ class Log:
         self._write(logging.ERROR, event, fields)
 
     def failure(self, event: str, error: BaseException, /, **fields: object) -> str:
-        """A defect of ours: an error that nobody foresaw, with its traceback, is counted.
+        """Log and count an internal error: an unforeseen exception, with its traceback.
 
-        Returns the reference by which who was told of it finds the line: it stands for the place
-        where the error was raised, so it is also that of lines that are left out as repeated.
+        Returns the reference by which a user's report leads to the line. It identifies the place
+        where the error was raised, so lines omitted as repeated have the same reference.
         """
         reference = _reference_of(event, error)
         defects[_part(self._logger.name)] += 1
@@ -79,13 +79,13 @@ class Log:
         return reference
 
     def exception(self, event: str, /, **fields: object) -> str:
-        """The same for the exception that is being handled."""
+        """Log the exception that is being handled, as `failure` does."""
         error = sys.exc_info()[1]
-        assert error is not None, "an exception is being handled"
+        assert error is not None, "no exception is being handled"
         return self.failure(event, error, **fields)
 
     def refused(self, event: str, error: BaseException, /, **fields: object) -> str:
-        """Something was refused because of an error that may happen, and that only the log tells.
+        """Log a foreseen error that made the broker refuse something; the client gets no details.
 
         Returns the reference of the line, as `failure` does.
         """
@@ -106,12 +106,12 @@ class Log:
 
 
 def _part(name: str) -> str:
-    """The part of the program that a logger is of."""
+    """Return the part of the program that a logger belongs to."""
     return name.removeprefix(ROOT + ".")
 
 
 def _reference_of(event: str, error: BaseException) -> str:
-    """The same for each error of a type that is raised on the same way; it tells nothing else."""
+    """Return a code that is equal for errors of one type raised on the same path."""
     way = [event, type(error).__qualname__]
     trace = error.__traceback__
     while trace is not None:
@@ -122,14 +122,14 @@ def _reference_of(event: str, error: BaseException) -> str:
 
 
 def reference_to(event: str) -> str:
-    """The reference of an event that no error has brought."""
+    """Return the reference of an event that has no exception."""
     return f"{zlib.crc32(event.encode(errors='replace')):08x}"
 
 
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record; only a traceback adds lines, indented.
+    """Formats a record as one line; only a traceback adds lines, indented.
 
-    Fields for which a line has no room are left out, and counted in its field `left_out`.
+    Fields that do not fit are omitted, and the field `left_out` counts them.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -160,8 +160,7 @@ def _format_fields(fields: dict[str, object]) -> list[str]:
 
 
 def format_value(value: object) -> str:
-    """The value as it stands in a line: quoted when it would not be one word, never two lines, and
-    of bounded length."""
+    """Return a value as a line shows it: on one line, quoted if it is not one word, truncated."""
     if isinstance(value, Moment):
         return format_time(value)
     if isinstance(value, float):
@@ -182,7 +181,7 @@ def format_value(value: object) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A time since the epoch, in UTC."""
+    """Return a time since the epoch as ISO 8601 in UTC."""
     whole, part = divmod(seconds, 1)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int(part * 1000):03d}Z"
 
@@ -190,14 +189,14 @@ def format_time(seconds: float) -> str:
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
 else:
-    _StreamHandler = logging.StreamHandler  # Python 3.10 has no parameters for it
+    _StreamHandler = logging.StreamHandler  # not subscriptable in Python 3.10
 
 
 class LimitedHandler(_StreamHandler):
-    """Writes lines, those of one cause at a bounded rate."""
+    """Writes lines; those of one cause at a bounded rate."""
 
     all_up_to = logging.DEBUG
-    """The level up to which all lines are written; they take no room of others."""
+    """Lines up to this level are not limited, and do not count for the limits of others."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -208,7 +207,7 @@ class LimitedHandler(_StreamHandler):
         try:
             lines = self._limits.admit(record, time.monotonic())
         except Exception:
-            # As logging does with what cannot be written: a word on stderr, the caller goes on.
+            # logging's convention for records that cannot be written: report on stderr, continue.
             self.handleError(record)
             return
         for each in lines:
@@ -221,38 +220,40 @@ class LimitedHandler(_StreamHandler):
         return text
 
     def write_repeated(self, *, is_end: bool = False) -> None:
-        """Writes the counts that are due, at the end all of them."""
+        """Write the counts of omitted lines that are due, or all of them at the end."""
         with self.lock or nullcontext():
             now = time.monotonic()
             for each in self._limits.all(now) if is_end else self._limits.due(now):
                 super().emit(each)
 
     def close(self) -> None:
-        """Called by logging when the process ends."""
+        """Write the remaining counts; logging calls this when the process ends."""
         self.write_repeated(is_end=True)
         super().close()
 
 
 class AuditFormatter(logging.Formatter):
-    """Makes one line of JSON of a record; a value that is no number or switch is text of bounded
-    length, and what is not ASCII is escaped.
+    """Formats a record as one line of JSON.
+
+    Values that are neither numbers nor booleans become text of bounded length. Non-ASCII characters
+    are escaped.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        line: dict[str, object] = {
             "time": format_time(record.created),
             "logger": record.name,
             "event": record.getMessage(),
         }
         for name, value in getattr(record, "fields", {}).items():
             if value is not None:
-                told[_NAMES_IN_AUDIT.get(name, name)] = _plain(value)
+                line[_NAMES_IN_AUDIT.get(name, name)] = _plain(value)
         for name, value in getattr(record, "counts", {}).items():
-            told[name] = format_time(value) if isinstance(value, Moment) else value
-        return json.dumps(told, separators=(",", ":"))
+            line[name] = format_time(value) if isinstance(value, Moment) else value
+        return json.dumps(line, separators=(",", ":"))
 
 
-# The field by which lines are limited is called as it is in all lines.
+# Line limits use the field `peer`, which the audit log shows under its own name.
 _NAMES_IN_AUDIT = {"peer": "address"}
 
 
@@ -265,7 +266,7 @@ def _plain(value: object) -> object:
 
 
 class AuditHandler(LimitedHandler):
-    """Writes all changes, and of the rest as many lines as of other causes."""
+    """Writes all changes without a limit, and limits other lines like the log."""
 
     all_up_to = logging.INFO
 
@@ -281,17 +282,17 @@ class AuditHandler(LimitedHandler):
 
 
 def write_repeated(*, is_end: bool = False) -> None:
-    """Writes what lines that were left out come to. A running process calls it now and then: a
-    cause that has stopped has no next line that would bring its count."""
+    """Write the counts of omitted lines. A running process calls it periodically: a cause that has
+    stopped has no further line that would report its count."""
     for handler in (*logging.getLogger().handlers, *logging.getLogger(AUDIT).handlers):
         if isinstance(handler, LimitedHandler):
             handler.write_repeated(is_end=is_end)
 
 
 def configure(level: str = "INFO") -> None:
-    """Sends the log to stderr. Call it once, at the start of a process.
+    """Send the log to stderr. Call it once, at the start of a process.
 
-    `level` is DEBUG, INFO, WARNING or ERROR. Other libraries are heard from WARNING on.
+    `level` is DEBUG, INFO, WARNING or ERROR. Other libraries log from WARNING on.
     """
     root = logging.getLogger()
     root.handlers[:] = [LimitedHandler(sys.stderr)]
@@ -299,5 +300,5 @@ def configure(level: str = "INFO") -> None:
     logging.getLogger(ROOT).setLevel(level)
     audit = logging.getLogger(AUDIT)
     audit.handlers[:] = [AuditHandler(sys.stderr)]
-    audit.setLevel(logging.INFO)  # whatever the level of the log
+    audit.setLevel(logging.INFO)  # independent of the level of the log
     audit.propagate = False

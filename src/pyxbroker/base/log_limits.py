@@ -1,63 +1,61 @@
-"""How much the log may say: a cause that repeats is one line with a count, and lines have an end.
+"""Limits of the log: repeated lines become one line with a count, and lines are truncated.
 
-A cause is a logger, a level and an event; numbers in an event do not tell causes apart, the type of
-an exception with a traceback does, and where it was raised. The first lines of a cause in a window
-are written. Those beyond are left out and counted, and when the window ends one line says how many
-there were:
+A cause is a logger, a level and an event. Numbers in an event do not distinguish causes; the type
+of an exception with a traceback, and where it was raised, do. The first lines of a cause in a
+window are written. Further ones are counted, and one line at the end of the window reports them:
 
     ... ERROR broker.topic event="an entry cannot be read" entry=9:312 repeated=22000 since=...
 
-It has the fields of the last line that was left out. While a cause goes on repeating it has one
-such line for each window. One connection has a part of a cause's lines, so that others are still
-named, and all lines together have a number and a size for each second. DEBUG is not limited: who
-asks for it wants everything. The length of a line is bounded for all levels.
+That line has the fields of the last omitted line. A cause that keeps repeating has one such line
+per window. A single connection may use only some of a cause's lines, so that other connections
+still appear. All lines together are limited in number and bytes per second. DEBUG is not limited,
+since the operator asked for all of it. The length of a line is bounded for all levels.
 
-Nothing here reads a clock or writes; no traceback, and so no frame and no buffer, is kept.
+This module reads no clock and writes nothing. It stores no traceback, and so no frame or buffer.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import re
 
 WINDOW_S = 10.0
 LINES_PER_SECOND_MAX = 100  # of all causes together
-BYTES_PER_SECOND_MAX = 128 << 10  # the line that goes beyond is the last one
-PEER_LINES_MAX = 3  # of a cause in a window that name one connection, in their field `peer`
-CAUSES_MAX = 256  # told apart within a window; all others count as one cause
-CHARACTERS_MAX = 1024  # of a value as it is written, and of a line of a traceback
+BYTES_PER_SECOND_MAX = 128 << 10  # the line that exceeds it is the last one
+PEER_LINES_MAX = 3  # of a cause in a window with the same connection in their field `peer`
+CAUSES_MAX = 256  # distinguished within a window; all others count as one cause
+CHARACTERS_MAX = 1024  # of a formatted value, and of a line of a traceback
 LINE_BYTES_MAX = 8 << 10  # of an event's line
 TRACEBACK_BYTES_MAX = 32 << 10
 TRACEBACK_LINES_MAX = 100
-RETRY_S = 0.1  # until the next look for what is due
+RETRY_S = 0.1  # until the next check for counts that are due
 
-# Lines of one cause that are written in a window. What is information is mostly told once for each
-# thing, such as a topic that was deleted; so more of it is worth reading.
+# Lines of one cause that are written in a window. INFO lines mostly report each object once, such
+# as a deleted topic, so more of them are worth reading.
 _LINES_MAX = 5
 _INFO_LINES_MAX = 50
 
-# Compiled when it is first used: a start that logs nothing need not wait for it.
+# The pattern is compiled on first use: a process that logs nothing starts faster.
 _NUMBER = r"\b[0-9a-f]*\d[0-9a-f]*"
 _PLAIN = (str, int, float, type(None))
 
 
 def text_of(value: object) -> str:
-    """The value as text of bounded length; an error with its type."""
+    """Return a value as text of bounded length; an exception with its type."""
     if isinstance(value, BaseException):
-        said = str(value)
-        value = f"{type(value).__name__}: {said}" if said else type(value).__name__
+        message = str(value)
+        value = f"{type(value).__name__}: {message}" if message else type(value).__name__
     return cut(str(value))
 
 
 def cut(text: str) -> str:
-    """The text, its end left out when it is too long."""
+    """Truncate a text to CHARACTERS_MAX."""
     return text if len(text) <= CHARACTERS_MAX else text[: CHARACTERS_MAX - 3] + "..."
 
 
 def escape(text: str) -> str:
-    """The text without what a terminal or another line could be made of."""
+    """Escape characters that could control a terminal or begin another line."""
     if text.isprintable():
         return text
     return "".join(
@@ -66,8 +64,7 @@ def escape(text: str) -> str:
 
 
 def cut_traceback(lines: list[str]) -> list[str]:
-    """The lines of a traceback, their middle left out when there are too many, or they are too
-    long together."""
+    """Omit the middle of a traceback that has too many lines or too many bytes."""
     half = len(lines)
     if half > TRACEBACK_LINES_MAX:
         half = TRACEBACK_LINES_MAX // 2
@@ -85,26 +82,26 @@ def cut_traceback(lines: list[str]) -> list[str]:
 
 
 def size_of(text: str) -> int:
-    """Bytes of a text in UTF-8."""
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))
 
 
 class _Cause:
-    """What one cause did in its window."""
+    """The lines of one cause in its current window."""
 
     __slots__ = ("ends", "is_shared", "last", "left_out", "peers", "since", "written")
 
     def __init__(self, now: float, is_shared: bool) -> None:
-        self.is_shared = is_shared  # stands for all causes for which there is no place
+        self.is_shared = is_shared  # stands for all causes beyond CAUSES_MAX
         self.ends = now + WINDOW_S
         self.written = 0
-        self.peers: dict[object, int] = {}  # lines written that name a connection, by that
+        self.peers: dict[object, int] = {}  # lines written, by connection
         self.left_out = 0
-        self.since = 0.0  # when the first line that was left out came
+        self.since = 0.0  # time of the first omitted line
         self.last: logging.LogRecord | None = None
 
     def has_room(self, record: logging.LogRecord) -> bool:
-        """Whether one more line may be written in this window."""
+        """Return True if one more line may be written in this window."""
         if self.written >= _lines_max(record.levelno):
             return False
         peer = getattr(record, "fields", {}).get("peer")
@@ -120,8 +117,10 @@ class _Cause:
         if self.left_out == 0:
             self.since = record.created
         self.left_out += 1
-        # What a field refers to, above all an error's frames, must not live on with the record.
-        kept = copy.copy(record)
+        # The stored record must not keep alive what its fields refer to, above all error frames.
+        from copy import copy  # a start repeats no line
+
+        kept = copy(record)
         kept.msg, kept.args = record.getMessage(), None
         kept.exc_info = kept.exc_text = None
         fields = getattr(record, "fields", {})
@@ -134,15 +133,15 @@ class _Cause:
         self.last = kept
 
     def take(self, now: float, lines_max: int) -> logging.LogRecord:
-        """The line for all that were left out; a new window begins, with that line alone."""
+        """Return the line that reports the omitted ones, and start a new window with it."""
         record = self.last
-        assert record is not None, "only what left something out is asked"
+        assert record is not None, "no line was omitted"
         fields = record.__dict__["fields"]
         if self.is_shared:
             fields.clear()
             fields["last"] = record.msg
-            record.msg = "lines of many causes were left out"
-        # Apart from the others: these are never left out of a line that is too long.
+            record.msg = "lines of many causes were omitted"
+        # Separate from the fields, because a line that is too long must not omit these.
         record.__dict__["counts"] = {"repeated": self.left_out, "since": Moment(self.since)}
         self.ends = now + WINDOW_S
         self.written = lines_max
@@ -151,25 +150,25 @@ class _Cause:
 
 
 class Moment(float):
-    """Seconds since the epoch, which the log shows as a time."""
+    """A time in seconds since the epoch, which the log formats as a date."""
 
 
 class LineLimits:
-    """Decides which records become lines. Times are those of a clock that only goes forward."""
+    """Decides which records are written. Times come from a monotonic clock."""
 
     def __init__(self) -> None:
         self._causes: dict[object, _Cause] = {}
         self._next_due = math.inf
-        self._second = -math.inf  # when the second began in which lines are counted
+        self._second = -math.inf  # start of the second in which lines are counted
         self._lines = 0
         self._bytes = 0
 
     def wrote(self, size_bytes: int) -> None:
-        """Lines of this size were written of records that are limited and were admitted."""
+        """Count the bytes of an admitted record that is subject to limits."""
         self._bytes += size_bytes
 
     def admit(self, record: logging.LogRecord, now: float) -> list[logging.LogRecord]:
-        """The records to write now: those that are due, then this one if it is not too many."""
+        """Return the records to write now: counts that are due, then this one if it is admitted."""
         if record.levelno <= logging.DEBUG:
             return [record]
         due = self.due(now)
@@ -181,7 +180,7 @@ class LineLimits:
         return due
 
     def due(self, now: float) -> list[logging.LogRecord]:
-        """The lines for what was left out, of each cause whose window has ended."""
+        """Return a line for each cause whose window has ended with omitted lines."""
         if now < self._next_due:
             return []
         due = []
@@ -197,7 +196,7 @@ class LineLimits:
         return due
 
     def all(self, now: float) -> list[logging.LogRecord]:
-        """The lines for all that was left out, when there will be no later moment for them."""
+        """Return the lines for all omitted ones, at the end of the process."""
         return [_taken(each, now) for each in self._causes.values() if each.left_out]
 
     def _cause(self, record: logging.LogRecord, now: float) -> _Cause:
@@ -214,7 +213,7 @@ class LineLimits:
         return cause
 
     def _take_room(self, now: float) -> bool:
-        """Whether this second has room for one more line; it is taken."""
+        """Reserve one more line in this second. Return False if there is no room."""
         if now >= self._second + 1:
             self._second, self._lines, self._bytes = now, 0, 0
         self._lines += 1
@@ -226,5 +225,5 @@ def _lines_max(level: int) -> int:
 
 
 def _taken(cause: _Cause, now: float) -> logging.LogRecord:
-    assert cause.last is not None, "only what left something out is asked"
+    assert cause.last is not None, "no line was omitted"
     return cause.take(now, _lines_max(cause.last.levelno))

@@ -1,5 +1,6 @@
-"""What is made once, by a thread, when it is first asked for: imports above all, of which one takes
-tens of milliseconds. The loop has its turns meanwhile.
+"""Values that a thread computes once, on first use, without blocking the event loop.
+
+Above all these are imports that take tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 
 class OffLoop(Generic[T]):
-    """The result of `make()`, for all who ask. One that fails is tried again by who asks next."""
+    """The result of `make()`, shared by all callers. After a failure, the next caller retries."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -26,7 +27,7 @@ class OffLoop(Generic[T]):
                 self._making = loop.run_in_executor(None, self._make)
             making = self._making
             try:
-                # Who gives up does not take it from the others.
+                # A cancelled caller must not cancel the work for the other callers.
                 self._made = [await asyncio.shield(making)]
             finally:
                 if making.done() and self._making is making:

@@ -1,12 +1,12 @@
-"""How much of a turn of the loop the commands of clients may take, and whose is next.
+"""Pacing of client commands: how much of a loop iteration they may take, and in which order.
 
-A client may send a thousand commands in one write, and all of them may get what they wait for in
-the same moment. So each command goes on in steps, from one place where it waits to the next, and
-all steps of a turn take BUDGET_S together, and one step more. What is over waits for another turn;
-sockets are served and timers run before that. Clients take turns: each has a line, in which what it
-asked for keeps its order, and who asks for little does not wait for all that others ask for.
+A client may send a thousand commands in one write, and all of them may become ready in the same
+moment. Each command therefore runs in steps, from one await to the next. All steps of an iteration
+take BUDGET_S together, which the last step may exceed. The remaining steps wait for the next
+iteration; the loop serves sockets and timers before it. Clients take turns. Each has a FIFO queue
+(`Line`), so that a client with few commands does not wait for all commands of the others.
 
-SEND, ACK and FLOW are not paced by this: they are many, small, and counted where they are read.
+SEND, ACK and FLOW are not paced here: they are frequent and small, and counted where they are read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 BUDGET_S = 0.001
-STEPS_AT_ONCE = 32  # of what goes on bit by bit, some microseconds each
+STEPS_PER_BATCH = 32  # of incremental work, some microseconds each
 
 
 class Pace:
-    """The turns of one loop, and the lines of those who wait for one."""
+    """The budget of one event loop, and the queues that wait for it."""
 
     def __init__(
         self, budget_s: float = BUDGET_S, clock: Callable[[], float] = time.perf_counter
@@ -37,28 +37,30 @@ class Pace:
         self._spent_s = 0.0
         self._lines: deque[Line] = deque()
         self._is_scheduled = False
-        # What a step begins must not take its client for the one that made the turn necessary.
+        # Work that a step starts must not inherit the context of the client that scheduled it.
         self._context = Context()
 
     def line(self) -> Line:
-        """A line for one more client."""
+        """Return a queue for one more client."""
         return Line(self)
 
     @property
     def is_free(self) -> bool:
-        """Whether a step may be made at once: there is time left, and nobody waits for it."""
+        """True if a step may run immediately: there is budget left, and no queue is waiting."""
         return not self._lines and self._spent_s < self._budget_s
 
     def spend(self, seconds: float) -> None:
-        """A step was made. A turn is asked for only when the time is over, so what earlier turns
-        took counts in this one: each is a look at all sockets, and most clients ask for little.
+        """Account for a step that was run.
+
+        An iteration is requested only when the budget is used up, so earlier steps may have used a
+        part of it. Each iteration polls all sockets, and most clients send little.
         """
         self._spent_s += seconds
         if self._spent_s >= self._budget_s:
             self._schedule()
 
     def enqueue(self, line: Line) -> None:
-        """Somebody waits in a line that nobody waited in."""
+        """Add a queue that has become non-empty."""
         self._lines.append(line)
         self._schedule()
 
@@ -69,7 +71,7 @@ class Pace:
             loop.call_soon(self._on_turn, loop, context=self._context)
 
     def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The next turn: one step of each line, then the next one of each."""
+        """Run one step of each queue in turn, until the budget is used up."""
         self._is_scheduled = False
         lines, clock = self._lines, self.clock
         began = clock()
@@ -82,17 +84,15 @@ class Pace:
             try:
                 call()
             except Exception as error:
-                loop.call_exception_handler(
-                    {"message": "what waited for its turn failed", "exception": error}
-                )
-            # A step may have told of more than it took: of what it makes others do.
+                loop.call_exception_handler({"message": "a paced step failed", "exception": error})
+            # A step may have reported more through `spend`: work that it causes elsewhere.
             self._spent_s = max(self._spent_s, clock() - began)
         if lines or self._spent_s >= self._budget_s:
             self._schedule()
 
 
 class Line:
-    """What one client waits with, in its order."""
+    """The queue of one client's steps, in order."""
 
     __slots__ = ("pace", "waiting")
 
@@ -101,13 +101,13 @@ class Line:
         self.waiting: deque[Callable[[], object]] = deque()
 
     def wait(self, call: Callable[[], object]) -> None:
-        """Calls call() when it is its turn."""
+        """Queue call()."""
         self.waiting.append(call)
         if len(self.waiting) == 1:
             self.pace.enqueue(self)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Calls call() now if there is time left in this turn, else when it is its turn."""
+        """Call call() now if there is budget left, else queue it."""
         pace = self.pace
         if not pace.is_free:
             self.wait(call)
@@ -119,27 +119,27 @@ class Line:
             pace.spend(pace.clock() - began)
 
 
-def bit_by_bit(work: Iterator[Line], run: Callable[..., object]) -> None:
-    """Makes some steps now, and the rest some at a time, when it is their client's turn.
+def run_incrementally(work: Iterator[Line], run: Callable[..., object]) -> None:
+    """Run some steps now, and the remaining ones in batches, each queued for its client.
 
-    work: makes a step and says in whose line the next one waits. run(call, *args) calls call(*args)
-    as a turn of what it sends.
+    work: runs a step and yields the queue in which the next one waits. run(call, *args) calls
+    call(*args) and flushes what it sends.
     """
-    for _ in range(STEPS_AT_ONCE - 1):
+    for _ in range(STEPS_PER_BATCH - 1):
         if next(work, None) is None:
             return
     line = next(work, None)
     if line is not None:
-        line.wait(partial(run, bit_by_bit, work, run))
+        line.wait(partial(run, run_incrementally, work, run))
 
 
 _line: ContextVar[Line | None] = ContextVar("line", default=None)
 
 
 async def paced(coroutine: Coroutine[Any, Any, T], line: Line | None = None) -> T:
-    """Runs a coroutine in steps that wait for their turn. To be a task of its own.
+    """Run a coroutine in paced steps. It must be a task of its own.
 
-    line: whose command it is; without one, that of the task that made this one, if there is any.
+    line: the client's queue. By default that of the task that created this one, if it has one.
     """
     line = line or _line.get()
     if line is None:
@@ -154,7 +154,7 @@ def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None
     clock = pace.clock
     failure: BaseException | None = None
     while True:
-        # Who is cancelled has to end, and is not waited for.
+        # A cancelled task has to end without waiting.
         if not (pace.is_free or isinstance(failure, asyncio.CancelledError)):
             place = _Place(asyncio.get_running_loop())
             line.wait(place.resolve)
@@ -169,18 +169,20 @@ def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None
             result: T = end.value
             return result
         finally:
-            failure = None  # else it and this frame, which its traceback has, would be a ring
+            failure = None  # else a cycle of the exception, its traceback and this frame
             pace.spend(clock() - began)
         try:
             yield waited
         except BaseException as error:
             failure = error
-        waited = None  # and so would what it is the failure of
+        waited = None  # a cycle for the same reason
 
 
 class _Place:
-    """A task's place in a line. A task takes it for a future; its next step is made within
-    `resolve`, while that of a future would be made later, when nobody looks at the time.
+    """A queue entry of a task, which awaits it like a future.
+
+    `resolve` runs the next step itself, so that its time is measured. A real future would run it
+    later, outside of the measurement.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -191,24 +193,24 @@ class _Place:
         self._is_cancelled = False
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that the task runs on."""
+        """Return the loop that the task runs on."""
         return self._loop
 
     def add_done_callback(self, wake: Callable[[Any], object], *, context: Context) -> None:
-        """The task that waits."""
+        """Register the waiting task."""
         self._wake, self._context = wake, context
 
     def resolve(self) -> None:
-        """It is its turn; a second call changes nothing."""
+        """Run the task's next step. A second call does nothing."""
         wake, context = self._wake, self._context
         if wake is not None and context is not None:
             self._wake = self._context = None
             context.run(wake, self)
-        # Who was cancelled keeps the error, and that this frame: no ring is left of them.
+        # The exception of a cancelled task refers to this frame: leave no cycle.
         del wake, context
 
     def cancel(self, msg: object = None) -> bool:
-        """The task is cancelled; it need not wait for its turn."""
+        """Cancel the task, which then does not wait for its turn."""
         if self._wake is None:
             return False
         self._is_cancelled = True
@@ -216,6 +218,6 @@ class _Place:
         return True
 
     def result(self) -> None:
-        """Raises CancelledError."""
+        """Raise CancelledError if the task was cancelled."""
         if self._is_cancelled:
             raise asyncio.CancelledError

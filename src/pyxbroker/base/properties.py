@@ -1,4 +1,4 @@
-"""Files of keys and values, read as java.util.Properties does; Pulsar reads its own with it."""
+"""Files of keys and values, read like java.util.Properties, which Pulsar uses for its own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the sentence names its place, its key and what is expected."""
+    """A setting cannot be used. The message names its place, its key and what is expected."""
 
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 BLANKS = " \t\f"
-# A key ends at the first separator that has no backslash before it.
+# A key ends at the first separator without a backslash before it.
 KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -21,10 +21,10 @@ ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, key and value of each pair of a file, in their order.
+    """Yield line number, key and value of each pair in a file, in order.
 
-    Pulsar gives Properties.load the bytes, not characters, and so they are ISO-8859-1: what that
-    does not have is written as \\uXXXX. Raises ConfigError for what cannot be read.
+    Pulsar passes bytes to Properties.load, so they are ISO-8859-1; other characters are written as
+    \\uXXXX. Raises ConfigError for invalid content.
     """
     try:
         text = path.read_bytes().decode("latin-1")
@@ -34,7 +34,7 @@ def read_properties(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in _logical_lines(text):
         if "\0" in line:
             raise ConfigError(
-                f"{path}, line {number}: there is a byte 0, so this is not a file of settings."
+                f"{path}, line {number}: it contains a null byte, so this is not a properties file."
             )
         key = KEY.match(line)
         assert key is not None
@@ -47,15 +47,15 @@ def read_properties(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each line that is not empty and no comment, with the number of its first line.
+    """Yield each line that is neither blank nor a comment, with the number of its first line.
 
-    An odd number of backslashes at the end of a line continues it: the last of them goes, as do the
-    blanks that the next line begins with. What continues a line is no comment.
+    An odd number of backslashes at the end of a line continues it. The last backslash is removed,
+    as are the leading blanks of the next line. A continuation line is never a comment.
     """
     joined, first = "", 0
     lines = LINE_END.split(text)
-    # The end of a file ends a line that would go on, as the last end of a line does, unless that is
-    # of two characters: it matters where nothing but a backslash is there.
+    # The end of the file ends a line with a continuation, as a final line end does, unless that is
+    # CR LF. The difference only shows for a line that is a single backslash.
     last = len(lines) - (not lines[-1] and not text.endswith("\r\n"))
     for number, line in enumerate(lines, start=1):
         part = line.lstrip(BLANKS)
@@ -76,17 +76,15 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Raises ValueError for what stands for no character, or for one that no setting can have."""
+    """Resolve escapes. Raises ValueError for an invalid escape or a null character."""
     if "\\" not in text:
         return text
     plain = ESCAPE.sub(_character, text)
     try:
-        # Two \uXXXX are one character where each is half of it.
+        # Two \uXXXX are one character if they form a surrogate pair.
         plain = plain.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise ValueError("a \\uXXXX is half of a character, and its other half is not there") from (
-            None
-        )
+        raise ValueError("a \\uXXXX is half of a surrogate pair without its other half") from None
     if "\0" in plain:
         raise ValueError("\\u0000 cannot be part of a setting")
     return plain

@@ -1,16 +1,16 @@
-"""Rates of counters that only grow."""
+"""Rates of monotonic counters."""
 
 from __future__ import annotations
 
-# A rate is taken over at least this time: that of Pulsar is a minute, Prometheus asks more often.
+# The minimum time over which a rate is taken. Pulsar uses a minute, Prometheus scrapes more often.
 RATE_WINDOW_S = 10.0
 
 
 class Rates:
-    """How much counters grow per second, over the last window that has ended.
+    """The growth of counters per second over the last completed window.
 
-    It is asked now and then: a window ends when somebody asks at least window_s after its begin.
-    Until then everybody is told the same, however many ask; before the first end it is 0.
+    A window ends with the first call at least window_s after its start. Until then all callers get
+    the same rates, which are 0 before the first window ends.
     """
 
     __slots__ = ("_began", "_counters", "_last", "_window_s")
@@ -22,11 +22,11 @@ class Rates:
         self._last = (0.0,) * len(counters)
 
     def per_second(self, now: float, *counters: int) -> tuple[float, ...]:
-        """The rates at a time, in seconds, at which the counters are these."""
+        """Return the rates, given the time in seconds and the current counters."""
         seconds = now - self._began
         if seconds >= self._window_s:
             grown = [new - old for new, old in zip(counters, self._counters, strict=True)]
-            # A counter that fell began anew: what it counted before is not known.
+            # A counter that fell was restarted: its earlier value is unknown.
             has_restarted = min(grown) < 0
             self._last = tuple(0.0 if has_restarted else each / seconds for each in grown)
             self._began = now

@@ -1,7 +1,7 @@
-"""Long JSON, written in slices between which everybody else has a turn.
+"""JSON encoding of large values in slices, between which other tasks run.
 
-The encoder is compiled, and lets nobody run until it is through; a thread of its own is no help
-against that. So a text is made of short pieces.
+The compiled encoder holds the GIL until it is done, so a thread would not help. Therefore a text is
+encoded in short pieces.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.slices import Slices
 
-PIECE_VALUES_MAX = 256  # that are encoded in one go
-TEXT_PER_VALUE = 256  # characters of one that count as another: metadata of clients may be long
+PIECE_VALUES_MAX = 256  # encoded in one call
+TEXT_PER_VALUE = 256  # characters that count as one more value: client metadata may be long
 
-Named = tuple["str | None", Any]  # a part; what is in a list has no name
+Named = tuple["str | None", Any]  # a member of a container; list members have no name
 
 
 async def to_json_in_slices(value: Any) -> bytes:
-    """What to_json makes of it. Keys are strings. Nobody changes the value meanwhile."""
+    """Encode a value like to_json. Keys are strings. The value must not change meanwhile."""
     slices = Slices()
     pieces = []
     for piece in _pieces(value):
@@ -42,8 +42,8 @@ def _pieces(value: Any) -> Iterator[bytes]:
 
 
 def _parts(named: Iterable[Named], gather: Callable[[list[Named]], Any]) -> Iterator[bytes]:
-    """What is between the brackets; gather makes a dict or a list of some parts."""
-    some: list[Named] = []  # that are encoded together
+    """Yield the text between the brackets; `gather` builds a dict or a list of some members."""
+    some: list[Named] = []  # encoded together
     weight = 0
     comma = b""
     for name, each in named:
@@ -67,7 +67,7 @@ def _values(named: list[Named]) -> list[Any]:
 
 
 def _weight(value: Any) -> int:
-    """How many values are in one; more than a piece has where what is in it has parts itself."""
+    """Return the number of values in a value; above PIECE_VALUES_MAX for nested containers."""
     if isinstance(value, str):
         return 1 + len(value) // TEXT_PER_VALUE
     if not isinstance(value, (dict, list, tuple)):

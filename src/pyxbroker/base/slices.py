@@ -1,8 +1,8 @@
-"""Long work on the event loop, in slices between which everybody else has a turn.
+"""Long work on the event loop, in slices between which other tasks run.
 
-All that is cut into slices shares them: a thousand tasks with long work each take no longer in one
-turn of the loop than a single one does. Who has to yield stands in line, and whoever comes to the
-front while there is time left goes on.
+All tasks with long work share one slice per loop iteration, so a thousand of them take no longer in
+an iteration than one does. A task that has used its slice waits in a FIFO queue. The task at the
+head resumes as soon as the current iteration has time left.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""Work that yields now and then, so that it can be done in slices."""
+"""Work that yields between its steps, so that it can run in slices."""
 
-# Of a turn, for long work of all kinds together; what a step takes comes on top, and commands have
-# a millisecond of their own (pacing.py). Each turn costs a look at the sockets, some 20 us.
+# Time per loop iteration for long work of all kinds together; the last step may exceed it. Commands
+# have a millisecond of their own (pacing.py). Each iteration polls the sockets, some 20 us.
 SLICE_S = 0.001
-CALLED_MAX = 32  # of those in line, in one turn: when they have little left each, it is not empty
+CALLED_MAX = 32  # tasks woken per iteration: enough to fill a slice with short remainders
 
 
 class _Turn:
-    """When long work began in the turn that the loop is in; None: there was none in it yet."""
+    """The start of long work in the current loop iteration, or None if it had none yet."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        # It does not know its loop, which is let go of with it.
+        # It does not refer to its loop, so that it can be released with it.
         self.began: float | None = None
         self._clock = clock
-        # What they wait for; it is True for the first one that is called, which goes on in any
-        # case.
+        # Waiting tasks. The result is True for the first one woken, which resumes in any case.
         self._line: deque[asyncio.Future[bool]] = deque()
         self._called_in_vain: list[asyncio.Future[bool]] = []
         self._is_calling = False
 
     def begin(self, now: float) -> float:
         self.began = now
-        # It runs in the next turn, before those that yielded in this one.
+        # This callback runs in the next iteration, before the tasks that yielded in this one.
         asyncio.get_running_loop().call_soon(self._over)
         return now
 
@@ -48,7 +47,7 @@ class _Turn:
         self.began = None
 
     def stand_in_line(self) -> asyncio.Future[bool] | None:
-        """To be called in a turn to come; None: nobody is in line, and the next turn will do."""
+        """Queue the calling task; None if the queue is idle and the next iteration will do."""
         if self._call():
             return None
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -56,7 +55,7 @@ class _Turn:
         return place
 
     def _call(self) -> bool:
-        """The line is called from the next turn on; False: it is being called already."""
+        """Start waking the queue from the next iteration on. Return False if it is being woken."""
         if self._is_calling:
             return False
         self._is_calling = True
@@ -64,21 +63,21 @@ class _Turn:
         return True
 
     def keep_place(self) -> asyncio.Future[bool]:
-        """The same for one that was called when there was no time left, before all others."""
-        # Whose steps are paced may come long after the turn that it was called for.
+        """Queue a task that was woken without time left, ahead of all others."""
+        # A paced task may run long after the iteration for which it was woken.
         self._call()
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._called_in_vain.append(place)
         return place
 
     def _call_some(self) -> None:
-        # All that is called from here runs in the next turn, one after the other.
+        # All that is scheduled here runs in the next iteration, in this order.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._begin_with_line)
         is_first = True
         for _ in range(min(len(self._line), CALLED_MAX)):
             place = self._line.popleft()
-            if not place.done():  # who waits may have been cancelled
+            if not place.done():  # the waiting task may have been cancelled
                 place.set_result(is_first)
                 is_first = False
         loop.call_soon(self._end_of_line)
@@ -100,7 +99,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary(
 
 
 class Slices:
-    """One piece of long work: asked after each step, it lets others run when a slice is over."""
+    """One piece of long work. It calls `pause` after each step, to let other tasks run."""
 
     def __init__(
         self, slice_s: float | None = None, clock: Callable[[], float] = time.monotonic
@@ -108,7 +107,7 @@ class Slices:
         loop = asyncio.get_running_loop()
         self._slice_s = SLICE_S if slice_s is None else slice_s
         self._clock = clock
-        # Times of different clocks cannot be compared.
+        # Times of different clocks cannot be compared, so only the default clock is shared.
         turn = _turns.get(loop) if clock is time.monotonic else None
         if turn is None:
             turn = _Turn(clock)
@@ -119,14 +118,14 @@ class Slices:
             turn.begin(clock())
 
     async def pause(self) -> None:
-        """Yields to the loop if long work has lasted a slice in this turn."""
+        """Yield to the loop if long work has used its slice in this iteration."""
         if self._has_time():
             return
         turn = self._turn
         place = turn.stand_in_line()
         if place is None:
             await asyncio.sleep(0)
-            # The step that follows counts, which may be a long one.
+            # Start the slice now, so that the next step, which may be long, counts.
             self._has_time()
             return
         while not (await place or self._has_time()):
@@ -141,7 +140,7 @@ class Slices:
 
 
 async def in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
-    """Does work that yields now and then; others run in between."""
+    """Run a generator of steps in slices, and return its result."""
     if slices is None:
         slices = Slices()
     while True:
@@ -151,13 +150,3 @@ async def in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
             result: T = stop.value
             return result
         await slices.pause()
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Does work that yields now and then without letting others run."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result

@@ -1,4 +1,4 @@
-"""The cursors that are the broker's own, by their names: nobody consumes with them."""
+"""Names of the broker's own cursors, which have no consumers."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ REPLICATOR_PREFIX = "pulsar.repl"
 
 
 def is_system_cursor(name: str) -> bool:
-    """Whether a cursor is one of the broker's own."""
+    """Return True if a cursor belongs to the broker itself."""
     return name in SYSTEM_CURSORS or name.startswith(REPLICATOR_PREFIX)

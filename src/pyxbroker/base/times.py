@@ -1,4 +1,4 @@
-"""Times as Pulsar's JSON has them."""
+"""Times in the format of Pulsar's JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from datetime import datetime, timezone
 
 
 def iso_ms(time_ms: int) -> str:
-    """A time in ms since 1970 as Java writes it, with as many digits of the second as it needs; the
-    number itself for one that no calendar has, which a client may have set.
+    """Format a time in ms since 1970 like Java, with only the digits of the second that it needs.
+
+    A time outside of the calendar, which a client may have set, is returned as a number.
     """
     seconds, ms = divmod(time_ms, 1000)
     try:

@@ -1,12 +1,12 @@
-"""The server's TLS: a context made of files, and made anew when these change.
+"""The server's TLS contexts: created from files, and created anew when these change.
 
-The files are PEM, or key stores as Java has them (key_stores.py). OpenSSL wants a private key in a
-file, so one out of a key store is given to it in one without a name, in memory (memfd), which other
-users cannot open and which is gone with its descriptor: nothing that was encrypted on the disk is
+The files are PEM, or Java key stores (key_stores.py). OpenSSL reads a private key from a file only.
+A key from a key store is therefore written to an anonymous file in memory (memfd), which other
+users cannot open and which disappears with its descriptor. A key that is encrypted on disk is never
 written there in plain.
 
-A connection keeps the context that it began with. Files that cannot be used leave the one that was
-there before; the log says why.
+A connection keeps the context that it began with. If new files cannot be used, the previous context
+stays in use and the log gives the reason.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any
 from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.base.tls_ciphers import TAKEN_OF_TLS_1_3, read_ciphers
+from pyxbroker.base.tls_ciphers import TLS_1_3_CIPHERS, read_ciphers
 from pyxbroker.base.tls_connection import ServerContext
 
 log = get_logger("pyxbroker.tls")
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-RENEW_S = 1.0  # from one look into a key store, or broken files, to the next
+RENEW_S = 1.0  # minimum time between two reads of a key store, or of invalid files
 
 
 class StoreFile:
-    """A key store and its password, which no representation shows."""
+    """A key store and its password, which no repr shows."""
 
     __slots__ = ("name", "password", "path")
 
@@ -43,36 +43,36 @@ class StoreFile:
 
 
 class TlsSettings:
-    """What a context is made of; `config` has the names of settings/sections/tls.py."""
+    """The settings of a context; `config` has the names of settings/sections/tls.py."""
 
     def __init__(self, config: Any) -> None:
         self.certificate: str = config.tlsCertificateFilePath
         self.key: str = config.tlsKeyFilePath
         self.trusted: str = config.tlsTrustCertsFilePath
-        self.key_store: StoreFile | None = None  # instead of these
-        self.trust_store: StoreFile | None = None  # with it; None: the system's authorities
+        self.key_store: StoreFile | None = None  # replaces the PEM files
+        self.trust_store: StoreFile | None = None  # with a key store; None: system authorities
         required = ("tlsCertificateFilePath", "tlsKeyFilePath")
         if config.tlsEnabledWithKeyStore:
             required = ("tlsKeyStore", "tlsKeyStorePassword")
             self._use_key_stores(config)
         self.is_required: bool = config.tlsRequireTrustedClientCertOnConnect
-        self.takes_untrusted: bool = config.tlsAllowInsecureConnection
+        self.allows_untrusted: bool = config.tlsAllowInsecureConnection
         self.protocols: list[str] = _words(config.tlsProtocols)
         self.ciphers = read_ciphers(config.tlsCiphers)
         self.check_s: float = config.tlsCertRefreshCheckDurationSec
         for name in required:
             if not getattr(config, name):
-                raise ConfigError(f"{name} is empty: TLS needs it.")
-        if self.is_required and self.takes_untrusted:
+                raise ConfigError(f"{name} is empty, but TLS requires it.")
+        if self.is_required and self.allows_untrusted:
             raise ConfigError(
                 "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection contradict"
                 " each other: set one of them to false."
             )
         if unknown := [each for each in self.protocols if each not in VERSIONS]:
             raise ConfigError(
-                f"tlsProtocols names {unknown[0]!r}; there are {', '.join(VERSIONS)}."
+                f"tlsProtocols names {unknown[0]!r}; supported are {', '.join(VERSIONS)}."
             )
-        self._go_by_ciphers()
+        self._apply_ciphers()
 
     def _use_key_stores(self, config: Any) -> None:
         self.key_store = StoreFile(
@@ -88,32 +88,32 @@ class TlsSettings:
         elif config.tlsTrustCertsFilePath:
             raise ConfigError(
                 "tlsTrustCertsFilePath is not read with tlsEnabledWithKeyStore, and tlsTrustStore"
-                " is empty: put the authorities of clients into a trust store, or set"
-                " tlsTrustCertsFilePath to nothing for those of the system."
+                " is empty: put the authorities of clients into a trust store, or clear"
+                " tlsTrustCertsFilePath to trust those of the system."
             )
 
-    def _go_by_ciphers(self) -> None:
-        """What `ciphers` means for TLS 1.3, among whose ciphers Python lets nobody choose."""
+    def _apply_ciphers(self) -> None:
+        """Apply `ciphers` to TLS 1.3, whose ciphers Python cannot select."""
         named, older = self.ciphers
         if named and not older:
             if self.protocols and "TLSv1.3" not in self.protocols:
                 raise ConfigError(
-                    "tlsCiphers names ciphers of TLSv1.3 alone, and tlsProtocols leaves it out: no"
+                    "tlsCiphers names only ciphers of TLSv1.3, and tlsProtocols excludes it: no"
                     " client could connect. Add ciphers of TLSv1.2, or TLSv1.3 to tlsProtocols."
                 )
             self.protocols = ["TLSv1.3"]
         has_tls_1_3 = "TLSv1.3" in (self.protocols or VERSIONS)
-        if (named or older) and has_tls_1_3 and set(named) != set(TAKEN_OF_TLS_1_3):
+        if (named or older) and has_tls_1_3 and set(named) != set(TLS_1_3_CIPHERS):
             log.warning(
-                "tlsCiphers does not choose among those of TLSv1.3, of which OpenSSL's are taken;"
-                " tlsProtocols=TLSv1.2 leaves it out",
+                "tlsCiphers cannot select among the ciphers of TLSv1.3: OpenSSL's defaults apply;"
+                " tlsProtocols=TLSv1.2 excludes TLSv1.3",
                 named=",".join(named),
-                taken=",".join(TAKEN_OF_TLS_1_3),
+                taken=",".join(TLS_1_3_CIPHERS),
             )
 
     @property
     def files(self) -> list[str]:
-        """Those that are looked at."""
+        """The paths of the files to watch."""
         if self.key_store is not None:
             stores = (self.key_store, self.trust_store)
             return [each.path for each in stores if each is not None]
@@ -125,19 +125,19 @@ def _words(text: str) -> list[str]:
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Reads the files. Raises ConfigError."""
+    """Read the files and create a context. Raises ConfigError."""
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [VERSIONS[each] for each in settings.protocols or VERSIONS]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
-    # A client that has the server begin anew again and again costs much more than itself.
+    # A renegotiation costs the server much more than the client.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-    _forget_sessions(context)
+    _disable_resumption(context)
     if settings.ciphers.older:
         context.set_ciphers(settings.ciphers.older)
     _load_certificate(context, settings)
-    if settings.takes_untrusted:
-        # Without this choice OpenSSL ends the handshake of who shows one that is not trusted.
+    if settings.allows_untrusted:
+        # With any other mode OpenSSL ends the handshake when a certificate is not trusted.
         context.verify_mode = ssl.CERT_NONE
         return context
     context.verify_mode = ssl.CERT_REQUIRED if settings.is_required else ssl.CERT_OPTIONAL
@@ -145,12 +145,13 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _forget_sessions(context: ssl.SSLContext) -> None:
-    """Who comes again shakes hands again: a session that goes on is not asked for its certificate.
+def _disable_resumption(context: ssl.SSLContext) -> None:
+    """Disable session resumption, which would skip the check of the client's certificate.
 
-    Of TLS 1.3 nothing is left to go on with. Python cannot switch off the sessions that OpenSSL
-    keeps of TLS 1.2; they are of one context and gone with it. tls_connection.py looks at the
-    time of their certificates, and has those with one forgotten with their connections.
+    TLS 1.3 has no sessions left to resume. Python cannot disable OpenSSL's session cache of TLS
+    1.2, which belongs to the context and is released with it. tls_connection.py checks that the
+    certificate of a resumed session has not expired, and keeps sessions with a certificate out of
+    the cache.
     """
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -163,7 +164,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
     except (OSError, ValueError) as error:
-        raise ConfigError(_of_certificate(settings, error)) from None
+        raise ConfigError(_certificate_error(settings, error)) from None
 
 
 def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -201,7 +202,7 @@ def _load_trust_store(context: ssl.SSLContext, file: StoreFile) -> None:
     try:
         store = read_key_store(file.path, file.password)
         if store.keys:
-            raise KeyStoreError("has a private key, and a trust store has certificates alone")
+            raise KeyStoreError("has a private key, and a trust store may have certificates only")
         context.load_verify_locations(cadata=store.pem_of_trusted())
     except KeyStoreError as error:
         raise ConfigError(f"{file.name} {error}.") from None
@@ -213,7 +214,7 @@ def _refuse_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def _of_certificate(settings: TlsSettings, error: Exception) -> str:
+def _certificate_error(settings: TlsSettings, error: Exception) -> str:
     for name, path in (
         ("tlsCertificateFilePath", settings.certificate),
         ("tlsKeyFilePath", settings.key),
@@ -229,8 +230,8 @@ def _of_certificate(settings: TlsSettings, error: Exception) -> str:
         )
     return (
         f"tlsCertificateFilePath, tlsKeyFilePath: {settings.certificate} and {settings.key} cannot"
-        f" be used: {_reason(error)}. Both have to be PEM, the key without a"
-        " password; one with a password can be in a key store (tlsEnabledWithKeyStore)."
+        f" be used: {_reason(error)}. Both must be PEM, the key without a"
+        " password; put a key with a password into a key store (tlsEnabledWithKeyStore)."
     )
 
 
@@ -240,24 +241,24 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-_Seen = list[tuple[int, int, int] | None]  # when a file was written, its size, and its inode
+_Seen = list[tuple[int, int, int] | None]  # modification time, size and inode of each file
 
 
 class TlsContexts:
-    """The context of new connections: of the files as they are. Raises ConfigError at first."""
+    """The context for new connections, following the files. The constructor raises ConfigError."""
 
     def __init__(self, settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._seen = self._look()
+        self._seen = self._stat_files()
         self._next = clock() + settings.check_s
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
-        self._tried = self._seen  # of PEM files, the last time
+        self._tried = self._seen  # state of PEM files at the last attempt
 
     def current(self) -> ssl.SSLContext:
-        """For one more connection."""
+        """Return the context for a new connection."""
         now = self._clock()
         if now >= self._next:
             self._next = now + self._settings.check_s
@@ -265,11 +266,11 @@ class TlsContexts:
         return self._current
 
     def _refresh(self) -> None:
-        seen = self._look()
+        seen = self._stat_files()
         if seen == self._seen:
             return
-        # However many connect, what cannot be used makes work no more than once in a while; PEM
-        # files that are others again are read at once.
+        # Connections must not cause repeated reads of unusable files. PEM files that have changed
+        # again are read immediately.
         now, of_store = self._clock(), self._settings.key_store is not None
         if now < self._renewed_at + RENEW_S and (of_store or seen == self._tried):
             return
@@ -277,7 +278,7 @@ class TlsContexts:
             self._renewed_at, self._tried = now, seen
             self._renew(seen)
         elif self._renewing is None or not self._renewing.is_alive():
-            # To open a key store takes tens of milliseconds: connections go on meanwhile.
+            # Opening a key store takes tens of milliseconds, so a thread does it.
             self._renewed_at = now
             self._renewing = threading.Thread(target=self._renew, args=(seen,), name="key-store")
             self._renewing.start()
@@ -286,14 +287,14 @@ class TlsContexts:
         try:
             self._current = make_context(self._settings)
         except ConfigError as error:
-            # Perhaps one of the files is written already, and another is not: looked at again.
-            log.error("the certificates that were there before stay in use", error=error)
+            # Perhaps only some of the files have been replaced yet: the next check tries again.
+            log.error("new certificates cannot be used, keeping the previous ones", error=error)
             return
         self._seen = seen
-        log.info("certificates were read again", certificate=self._settings.files[0])
+        log.info("certificates reloaded", certificate=self._settings.files[0])
 
-    def _look(self) -> _Seen:
-        """What tells whether a file is another one."""
+    def _stat_files(self) -> _Seen:
+        """Return what identifies the current version of each file."""
         seen: _Seen = []
         for path in self._settings.files:
             try:

@@ -1,7 +1,7 @@
-"""The setting tlsCiphers: a list in OpenSSL's words, or in the standard's names.
+"""The setting tlsCiphers: a list in OpenSSL's syntax, or of the standard's names.
 
-OpenSSL passes over a word that it does not know while others are left: a cipher that is misspelled
-would be missing, and one that should be taken away would stay. So each word has to mean something.
+OpenSSL ignores an unknown word while others remain. A misspelled cipher would then be missing, or
+one to be excluded would stay. So every word must be known.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 from pyxbroker.base.properties import ConfigError
 
-# Among those of TLS 1.3 Python lets nobody choose.
-_OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
-TAKEN_OF_TLS_1_3 = (
+# Python cannot select among the ciphers of TLS 1.3.
+_TLS_1_3_PREFIXES = ("TLS_AES_", "TLS_CHACHA20_")
+TLS_1_3_CIPHERS = (
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",
     "TLS_AES_128_GCM_SHA256",
 )
-_KNOWN_OF_TLS_1_3 = (*TAKEN_OF_TLS_1_3, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
+_KNOWN_TLS_1_3 = (*TLS_1_3_CIPHERS, "TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256")
 
-# A word begins at a separator or at an @, and may have a sign in front.
+# A word begins at a separator or at an @, and may have a sign as a prefix.
 _WORD = re.compile(r"@[^@:;,\s]*|[^@:;,\s]+")
-_SIGNS = "!-+"  # takes away for good, takes away, moves to the end
+_SIGNS = "!-+"  # excludes for good, excludes, moves to the end
 _SPECIAL = re.compile(r"@STRENGTH|@SECLEVEL=[0-5]")
 _ONLY_FIRST = ("DEFAULT", "SUITEB128", "SUITEB128ONLY", "SUITEB128C2", "SUITEB192")
-# A group that OpenSSL has or had, and in which a build may have no cipher: lists take them away.
+# Groups that OpenSSL has or had, and that may be empty in a build: lists may exclude them.
 _MAY_BE_EMPTY = frozenset(
     """
     3DES aDH aDSS AECDH aECDH aGOST aGOST01 aGOST12 aKRB5 aPSK ARIA aSRP CAMELLIA CAMELLIA128
@@ -38,18 +38,18 @@ _MAY_BE_EMPTY = frozenset(
 # TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256 is ECDHE-RSA-AES128-SHA256.
 _STANDARD = re.compile(r"TLS_(ECDHE_ECDSA|ECDHE_RSA|DHE_RSA|RSA)_WITH_(\w+)")
 
-LIKENESS_MIN = 0.95  # a letter: names that differ in more are ciphers that differ
+LIKENESS_MIN = 0.95  # one letter: names with larger differences are different ciphers
 
 
 class Ciphers(NamedTuple):
-    """What is named: of TLS 1.3, and for the versions before it in OpenSSL's words."""
+    """The selected ciphers: those of TLS 1.3, and a list of older ones in OpenSSL's syntax."""
 
     of_tls_1_3: tuple[str, ...]
     older: str
 
 
 def read_ciphers(text: str) -> Ciphers:
-    """Raises ConfigError, for each word that means nothing as well."""
+    """Parse the setting. Raises ConfigError, also for any unknown word."""
     words = _WORD.findall(text)
     if not words:
         return Ciphers((), "")
@@ -57,27 +57,27 @@ def read_ciphers(text: str) -> Ciphers:
     older: list[str] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for word in words:
-        if word.lstrip(_SIGNS).startswith(_OF_TLS_1_3):
-            _check_of_tls_1_3(word)
+        if word.lstrip(_SIGNS).startswith(_TLS_1_3_PREFIXES):
+            _check_tls_1_3(word)
             of_tls_1_3.append(word)
         else:
             older.append(_openssl_word(context, word, is_first=not older))
     found = ":".join(older)
     if found and not _chooses(context, found):
         raise ConfigError(
-            f"tlsCiphers leaves no cipher: {found!r}. Begin with what is taken, such as DEFAULT."
+            f"tlsCiphers selects no cipher: {found!r}. Begin with one to include, like DEFAULT."
         )
     return Ciphers(tuple(of_tls_1_3), found)
 
 
-def _check_of_tls_1_3(word: str) -> None:
+def _check_tls_1_3(word: str) -> None:
     name = word.lstrip(_SIGNS)
-    if name not in _KNOWN_OF_TLS_1_3:
+    if name not in _KNOWN_TLS_1_3:
         raise _unknown(name)
     if name != word:
         raise ConfigError(
-            f"tlsCiphers has {word!r}, and among the ciphers of TLSv1.3 nobody can choose;"
-            " tlsProtocols=TLSv1.2 leaves all of them out."
+            f"tlsCiphers has {word!r}, but the ciphers of TLSv1.3 cannot be selected;"
+            " tlsProtocols=TLSv1.2 excludes all of them."
         )
 
 
@@ -87,7 +87,7 @@ def _openssl_word(context: ssl.SSLContext, word: str, is_first: bool) -> str:
             raise _unknown(word)
         return word
     if word in _ONLY_FIRST and not is_first:
-        raise ConfigError(f"tlsCiphers has {word} behind others, and it has to be the first.")
+        raise ConfigError(f"tlsCiphers has {word} after other words, but it must be the first.")
     sign = word[0] if word[0] in _SIGNS else ""
     written = word.removeprefix(sign).split("+")
     names = [_openssl_name(each) for each in written]
@@ -102,7 +102,7 @@ def _openssl_word(context: ssl.SSLContext, word: str, is_first: bool) -> str:
 
 
 def _chooses(context: ssl.SSLContext, words: str) -> bool:
-    """Whether OpenSSL finds a cipher by them, be it one that is weak."""
+    """Return True if OpenSSL finds a cipher for the words, even a weak one."""
     try:
         context.set_ciphers(f"{words}:@SECLEVEL=0")
     except ssl.SSLError:
@@ -125,12 +125,12 @@ def _openssl_name(name: str) -> str:
 
 
 def _unknown(name: str) -> ConfigError:
-    from pyxbroker.base.near_names import did_you_mean
+    from pyxbroker.base.suggestions import did_you_mean
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
     names = [each["name"] for each in context.get_ciphers()]
     meant = did_you_mean(_openssl_name(name), names, LIKENESS_MIN, shown_max=1)
     return ConfigError(
-        f"tlsCiphers names no cipher that OpenSSL has: {name!r}{'; ' + meant if meant else '.'}"
+        f"tlsCiphers names a cipher unknown to OpenSSL: {name!r}{'; ' + meant if meant else '.'}"
     )

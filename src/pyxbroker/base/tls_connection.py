@@ -1,15 +1,14 @@
-"""The server's TLS of one connection, on both ports: ssl's own, with what OpenSSL leaves out.
+"""TLS of one server connection, for both ports: Python's ssl with limits that OpenSSL lacks.
 
-OpenSSL opens all records that are there until one brings plain text, and answers each that asks for
-something (a new key, another handshake), without an end. So records are handed on to it one by one,
-those that bring nothing are counted, and a connection with too many of them ends. A handshake that
-goes on with an earlier session does not look at the client's certificate: its time is looked at
-here.
+OpenSSL processes all available records until one yields plain text, and answers every request for a
+new key or another handshake, without a limit. Here records are passed to it one by one. Records
+without plain text are counted, and a connection with too many of them is closed. OpenSSL does not
+check the client's certificate when it resumes a session, so its expiry is checked here.
 
-OpenSSL keeps the sessions of TLS 1.2 of 20,480 connections that ended with a farewell of either
-side, and Python cannot tell it not to. With the certificates of their clients, chains of up to 100
-KB, these could be gigabytes. So of who has shown one no farewell is said or heard by OpenSSL: the
-connection just ends, and its session with it.
+OpenSSL caches TLS 1.2 sessions of 20,480 connections that ended with a close_notify of either side,
+and Python cannot disable that. With client certificates, in chains of up to 100 KB, the cache could
+take gigabytes. If a client has presented a certificate, OpenSSL therefore neither sends nor sees a
+close_notify: the connection just ends, and its session with it.
 """
 
 from __future__ import annotations
@@ -18,34 +17,34 @@ import ssl
 import time
 from typing import Any
 
-ALERT = 21  # the kind of a record
-HEADER_BYTES = 5  # of a record: its kind, a version, and how many bytes follow
+ALERT = 21  # content type of a record
+HEADER_BYTES = 5  # of a record: content type, version, and length
 HANDSHAKE_RECORDS_MAX = 256
-# Of those without plain text, in a MiB of it. A key lasts for millions of records.
+# Records without plain text per MiB of plain text. A key lasts for millions of records.
 IDLE_RECORDS_MAX = 32
-FORGIVING_BYTES = 1 << 20
+IDLE_RESET_BYTES = 1 << 20
 
 
 class ServerConnection(ssl.SSLObject):
-    """As its base class, but for what is said above. `incoming` is what has come for it."""
+    """An SSLObject with the limits above. It reads records from `incoming`."""
 
-    _inner: ssl.MemoryBIO  # which OpenSSL reads
+    _inner: ssl.MemoryBIO  # the buffer that OpenSSL reads
     _incoming: ssl.MemoryBIO
     _outgoing: ssl.MemoryBIO
 
-    def takes_from(
+    def set_buffers(
         self, incoming: ssl.MemoryBIO, inner: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
     ) -> None:
-        """Its buffers, right after it was made."""
+        """Set the buffers, right after creation."""
         self._incoming, self._inner, self._outgoing = incoming, inner, outgoing
-        self._header = b""  # while it is not whole
-        self._left = 0  # bytes of the record that are to come
+        self._header = b""  # of the current record, while incomplete
+        self._left = 0  # bytes of the current record that are still missing
         self._records = 0  # of the handshake
         self._idle = 0  # records without plain text
-        self._opened = 0  # bytes of plain text since those were forgiven
+        self._opened = 0  # bytes of plain text since `_idle` was reset
         self._refusal = ""
-        self._is_kept = False  # with its client's certificate, once a farewell is said or heard
-        self._has_left = False  # a farewell was not heard
+        self._would_be_cached = False  # OpenSSL would cache the session with a client certificate
+        self._has_ended = False  # an end that OpenSSL must not see
 
     def do_handshake(self) -> None:
         while True:
@@ -53,14 +52,14 @@ class ServerConnection(ssl.SSLObject):
             try:
                 super().do_handshake()
             except ssl.SSLWantReadError:
-                if not self._hand_on():
+                if not self._feed():
                     raise
                 self._records += self._left == 0
                 if self._records > HANDSHAKE_RECORDS_MAX:
                     self._refusal = "too many records for a handshake"
             else:
                 break
-        self._is_kept = self.version() == "TLSv1.2" and self.getpeercert(True) is not None
+        self._would_be_cached = self.version() == "TLSv1.2" and self.getpeercert(True) is not None
         if self.session_reused and has_expired(self.getpeercert()):
             self._refusal = "the certificate of an earlier session has expired"
             self._check()
@@ -68,9 +67,9 @@ class ServerConnection(ssl.SSLObject):
     def read(self, size: int = 1024, buffer: Any = None) -> Any:
         while True:
             self._check()
-            # What one record brought is taken first.
-            is_new = not self.pending() and self._hand_on()
-            if self._has_left:
+            # Read the plain text of one record before the next record is passed on.
+            is_new = not self.pending() and self._feed()
+            if self._has_ended:
                 return b"" if buffer is None else 0
             answers = self._outgoing.pending
             try:
@@ -82,32 +81,32 @@ class ServerConnection(ssl.SSLObject):
                     self._check()
                     raise
             else:
-                self._forgive(got if isinstance(got, int) else len(got))
+                self._count_plain_text(got if isinstance(got, int) else len(got))
                 return got
 
     def unwrap(self) -> None:
-        while not self._is_kept:
+        while not self._would_be_cached:
             self._check()
             try:
                 super().unwrap()
             except ssl.SSLWantReadError:
-                if not self._hand_on():
+                if not self._feed():
                     raise
                 self._count_idle(False)
             else:
                 return
 
-    def _hand_on(self) -> bool:
-        """Gives OpenSSL what is here of one record; False when nothing is."""
-        if self._has_left:
+    def _feed(self) -> bool:
+        """Pass the available bytes of one record to OpenSSL. Return False if there are none."""
+        if self._has_ended:
             return False
         if self._left:
             piece = self._incoming.read(self._left)
             self._left -= len(piece)
         else:
             piece = self._incoming.read(HEADER_BYTES - len(self._header))
-            if self._is_kept and not self._header and piece[:1] == bytes([ALERT]):
-                self._has_left = True  # whatever it tells: after the handshake each is an end
+            if self._would_be_cached and not self._header and piece[:1] == bytes([ALERT]):
+                self._has_ended = True  # after the handshake every alert is an end
                 return False
             self._header += piece
             if len(self._header) == HEADER_BYTES:
@@ -120,29 +119,29 @@ class ServerConnection(ssl.SSLObject):
         if piece:
             self._inner.write(piece)
         elif self._incoming.eof and not self._inner.eof:
-            self._has_left = self._is_kept  # that is a farewell, too
-            if not self._is_kept:
+            self._has_ended = self._would_be_cached  # the end of the stream is an end, too
+            if not self._would_be_cached:
                 self._inner.write_eof()
         return bool(piece)
 
     def _count_idle(self, has_answered: bool) -> None:
-        """OpenSSL has nothing to give: since a record is not whole, or was without plain text."""
+        """Count a record without plain text, unless the current record is only incomplete."""
         if self._left or self._header:
             return
         self._idle += 1
         if has_answered and self.version() == "TLSv1.2":
-            # Of what clients of it send, OpenSSL answers this alone here: that it will not.
-            self._refusal = "the client wants another handshake"
+            # In TLS 1.2 OpenSSL answers only one kind of client record here: a renegotiation.
+            self._refusal = "the client requests a renegotiation"
         elif self._idle > IDLE_RECORDS_MAX:
             self._refusal = "too many records without data"
 
-    def _forgive(self, size: int) -> None:
+    def _count_plain_text(self, size: int) -> None:
         self._opened += size
-        if self._opened >= FORGIVING_BYTES:
+        if self._opened >= IDLE_RESET_BYTES:
             self._opened = self._idle = 0
 
     def _check(self) -> None:
-        """Raises SSLError, again and again, for who was refused."""
+        """Raise SSLError, on every call, once the connection was refused."""
         if self._refusal:
             error = ssl.SSLError(ssl.SSL_ERROR_SSL, self._refusal)
             error.reason = self._refusal
@@ -150,7 +149,7 @@ class ServerConnection(ssl.SSLObject):
 
 
 class ServerContext(ssl.SSLContext):
-    """Makes connections like that."""
+    """Creates such connections."""
 
     sslobject_class = ServerConnection
 
@@ -160,12 +159,12 @@ class ServerContext(ssl.SSLContext):
         inner = ssl.MemoryBIO()
         made = super().wrap_bio(inner, outgoing, *args, **more)
         assert isinstance(made, ServerConnection)
-        made.takes_from(incoming, inner, outgoing)
+        made.set_buffers(incoming, inner, outgoing)
         return made
 
 
 def has_expired(certificate: dict[str, Any] | None) -> bool:
-    """Of one as ssl's getpeercert tells it."""
+    """Return True if a certificate, as returned by getpeercert, has expired."""
     if not certificate:
         return False
     return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()

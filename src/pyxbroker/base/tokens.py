@@ -1,15 +1,15 @@
-"""What a rate allows: tokens that come all the time, and that are taken for what is done.
+"""Token buckets for rate limits.
 
-More may be taken than there is: then it is a debt, and nothing more is done until it is paid off.
-So a rate holds over time, whatever size the parts are that something is done in. It knows no clock:
-what the time is comes in from outside.
+More tokens may be taken than are available. The result is a debt, and nothing more is allowed until
+it is paid off. So a rate holds over time, whatever the size of each operation. The caller passes
+the time in; nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import math
 
-SAVED_S = 0.05  # how long tokens are saved up while nobody takes them
+SAVED_S = 0.05  # how long unused tokens accumulate
 
 
 class Tokens:
@@ -31,7 +31,7 @@ class Tokens:
         self.set_rates(now, messages_per_s, bytes_per_s)
 
     def set_rates(self, now: float, messages_per_s: float, bytes_per_s: float) -> None:
-        """From now on they come at other rates; a debt is not larger than it was."""
+        """Change the rates from now on. A debt does not grow."""
         if self._filled_at < now:
             self.fill(now)
         self._messages_per_s = messages_per_s
@@ -42,13 +42,13 @@ class Tokens:
         self.bytes = min(self.bytes, self._bytes_max) if bytes_per_s else math.inf
 
     def take(self, messages: int, size: int) -> bool:
-        """Takes tokens; False: they may be used up, and fill() says for sure."""
+        """Take tokens. False means that they may be used up, which `fill` determines."""
         self.messages -= messages
         self.bytes -= size
         return self.messages > 0 < self.bytes
 
     def fill(self, now: float) -> bool:
-        """Adds what has come until now; whether there are tokens of both kinds, or no debts."""
+        """Add the tokens since the last call. Return True if there is neither shortage nor debt."""
         seconds = max(now - self._filled_at, 0.0)
         self._filled_at = now
         if self.messages < self._messages_max:
@@ -60,7 +60,7 @@ class Tokens:
 
     @property
     def short_s(self) -> float:
-        """How long it takes to pay off the debt that there was when they were filled."""
+        """The seconds it takes to pay off the debt of the last `fill`."""
         seconds = 0.0
         if self.messages < 0:
             seconds = -self.messages / self._messages_per_s

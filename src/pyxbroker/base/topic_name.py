@@ -1,16 +1,18 @@
-"""Names of topics and namespaces, read and written by Pulsar's rules.
+"""Names of topics and namespaces, parsed and formatted by Pulsar's rules.
 
     persistent://tenant/namespace/local-name      the full form
     tenant/namespace/local-name                   persistent
     local-name                                    persistent, in public/default
 
-The domain is `persistent` or `non-persistent`. Tenants and namespaces are made of ASCII letters,
-digits and `- = : . _`; a local name may hold anything but a slash, and not only blanks. Names with
-a cluster between tenant and namespace (Pulsar's V1 form) are refused, as Pulsar refuses them since
+The domain is `persistent` or `non-persistent`. Tenants and namespaces consist of ASCII letters,
+digits and `- = : . _`. A local name may hold any character but a slash, and must not be blank.
+Names with a cluster between tenant and namespace (Pulsar's V1 form) are refused, as in Pulsar since
 4.2. A local name that ends with `-partition-N`, N written without leading zeros, is partition N of
-the topic before it. Mirrors org.apache.pulsar.common.naming.{TopicName,NamespaceName}, but for
-two corners: the domain is written in lower case whatever the client wrote, so that one managed
-ledger never gets two topics; and `-partition-N` with nothing before it is a topic of its own.
+the topic with the name before it.
+
+Mirrors org.apache.pulsar.common.naming.{TopicName,NamespaceName} with two exceptions. The domain is
+converted to lower case, so that a managed ledger never belongs to two topics. `-partition-N`
+without a name before it is an ordinary topic.
 """
 
 from __future__ import annotations
@@ -30,27 +32,27 @@ NON_PERSISTENT = "non-persistent"
 
 CACHED_NAMES_MAX = 10_000
 CACHED_NAMESPACES_MAX = 1_000
-CACHED_NAME_LENGTH_MAX = 1_024  # characters; a client must not fill the memory with huge names
-SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
+CACHED_NAME_LENGTH_MAX = 1_024  # characters; clients must not fill the memory with huge names
+SHOWN_LENGTH_MAX = 256  # characters of an invalid name that its error shows
 PARTITION_INDEX_MAX = 2**31 - 1
 
-_NO_NODES = (".", "..")
+_RESERVED_NAMES = (".", "..")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
 TRANSACTION_COORDINATORS = "transaction_coordinator_assign"
-"""The partitioned topic of SYSTEM_NAMESPACE whose owners are the coordinators of transactions."""
+"""The partitioned topic in SYSTEM_NAMESPACE whose owners are the transaction coordinators."""
 CHANGE_EVENTS = "__change_events"
-"""The topic, or partitioned topic, of a namespace with what its topics say of themselves."""
+"""The topic, or partitioned topic, of a namespace that stores its topic policies."""
 
 
 class TenantName:
-    """A tenant. Equal names compare equal; the object does not change."""
+    """A tenant. Equal names compare equal; immutable."""
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        """Raises InvalidTopicName when it holds a character that it must not."""
+        """Raise InvalidTopicName if the name has an invalid character."""
         if not _is_entity(name):
             raise InvalidTopicName(
                 f"{_shown(name)} is not a tenant: it must be made of letters, digits and - = : . _"
@@ -59,7 +61,7 @@ class TenantName:
         self._name = name
 
     def check_length(self) -> None:
-        """Raises InvalidTopicName when it is too long to be given to a new one."""
+        """Raise InvalidTopicName if the name is too long for a new tenant."""
         _check_length("tenant's name", self._name, limits.TENANT_BYTES_MAX)
 
     def __str__(self) -> str:
@@ -76,7 +78,7 @@ class TenantName:
 
 
 class NamespaceName:
-    """`tenant/namespace`. Equal names compare equal; the object does not change."""
+    """`tenant/namespace`. Equal names compare equal; immutable."""
 
     __slots__ = ("_name", "local_name", "tenant")
 
@@ -84,7 +86,7 @@ class NamespaceName:
     local_name: str
 
     def __init__(self, tenant: str, local_name: str) -> None:
-        """Raises InvalidTopicName when a part holds a character that it must not."""
+        """Raise InvalidTopicName if a part has an invalid character."""
         self._name = f"{tenant}/{local_name}"
         for what, part in (("tenant", tenant), ("namespace", local_name)):
             if not _is_entity(part):
@@ -97,7 +99,7 @@ class NamespaceName:
 
     @classmethod
     def get(cls, name: str) -> NamespaceName:
-        """Reads `tenant/namespace`. Raises InvalidTopicName."""
+        """Parse `tenant/namespace`. Raises InvalidTopicName."""
         parts = name.split("/")
         if len(parts) != 2:
             raise InvalidTopicName(
@@ -107,7 +109,7 @@ class NamespaceName:
 
     @classmethod
     def shared(cls, tenant: str, local_name: str) -> NamespaceName:
-        """One object for all topics of a namespace, from a cache of the last namespaces used.
+        """Return one object for all topics of a namespace, from a cache of recently used ones.
 
         Raises InvalidTopicName.
         """
@@ -115,7 +117,7 @@ class NamespaceName:
         return (_shared_namespace if is_short else cls)(tenant, local_name)
 
     def check_length(self) -> None:
-        """Raises InvalidTopicName when a part is too long to be given to anything new."""
+        """Raise InvalidTopicName if a part is too long for a new namespace."""
         _check_length("tenant's name", self.tenant, limits.TENANT_BYTES_MAX)
         _check_length("namespace's name", self.local_name, limits.NAMESPACE_BYTES_MAX)
 
@@ -133,7 +135,7 @@ class NamespaceName:
 
 
 class TopicName:
-    """A topic's full name and its parts. Equal names compare equal; the object does not change."""
+    """A topic's full name and its parts. Equal names compare equal; immutable."""
 
     __slots__ = (
         *("_full_name", "domain", "is_persistent", "is_system", "local_name", "namespace"),
@@ -146,10 +148,10 @@ class TopicName:
     namespace: str  # `tenant/namespace`
     local_name: str
     partition_index: int  # -1: not a partition
-    is_system: bool  # one of the broker's own, which lists leave out; SystemTopicNames
+    is_system: bool  # an internal topic, which lists omit; SystemTopicNames
 
     def __init__(self, domain: str, namespace_name: NamespaceName, local_name: str) -> None:
-        """Use `get` for what a client wrote. Raises InvalidTopicName."""
+        """Create a name from parts; use `get` for a client's text. Raises InvalidTopicName."""
         self._full_name = f"{domain}://{namespace_name}/{local_name}"
         if domain not in _DOMAINS:
             raise InvalidTopicName(
@@ -166,7 +168,7 @@ class TopicName:
                 f"{_shown(self._full_name)} is not a topic name: the part after the namespace has"
                 " a slash."
             )
-        if local_name in _NO_NODES:
+        if local_name in _RESERVED_NAMES:
             raise InvalidTopicName(
                 f"{_shown(self._full_name)} is not a topic name: {local_name} is no name of a node"
                 " in metadata."
@@ -183,9 +185,9 @@ class TopicName:
 
     @classmethod
     def get(cls, name: str) -> TopicName:
-        """The topic of a full or short name, from a cache of the last names used.
+        """Return the topic of a full or short name, from a cache of recently used names.
 
-        Raises InvalidTopicName with a sentence for the client's user.
+        Raises InvalidTopicName with a message for the user.
         """
         found = _cache.get(name)
         if found is None:
@@ -207,46 +209,45 @@ class TopicName:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether this names one partition of a topic."""
+        """True if the name is that of one partition."""
         return self.partition_index >= 0
 
     @property
     def is_change_events(self) -> bool:
-        """Whether it has, or a partition of it has, the policies of a namespace's topics."""
+        """True for the topic, or a partition of it, that stores a namespace's topic policies."""
         return self.is_persistent and self._base_local_name() == CHANGE_EVENTS
 
     @property
     def encoded_local_name(self) -> str:
-        """The local name as Java's URLEncoder writes it: one element of a path."""
+        """The local name as Java's URLEncoder writes it: one path element."""
         return encode(self.local_name)
 
     @property
     def managed_ledger_name(self) -> str:
-        """`tenant/namespace/domain/<encoded local name>`; what follows /managed-ledgers
-        in the metadata store. TopicName.getPersistenceNamingEncoding."""
+        """`tenant/namespace/domain/<encoded local name>`: the path below /managed-ledgers in the
+        metadata store. TopicName.getPersistenceNamingEncoding."""
         return f"{self.namespace_name}/{self.domain}/{self.encoded_local_name}"
 
     @property
     def schema_name(self) -> str:
-        """What the topic's schemas are kept under; all partitions share them."""
+        """The name under which the topic's schemas are stored; all partitions share it."""
         return f"{self.namespace_name}/{encode(self._base_local_name())}"
 
     @property
     def in_other_domain(self) -> TopicName:
-        """The topic of the same name that is kept if this one is not, or the other way round."""
+        """The topic with the same name in the other domain."""
         domain = NON_PERSISTENT if self.is_persistent else PERSISTENT
         return TopicName.get(f"{domain}://{self.namespace_name}/{self.local_name}")
 
     @property
     def partitioned_topic_name(self) -> str:
-        """The full name of the topic that this is a partition of, else this topic's own."""
+        """The full name of the partitioned topic if this is a partition, else the topic's own."""
         return f"{self.domain}://{self.namespace_name}/{self._base_local_name()}"
 
     def check_length(self) -> None:
-        """Raises InvalidTopicName when a part is too long to be given to anything new.
+        """Raise InvalidTopicName if a part is too long for a new topic.
 
-        Names that metadata has are read whatever their length, so that they can be listed, and
-        deleted.
+        Names in the metadata store may have any length, so that they can be listed and deleted.
         """
         if len(self._full_name) <= limits.SURELY_SHORT:
             return
@@ -254,14 +255,14 @@ class TopicName:
         _check_length("topic's name", self._base_local_name(), limits.TOPIC_BYTES_MAX)
 
     def partition(self, index: int) -> TopicName:
-        """Partition `index`, counted from 0, of this topic; a partition is itself."""
+        """Return partition `index`, counted from 0; a partition returns itself."""
         if self.is_partitioned:
             return self
         suffix = f"{PARTITIONED_TOPIC_SUFFIX}{index}"
         found = _cache.get(self._full_name + suffix)
         if found is not None:
             return found
-        # Who goes through 100,000 must not put out all names that clients use.
+        # Not cached: an iteration over 100,000 partitions must not evict the names of clients.
         return TopicName(self.domain, self.namespace_name, self.local_name + suffix)
 
     def _base_local_name(self) -> str:
@@ -284,7 +285,7 @@ class TopicName:
 
 _shared_namespace = functools.lru_cache(CACHED_NAMESPACES_MAX)(NamespaceName)
 
-# What clients wrote -> the topic; the oldest leaves when the cache is full.
+# Texts of clients -> topics; the oldest is evicted when the cache is full.
 _cache: dict[str, TopicName] = {}
 
 
@@ -334,8 +335,8 @@ def _is_system(local_name: str) -> bool:
 
 
 def _is_entity(text: str) -> bool:
-    # A path in metadata cannot have the dots.
-    return _NAMED_ENTITY.fullmatch(text) is not None and text not in _NO_NODES
+    # `.` and `..` cannot be elements of a metadata path.
+    return _NAMED_ENTITY.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
 def _check_length(what: str, text: str, bytes_max: int) -> None:

@@ -1,16 +1,16 @@
-"""Names as single path elements, as Pulsar writes them into its metadata (Codec)."""
+"""Names encoded as single path elements, as Pulsar writes them into its metadata (Codec)."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import quote_plus, unquote_plus
 
-# Nearly all names are written as they are, and a new topic has many.
+# A fast path: nearly all names need no encoding, and creating a topic encodes many.
 _is_plain = re.compile(r"[A-Za-z0-9.*_-]*").fullmatch
 
 
 def encode(name: str) -> str:
-    """A name as one path element, by the rules of Java's URLEncoder with UTF-8."""
+    """Encode a name as one path element, like Java's URLEncoder with UTF-8."""
     if _is_plain(name):
         return name
     return quote_plus(name, safe="*", errors="replace").replace("~", "%7E")

@@ -1,10 +1,10 @@
-"""Protobuf's numbers of any size, where a message is put together from parts."""
+"""Protobuf varints, for messages that are assembled from parts."""
 
 from __future__ import annotations
 
 
 def encode_varint(value: int) -> bytes:
-    """Seven bits in each byte, the lowest first; value: 0 or more."""
+    """Encode a number of 0 or more, seven bits per byte, lowest first."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -14,10 +14,10 @@ well (bookie/layout.py).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
-from pyxbroker.base.directories import make_directory, patiently, write_whole_file
+from pyxbroker.base.directories import make_directory, retry_transient, write_whole_file
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
@@ -80,7 +80,7 @@ def read_cookie(directory: Path) -> Cookie | None:
     """
     file = directory / FILE
     try:
-        data = patiently(file.read_bytes)
+        data = retry_transient(file.read_bytes)
     except FileNotFoundError:
         return None
     return parse_cookie(data, f"The cookie {file}")

@@ -19,9 +19,9 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from pyxbroker.base.directories import is_there, patiently, sync_directory
+from pyxbroker.base.directories import exists, retry_transient, sync_directory
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.bookie.cookie import FILE, Cookie, read_cookie
 from pyxbroker.bookie.errors import (
     CookieMissing,
@@ -98,7 +98,7 @@ class Layout(NamedTuple):
         if any(name.endswith(".log") for name in _names(self.ledgers)):
             return True
         files = [self.journal / each for each in _names(self.journal) if each.endswith(".journal")]
-        return any(patiently(_has_group, each) for each in files)
+        return any(retry_transient(_has_group, each) for each in files)
 
     def examine(self) -> Cookie | None:
         """The cookie; None for a directory that was never used. Makes nothing, changes nothing.
@@ -162,7 +162,7 @@ class Layout(NamedTuple):
         return path is None or self._has_any(path, path.with_name(f"{path.name}.new"))
 
     def _has_any(self, *files: Path | None) -> bool:
-        return any(each is not None and is_there(each) for each in files)
+        return any(each is not None and exists(each) for each in files)
 
     def _set_aside(self) -> list[str]:
         """Gives other names to what nobody can read any more. Returns what that was."""
@@ -170,7 +170,7 @@ class Layout(NamedTuple):
         ending = time.strftime(".lost-%Y%m%d-%H%M%S", time.gmtime())
         parts = [self.bookie, self.journal, self.ledgers, self.metadata, self.copies]
         for path in parts:
-            if path is None or not is_there(path):
+            if path is None or not exists(path):
                 continue
             aside = path.with_name(path.name + ending)
             path.rename(aside)
@@ -181,7 +181,7 @@ class Layout(NamedTuple):
 
 def _names(directory: Path) -> list[str]:
     try:
-        return patiently(os.listdir, directory)
+        return retry_transient(os.listdir, directory)
     except FileNotFoundError:
         return []
 

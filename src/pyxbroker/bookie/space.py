@@ -19,11 +19,11 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker.base.directories import NO_SPACE, open_file, sync_directory
 from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger, reference_to
+from pyxbroker.base.named_tuple import NamedTuple
 
 log = get_logger("pyxbroker.bookie")
 

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.add_stats import BOUNDS_US
-from pyxbroker.base.door import Door
 from pyxbroker.base.errors import with_reference
-from pyxbroker.base.half_open import HalfOpen, Stranger
+from pyxbroker.base.half_open import HalfOpen, PendingConnection
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.poller import Poller
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
@@ -58,9 +57,11 @@ if TYPE_CHECKING:
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.broker")
 
@@ -163,10 +164,10 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
-        self.door = Door(connections.loop)
-        connections.serve_unauthenticated_from(self.door)
+        self.poller = Poller(connections.loop)
+        connections.serve_unauthenticated_from(self.poller)
         self.half_open = HalfOpen(
-            self.door,
+            self.poller,
             config.connectionHandshakeTimeoutSeconds,
             lambda connection: connections.turn.run(connection.close),
             lambda late: log.info("closed: no CONNECT for too long", peer=late.peer),
@@ -190,11 +191,21 @@ class Broker:
         self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
+    def metadata_cache(self) -> MetadataCache:
+        """Records of the metadata that were read lately."""
+        from pyxbroker.metadata.cache import MetadataCache
+
+        return MetadataCache(self.metadata)
+
+    @cached_property
     def topics(self) -> Topics:
         """The topics that are served here."""
         from pyxbroker.broker.topics.topics import Topics
 
-        topics = Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+        topics = Topics(
+            *(self.config, self.metadata, self.metadata_cache),
+            *(self._ledgers, self.connections.turn),
+        )
         topics.check_space = self.publish_gate.check
         topics.broker_limits.spill_directory = self.spill_directory
         return topics
@@ -204,28 +215,28 @@ class Broker:
         """The namespaces, and what is done to all that is in one."""
         from pyxbroker.broker.namespaces import Namespaces
 
-        return Namespaces(self.config, self.metadata, self.topics)
+        return Namespaces(self.config, self.metadata, self.metadata_cache, self.topics)
 
     @cached_property
     def tenants(self) -> Tenants:
         """The tenants of this instance."""
         from pyxbroker.broker.tenants import Tenants
 
-        return Tenants(self.config, self.metadata, self.topics.cache, self.namespaces)
+        return Tenants(self.config, self.metadata, self.metadata_cache, self.namespaces)
 
     @cached_property
     def clusters(self) -> Clusters:
         """The clusters of this instance."""
         from pyxbroker.broker.clusters import Clusters
 
-        return Clusters(self.metadata, self.topics.cache, self.tenants)
+        return Clusters(self.metadata, self.metadata_cache, lambda: self.tenants)
 
     @cached_property
     def resource_groups(self) -> ResourceGroups:
         """The resource groups of this instance, and the namespaces in each."""
         from pyxbroker.broker.resource_groups import ResourceGroups
 
-        return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
+        return ResourceGroups(self.metadata, self.metadata_cache, self.tenants, self.namespaces)
 
     @cached_property
     def permissions(self) -> Permissions | None:
@@ -242,7 +253,7 @@ class Broker:
     def _grant_records(self) -> GrantRecords:
         from pyxbroker.broker.granted import GrantRecords
 
-        return GrantRecords(self.topics.cache)
+        return GrantRecords(self.metadata_cache)
 
     @cached_property
     def revoked_rights(self) -> RevokedRights | None:
@@ -448,17 +459,19 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def welcome(self, port: Host, sock: socket.socket, address: str, number: int) -> Stranger:
+    def welcome(
+        self, port: Host, sock: socket.socket, address: str, number: int
+    ) -> PendingConnection:
         """Somebody has come by a port, which is told when they have something to begin with; one
         of those that are not known yet gives way where there are too many.
         """
         most = self.config.maxHalfOpenConnections
         if most and len(self.half_open) >= most:
             self.give_way("maxHalfOpenConnections")
-        stranger = self.half_open.add(port, sock, address, number)
+        pending = self.half_open.add(port, sock, address, number)
         self._connections_of[address] += 1
         self.connections_opened += 1
-        return stranger
+        return pending
 
     def give_way(self, setting: str) -> bool:
         """One that is not known yet gives way to who comes, of the network that has most of them
@@ -466,22 +479,22 @@ class Broker:
         """
         if not len(self.half_open):
             return False
-        closed = self.half_open.close_one()
+        closed = self.half_open.evict()
         self.gave_way[setting] += 1
         log.warning(f"closed by {setting}", peer=closed.peer, limit=getattr(self.config, setting))
         return True
 
     def accept(
-        self, stranger: Stranger, tls: SSLContext | None = None, listener: str = ""
+        self, pending: PendingConnection, tls: SSLContext | None = None, listener: str = ""
     ) -> Connection:
         """Serves who has come by the port of a listener, and has something to begin with."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
-        session = Session(stranger.address, self.client_memory, self.door.pace, listener)
-        session.stranger = stranger
-        stranger.connection = self.connections.accept(stranger.sock, stranger.peer, session, tls)
-        connection: Connection = stranger.connection
+        session = Session(pending.address, self.client_memory, self.poller.pace, listener)
+        session.pending_connection = pending
+        pending.connection = self.connections.accept(pending.sock, pending.peer, session, tls)
+        connection: Connection = pending.connection
         return connection
 
     def on_disconnected(self, address: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pyxbroker.base.half_open import TLS_HEADER_BYTES, Stranger, tls_first_bytes
+from pyxbroker.base.half_open import TLS_HEADER_BYTES, PendingConnection, tls_first_bytes
 from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.base.tls import TlsContexts
@@ -76,7 +77,7 @@ class BrokerPort:
     def serve(self, broker: Broker) -> None:
         """Accepts connections for a broker."""
         self._broker = broker
-        self._acceptor = Acceptor(self._socket, broker.door, self._on_accepted, log)
+        self._acceptor = Acceptor(self._socket, broker.poller, self._on_accepted, log)
 
     def _on_accepted(self, sock: socket.socket, address: str, number: int) -> None:
         broker = self._broker
@@ -116,18 +117,18 @@ class BrokerPort:
         size = COMMAND_HEADER_BYTES + int.from_bytes(header, "big")
         return min(size, WAITED_BYTES_MAX) if size <= CONNECT_BYTES_MAX else 0
 
-    def begin(self, stranger: Stranger) -> None:
+    def begin(self, pending: PendingConnection) -> None:
         """Its CONNECT, or the beginning of its handshake, is there."""
         broker = self._broker
         assert broker is not None, "who accepts serves a broker"
-        stranger.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pending.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = None if self._tls is None else self._tls.current()
-        broker.accept(stranger, tls, self.listener)
+        broker.accept(pending, tls, self.listener)
 
-    def left(self, stranger: Stranger) -> None:
+    def on_closed(self, pending: PendingConnection) -> None:
         """It is closed before that."""
         assert self._broker is not None, "who accepts serves a broker"
-        self._broker.on_disconnected(stranger.address)
+        self._broker.on_disconnected(pending.address)
 
     def close(self) -> None:
         """Nobody connects any more."""

@@ -25,8 +25,8 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pyxbroker import ackset, bitmap, delayed_index
-from pyxbroker.base.crowd import network_of
 from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyBodies, TooManyRequests
+from pyxbroker.base.eviction_queue import network_of
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:

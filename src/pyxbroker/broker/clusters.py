@@ -30,6 +30,8 @@ from pyxbroker.policies.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.metadata.cache import MetadataCache
 
@@ -44,7 +46,9 @@ BROKERS = "brokers"  # a field of a failure domain
 class Clusters:
     """The clusters of this instance. Mirrors ClustersBase and ClusterResources."""
 
-    def __init__(self, store: MetadataStore, cache: MetadataCache, tenants: Tenants) -> None:
+    def __init__(
+        self, store: MetadataStore, cache: MetadataCache, tenants: Callable[[], Tenants]
+    ) -> None:
         self._store = store
         self._cache = cache
         self._tenants = tenants
@@ -120,9 +124,10 @@ class Clusters:
         async with self._turns.turn(None):
             await self.record(name)
             slices = Slices()
-            for tenant in await self._tenants.names():
+            tenants = self._tenants()
+            for tenant in await tenants.names():
                 await slices.pause()
-                if name in ((await self._tenants.record(tenant)).get("allowedClusters") or []):
+                if name in ((await tenants.record(tenant)).get("allowedClusters") or []):
                     raise ClusterNotEmpty("Cluster not empty")
             if await self.isolation_policies(name):
                 raise ClusterNotEmpty("Cluster not empty")

@@ -7,10 +7,11 @@ Nothing here goes by what they say: there is one broker, and it serves every nam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.expressions import ExpressionError, compile_expression
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.slices import Slices
 
 log = get_logger("pyxbroker.isolation")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from pyxbroker.base.errors import UnknownListener
 from pyxbroker.base.listening import is_loopback
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 
 log = get_logger("pyxbroker.broker")

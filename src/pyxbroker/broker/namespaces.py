@@ -65,6 +65,7 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.namespaces")
 
@@ -83,9 +84,12 @@ async def _may_always(_what: str | TopicName) -> bool:
 class Namespaces:
     """The namespaces of this cluster, and the topics in each."""
 
-    def __init__(self, config: Config, store: MetadataStore, topics: Topics) -> None:
+    def __init__(
+        self, config: Config, store: MetadataStore, cache: MetadataCache, topics: Topics
+    ) -> None:
         self._config = config
         self._store = store
+        self._cache = cache
         self._topics = topics
         self._coming = Turns[None](store)
         self._going = Turns[str](store)
@@ -151,7 +155,7 @@ class Namespaces:
 
         Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
         """
-        return await change_namespace(self._store, self._topics.cache, name, change)
+        return await change_namespace(self._store, self._cache, name, change)
 
     async def change_local(self, name: str, change: Change) -> None:
         """Changes what only this cluster says of a namespace; the first change writes its bundles
@@ -160,7 +164,7 @@ class Namespaces:
         Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
         """
         path = paths.local_policies(name)
-        cache = self._topics.cache
+        cache = self._cache
         async with self.coming:
             await self._topics.policies.of_namespace(NamespaceName.get(name))
             if not await self._store.exists(path):
@@ -184,7 +188,7 @@ class Namespaces:
                     f"Exceed the maximum number of namespace in tenant :{tenant}"
                 )
             path = paths.namespace_policies(str(name))
-            if not await create_record(self._store, self._topics.cache, path, fields):
+            if not await create_record(self._store, self._cache, path, fields):
                 raise NamespaceExists("Namespace already exists")
         log.info("a namespace was made", namespace=name)
 
@@ -290,7 +294,7 @@ class Namespaces:
             with contextlib.suppress(NotFound):
                 await self._store.delete(path)
         finally:
-            self._topics.cache.forget(path)
+            self._cache.forget(path)
 
     # --- all topics of one --------------------------------------------------------------------
 
@@ -444,7 +448,7 @@ class Namespaces:
             except BadVersion as error:
                 raise ConcurrentModification("Concurrent modification") from error
             finally:
-                self._topics.cache.forget(path)
+                self._cache.forget(path)
         log.info("a bundle was split", namespace=name, bundle=str(bundle))
 
     async def delete_bundle(self, name: str, bundle: Bundle, force: bool) -> None:

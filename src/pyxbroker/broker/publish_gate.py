@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.storage_view import StorageView
 from pyxbroker.connection import Connections
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.broker")

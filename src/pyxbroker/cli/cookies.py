@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pyxbroker.base.directories import is_there
+from pyxbroker.base.directories import exists
 from pyxbroker.bookie.cookie import (
     FILE,
     Cookie,
@@ -26,7 +26,7 @@ FLIPPED_CHARACTERS_MAX = 2
 
 def check_cookie_file(bookie: Path) -> list[Finding]:
     """What is wrong with the file. Raises OSError and NewerFormat."""
-    trouble = _read(bookie)[1] if is_there(bookie) else None
+    trouble = _read(bookie)[1] if exists(bookie) else None
     if trouble is None:
         return []
     sentence = f"{trouble}; `pyxbroker metadata repair` writes it again"
@@ -38,7 +38,7 @@ def repair_cookie_file(bookie: Path, metadata: Path) -> list[Finding]:
 
     Raises OSError, NewerFormat and MetadataError.
     """
-    if not is_there(bookie):
+    if not exists(bookie):
         return []
     file = bookie / FILE
     cookie, trouble = _read(bookie)

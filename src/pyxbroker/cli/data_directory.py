@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.base.directories import make_directory, open_file, patiently
+from pyxbroker.base.directories import make_directory, open_file, retry_transient
 from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.standalone")
@@ -72,7 +72,7 @@ class DataDirectory:
 
     def _check_owner(self, named: Iterable[str]) -> None:
         """Raises DataDirectoryError for a directory with files that are not the broker's."""
-        found = patiently(os.listdir, self.path)
+        found = retry_transient(os.listdir, self.path)
         if OURS.intersection(found):
             return
         places = [Path(each) for each in named if each.startswith(f"{self.path}/")]

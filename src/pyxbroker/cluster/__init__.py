@@ -1,1 +1,1 @@
-"""What makes several brokers one cluster: its metadata, the ownership of bundles, lookup, load."""
+"""The metadata that makes several brokers one cluster."""

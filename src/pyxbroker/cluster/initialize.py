@@ -1,18 +1,19 @@
-"""What must be in the metadata store before the first broker starts, and a broker's registration.
+"""The metadata that must exist before the first broker starts.
 
-The same nodes with the same JSON as Pulsar's `initialize-cluster-metadata` writes (without the
-DistributedLog namespaces of its stream storage and functions), so that Apache Pulsar's brokers and
-BookKeeper's bookies can start on a cluster that we initialized, and the other way round.
+The nodes and their JSON are those that Pulsar's `initialize-cluster-metadata` writes, without the
+DistributedLog namespaces of its stream storage and functions. Apache Pulsar's brokers and
+BookKeeper's bookies can therefore start on a cluster that pyxbroker initialized, and vice versa.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.bundles import bundles_data
-from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.compact_json import to_short_json
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -29,7 +30,7 @@ SYSTEM_TENANT = "pulsar"
 
 
 class ClusterSettings(NamedTuple):
-    """What describes a new cluster. The URLs are those that clients and other clusters use."""
+    """The settings of a new cluster. The URLs are those for clients and other clusters."""
 
     cluster: str
     web_service_url: str
@@ -41,16 +42,16 @@ class ClusterSettings(NamedTuple):
 
 
 class ClusterIdentity(NamedTuple):
-    """What `initialize` found or made."""
+    """The cluster's identity, and whether `initialize` created it."""
 
     instance_id: str
     created: bool
 
 
 async def initialize(store: MetadataStore, settings: ClusterSettings) -> ClusterIdentity:
-    """Makes what is missing and leaves alone what is there; safe to run in several brokers at once.
+    """Create missing nodes, and leave existing ones unchanged. Several brokers may run it at once.
 
-    One round of reads, and one of writes if anything is missing.
+    It takes one round of reads, and one of writes if a node is missing.
     """
     nodes = _nodes(settings)
     found = await asyncio.gather(*[store.get(path) for path in nodes])
@@ -58,7 +59,7 @@ async def initialize(store: MetadataStore, settings: ClusterSettings) -> Cluster
     writes = [store.put(path, nodes[path], MUST_NOT_EXIST) for path in missing]
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     for outcome in outcomes:
-        # BadVersion: another broker has made the same node meanwhile.
+        # BadVersion: another broker has created the same node meanwhile.
         if isinstance(outcome, BaseException) and not isinstance(outcome, BadVersion):
             raise outcome
     outcome_of = dict(zip(missing, outcomes, strict=True))
@@ -71,7 +72,7 @@ async def initialize(store: MetadataStore, settings: ClusterSettings) -> Cluster
 
 
 def _new_id() -> str:
-    """A random UUID (RFC 9562, version 4); the module `uuid` would be 2 ms of a first start."""
+    """Return a random UUID (RFC 9562, version 4). Importing `uuid` would add 2 ms to the start."""
     number = int.from_bytes(os.urandom(16), "big")
     number = number & ~(0xF000 << 64) | 0x4000 << 64
     number = number & ~(0xC000 << 48) | 0x8000 << 48
@@ -80,14 +81,14 @@ def _new_id() -> str:
 
 
 def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
-    """Path to value, parents first."""
-    tenant = to_json({"allowedClusters": [settings.cluster], "adminRoles": []})
-    policies = to_json(namespace_policies(settings.cluster, settings.namespace_bundles))
+    """Return path -> value, parents first."""
+    tenant = to_short_json({"allowedClusters": [settings.cluster], "adminRoles": []})
+    policies = to_short_json(namespace_policies(settings.cluster, settings.namespace_bundles))
     nodes = {
         paths.INSTANCE_ID: _new_id().encode(),
         paths.READONLY_BOOKIES: b"",
         paths.BOOKIE_RACKS: b"{}",
-        paths.cluster(settings.cluster): to_json(cluster_data(settings)),
+        paths.cluster(settings.cluster): to_short_json(cluster_data(settings)),
         paths.tenant(PUBLIC_TENANT): tenant,
         paths.namespace_policies(DEFAULT_NAMESPACE): policies,
         paths.tenant(SYSTEM_TENANT): tenant,
@@ -95,12 +96,14 @@ def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
     }
     if settings.transaction_coordinators > 0:
         topic = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
-        nodes[topic] = to_json({"partitions": settings.transaction_coordinators, "deleted": False})
+        nodes[topic] = to_short_json(
+            {"partitions": settings.transaction_coordinators, "deleted": False}
+        )
     return nodes
 
 
 def cluster_data(settings: ClusterSettings) -> dict[str, Any]:
-    """Pulsar's ClusterData; an URL that is not set is left out, as Pulsar does with null."""
+    """Return Pulsar's ClusterData; URLs that are not set are omitted, as Pulsar omits null."""
     urls = {
         "serviceUrl": settings.web_service_url,
         "serviceUrlTls": settings.web_service_url_tls,
@@ -119,7 +122,7 @@ def cluster_data(settings: ClusterSettings) -> dict[str, Any]:
 
 
 def namespace_policies(cluster: str, bundle_count: int) -> dict[str, Any]:
-    """Pulsar's Policies of a new namespace, in the order in which Pulsar writes the fields."""
+    """Return Pulsar's Policies of a new namespace, with the fields in Pulsar's order."""
     return {
         "auth_policies": {
             "namespace_auth": {},
@@ -151,5 +154,5 @@ def namespace_policies(cluster: str, bundle_count: int) -> dict[str, Any]:
 
 
 def local_policies(bundle_count: int) -> dict[str, Any]:
-    """Pulsar's LocalPolicies, which a broker writes when it first loads a namespace."""
+    """Return Pulsar's LocalPolicies, which a broker writes when it first loads a namespace."""
     return {"bundles": bundles_data(bundle_count), "migrated": False}

@@ -12,10 +12,11 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
 from pyxbroker.entry import CRC32C, Digest
 from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
@@ -29,7 +30,7 @@ from pyxbroker.ledger.errors import (
     WrongPassword,
     journal_failed,
 )
-from pyxbroker.ledger.handle import EnsembleHandle, LedgerHandle, LedgerListener
+from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
 from pyxbroker.ledger.metadata import (
     DigestType,
     LedgerMetadata,
@@ -39,8 +40,6 @@ from pyxbroker.ledger.metadata import (
     VersionedLedgerMetadata,
 )
 from pyxbroker.ledger.reader import ReadHandle, segments_of
-from pyxbroker.ledger.recovery import fence, find_end, stored_entries
-from pyxbroker.ledger.writer import FindBookies, LedgerWriter
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
     BadVersion,
@@ -52,6 +51,9 @@ from pyxbroker.metadata.store import (
     Unavailable,
 )
 from pyxbroker.turn import Turn
+
+if TYPE_CHECKING:
+    from pyxbroker.ledger.writer import FindBookies
 
 log = get_logger("pyxbroker.ledger")
 
@@ -269,6 +271,9 @@ class LedgerClient:
         first = self._bookies[metadata.ensembles[0][0]]
         if first.is_embedded:
             return LedgerHandle(ledger_id, first, listener, add_flags, digest)
+        from pyxbroker.ledger.ensemble import EnsembleHandle
+        from pyxbroker.ledger.writer import LedgerWriter
+
         return EnsembleHandle(
             LedgerWriter(ledger_id, metadata, version),
             self._bookies,
@@ -364,9 +369,12 @@ class LedgerClient:
         if metadata.state is not LedgerState.IN_RECOVERY:
             metadata = metadata.in_recovery()
             version = (await self._metadata.update(ledger_id, metadata, version)).version
+        # A start has no ledger to recover.
+        from pyxbroker.ledger import recovery
+
         reader = self._reader(ledger_id, metadata)
-        await fence(reader)
-        last_entry_id, length = await find_end(reader)
+        await recovery.fence(reader)
+        last_entry_id, length = await recovery.find_end(reader)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
 
@@ -384,10 +392,14 @@ class LedgerClient:
         metadata = (await self._read(ledger_id)).metadata
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
+        from pyxbroker.ledger.recovery import find_end
+
         return await find_end(self._reader(ledger_id, metadata))
 
     async def stored_entries(self, ledger_id: int) -> int:
         """Count the entries that bookies have of a ledger, whether or not metadata knows it."""
+        from pyxbroker.ledger.recovery import stored_entries
+
         return await stored_entries(self._bookies.values(), ledger_id)
 
     async def delete(self, ledger_id: int) -> None:

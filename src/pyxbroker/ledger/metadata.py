@@ -18,8 +18,9 @@ import enum
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.varint import encode_varint
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (

@@ -1,1 +1,1 @@
-"""Metadata: one small interface and the stores behind it, paths, coordination of brokers."""
+"""Metadata: one small interface, the stores that implement it, paths, and coordination."""

@@ -1,50 +1,51 @@
 """Change logs and copies of the embedded metadata store: a second record of every commit.
 
-Both kinds of file are a head of one block and records behind it; docs/metadata.md says what they
+Both kinds of file have a header of one block, followed by records; docs/metadata.md describes their
+purpose. Integers are little-endian, checksums are zlib's CRC-32 (of `123456789`: 0xCBF43926).
 are for. All integers are little-endian, all checksums zlib's CRC-32 (of `123456789`: 0xCBF43926).
-
+  header (4096 bytes)
   head (4096 bytes)
      0   8  `PYXMCHG1` (change log) or `PYXMCPY1` (copy)
      8   4  checksum of bytes 12 to 63
     12   4  format version of these files, 1
     16   4  format version of the database
-    20   4  flags: 1, nothing is missing between the change log before this one and this one;
-            2, this change log begins with the store: there is nothing before it
-    24   8  number: a copy and the change log that was begun with it have the same one
+    20   4  flags: 1, no transaction is missing between the previous change log and this one;
+            2, this change log begins with the store: no other precedes it
+    24   8  number: a copy and the change log that was started with it have the same one
     32   8  last transaction before this file
-    40   8  when it was begun, milliseconds since 1970
+    40   8  creation time, milliseconds since 1970
     48  16  id of the store
-   512   4  checksum of bytes 516 to 535; written when the store is closed cleanly, 0 before
+   512   4  checksum of bytes 516 to 535; written when the store is closed cleanly, else 0
    516   4  zero
    520   8  last transaction of the store
-   528   8  where the records end
+   528   8  end of the records
   record, at a multiple of 8
-     0   4  checksum of the store's id, then of the rest of the record
+     0   4  checksum of the store's id, then of all other bytes of the record
      4   4  length in bytes, a multiple of 8
      8   8  number of the transaction
-    16   1  type: 1 changes; 2 end of a copy: before it, the store as it was after this transaction
+    16   1  type: 1 changes; 2 end of a copy, which holds the store as of this transaction
     17   3  zero
     20   4  number of changes; in an end of a copy, of nodes
-    24   8  up to where the file was synced when this record was added
-  change, one behind the other, the last one padded with zeros
+    24   8  offset up to which the file was synced when this record was added
+  change, one after another, the last one padded with zeros
      0   1  kind: 1 node, 2 deletion (of the node and its counter), 3 counter, 4 damaged node,
-            5 absent: the store was set back to before there was this node, nobody deleted it
+            5 absent: a restore went back to a state without this node; nobody deleted it
      1   3  zero
      4   4  length of the path
      8   4  length of the value
     12   8  number of the transaction that made it
     20   8  version of the node, or the counter's next number
     28   8  created, 36 modified, milliseconds since 1970
-    44      path in UTF-8, value (of a damaged node: a sentence)
+    44      path in UTF-8, value (of a damaged node: an error message)
 
-A change log is appended to after each commit of the database, and synced when nothing else is to
-do. So after a kill it is complete; after a power cut its last records may be missing, and then the
-database has them. Of several changes of a path the one with the highest transaction counts, and of
-those with the same one the last.
+A change log is appended to after each commit of the database, and synced when the store is idle. So
+it is complete after a kill. After a power cut its last records may be missing, but the database has
+their transactions. Of several changes of a path, the one with the highest transaction counts; of
+changes in one transaction, the last.
 
-What lies behind the last record is zeros (the file is allocated ahead). Bytes that are no record
-are what a power cut left, and the file ends there; unless a later record says that they were
-synced, or the file is a copy: then it is damage, and the records behind it count.
+The space after the last record is zeros, since the file is preallocated. An invalid record is what
+a power cut left, and the records end before it. It is damage if a later record says that it was
+synced, or if the file is a copy. Then the records after it count, too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker.base.directories import (
     NO_SPACE,
@@ -66,6 +66,7 @@ from pyxbroker.base.directories import (
     write_fully,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 log = get_logger(__name__)
@@ -81,8 +82,8 @@ NODE, DELETED, COUNTER, DAMAGED, ABSENT = 1, 2, 3, 4, 5
 CHANGES, COPY_END = 1, 2
 
 ALLOCATED_BYTES = 1 << 20
-"""A change log is allocated in such steps, and the next one while half of it is left: so there is
-room for some thousand changes when the disk is full."""
+"""A change log is allocated in units of this size, the next one while half a unit is left. So there
+is room for some thousand changes when the disk is full."""
 
 _CHUNK_BYTES = 1 << 16
 _HEAD = struct.Struct("<8sIIIIQQQ16s")
@@ -93,7 +94,7 @@ _CHANGE = struct.Struct("<B3xII4q")
 
 
 class Change(NamedTuple):
-    """What a transaction made of one path. `version` is a counter's next number."""
+    """The effect of a transaction on one path. `version` is a counter's next number."""
 
     kind: int
     path: str
@@ -105,7 +106,7 @@ class Change(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the head of a file says."""
+    """The header of a file."""
 
     magic: bytes
     database_format: int
@@ -117,12 +118,12 @@ class Head(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """What the checksums of records begin with, so that no value can pass for a record."""
+        """The initial value of record checksums, so that no node's value can pass for a record."""
         return zlib.crc32(self.store_id)
 
 
 class Record(NamedTuple):
-    """A valid record, where it begins in the file and where its changes are in the data."""
+    """A valid record: its offset in the file, and its fields."""
 
     offset: int
     transaction: int
@@ -136,7 +137,7 @@ Data = bytes | bytearray  # of a file
 
 
 class Content(NamedTuple):
-    """A file as it was read. `damaged` are offsets of bytes that are no record and should be."""
+    """A parsed file. `damaged` lists offsets where a record should be and none is valid."""
 
     head: Head
     data: Data
@@ -146,12 +147,12 @@ class Content(NamedTuple):
 
     @property
     def is_torn(self) -> bool:
-        """Whether anything but zeros lies behind the records."""
+        """True if anything but zeros follows the records."""
         return not _is_zero_from(self.data, self.end)
 
 
 def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced: int = 0) -> bytes:
-    """A record with the changes of one transaction; `seed` is that of the file's head."""
+    """Encode a record with the changes of one transaction; `seed` is that of the file's header."""
     parts: list[bytes] = []
     count = 0
     for kind, path, number, version, created_ms, modified_ms, value in changes:
@@ -166,7 +167,7 @@ def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced
 
 
 def encode_copy_end(seed: int, transaction: int, nodes: int) -> bytes:
-    """The last record of a copy."""
+    """Encode the last record of a copy."""
     return _finish(seed, transaction, (COPY_END, nodes, 0), [])
 
 
@@ -174,7 +175,7 @@ def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: list[
     size = sum(map(len, body))
     body.append(bytes(-size % 8))
     head = _RECORD.pack(0, _RECORD.size + size + len(body[-1]), transaction, *rest)[4:]
-    # What copies megabytes lets no other thread run, so they are put together once.
+    # Copying megabytes holds the GIL, so the parts are joined only once.
     checksum = zlib.crc32(head, seed)
     for part in body:
         checksum = zlib.crc32(part, checksum)
@@ -182,7 +183,7 @@ def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: list[
 
 
 def decode_changes(data: Data, record: Record) -> Iterator[Change]:
-    """The changes of a record, whose checksum was right."""
+    """Yield the changes of a record whose checksum was verified."""
     view = memoryview(data)
     at = record.offset + _RECORD.size
     for _ in range(record.changes if record.type == CHANGES else 0):
@@ -205,12 +206,12 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(path: Path, data: Data) -> Head:
-    """Raises CorruptStore, and MetadataError for the format of a newer version."""
+    """Decode a header. Raises CorruptStore, and MetadataError for a newer format."""
     if len(data) < _HEAD.size:
-        raise CorruptStore(f"the metadata file {path} is cut short")
+        raise CorruptStore(f"the metadata file {path} is truncated")
     magic, checksum, version, *fields = _HEAD.unpack_from(data)
     if checksum != zlib.crc32(data[12 : _HEAD.size]) or magic not in (CHANGES_MAGIC, COPY_MAGIC):
-        raise CorruptStore(f"the head of the metadata file {path} is damaged")
+        raise CorruptStore(f"the header of the metadata file {path} is damaged")
     if version > FILE_FORMAT:
         raise MetadataError(
             f"{path} was written by a newer pyxbroker (format {version}; this one reads up to"
@@ -220,20 +221,20 @@ def decode_head(path: Path, data: Data) -> Head:
 
 
 def read_file(path: Path) -> Content:
-    """Reads a file as far as it is intact. Raises CorruptStore when its head is not, and OSError.
+    """Read the intact records of a file. Raises CorruptStore for a damaged header, and OSError.
 
-    Damaged bytes between records are passed over, and told.
+    Damaged bytes between records are skipped and reported in `damaged`.
     """
     content = _parse(path, _read_used(path))
     if content.is_torn:
-        # Or a value ends with many zeros.
+        # Possibly a value that ends with many zeros: parse all of the file.
         content = _parse(path, path.read_bytes())
     return content
 
 
 def _parse(path: Path, data: Data) -> Content:
     head = decode_head(path, data)
-    runs: list[list[Record]] = []  # between them are bytes that are no record
+    runs: list[list[Record]] = []  # separated by invalid bytes
     at = HEAD_BYTES
     transaction = 0
     while at >= 0:
@@ -251,7 +252,7 @@ def _parse(path: Path, data: Data) -> Content:
     end = HEAD_BYTES
     for number, run in enumerate(runs):
         if number and end >= synced:
-            break  # What follows was written when nothing of this had been synced.
+            break  # The following records were written before any of the invalid bytes were synced.
         if number:
             damaged.append(end)
         records += run
@@ -262,8 +263,8 @@ def _parse(path: Path, data: Data) -> Content:
 
 
 def _read_used(path: Path) -> bytearray:
-    """A file without the blocks of zeros at its end, which are most of a change log."""
-    # Of hundreds of megabytes: to join them would let no other thread run.
+    """Read a file without the blocks of zeros at its end, which are most of a change log."""
+    # A bytearray, because joining hundreds of megabytes would hold the GIL.
     data = bytearray()
     used = 0
     zeros = bytes(_CHUNK_BYTES)
@@ -288,12 +289,12 @@ def _record_at(data: Data, at: int, seed: int) -> Record | None:
 
 
 def _is_zero_from(data: Data, at: int) -> bool:
-    """Whether there are only zeros; a comparison is a hundred times as fast as rstrip."""
+    """Return True if only zeros follow; the comparison is 100 times faster than rstrip."""
     return data[at:] == bytes(max(len(data) - at, 0))
 
 
 def _next_record(data: Data, at: int, seed: int, transaction: int) -> int:
-    """Where the next valid record begins, not of an earlier transaction; -1: there is none."""
+    """Return the offset of the next valid record with no earlier transaction, or -1."""
     if _is_zero_from(data, at):
         return -1
     end = len(data.rstrip(b"\0"))
@@ -305,10 +306,10 @@ def _next_record(data: Data, at: int, seed: int, transaction: int) -> int:
 
 
 def closed_at(path: Path) -> tuple[Head, int, int] | None:
-    """(head, last transaction, end of the records) when the store was closed with this file.
+    """Return (header, last transaction, end of the records) if the store was closed cleanly.
 
-    Reads two blocks, whatever the size. None also when the head is damaged: reading the whole file
-    tells. Raises OSError.
+    Reads two blocks of the change log, whatever its size. Returns None also for a damaged header,
+    which reading the whole file reports. Raises OSError.
     """
     with path.open("rb") as file:
         block = file.read(HEAD_BYTES)
@@ -329,7 +330,7 @@ def closed_at(path: Path) -> tuple[Head, int, int] | None:
 
 
 class ChangeLog:
-    """The change log that is being written. Every method blocks; all but close raise OSError."""
+    """The current change log. Every method blocks; all but `close` raise OSError."""
 
     def __init__(self, path: Path, head: Head, descriptor: int, end: int) -> None:
         self.path = path
@@ -345,7 +346,7 @@ class ChangeLog:
 
     @classmethod
     def create(cls, path: Path, head: Head, first: bytes) -> ChangeLog:
-        """Makes the file with one record, durable when this returns; all of it or nothing."""
+        """Create the file with one record, durably and atomically."""
         temporary = temporary_of(path)
         descriptor = open_file(temporary, truncate=True)
         try:
@@ -361,7 +362,7 @@ class ChangeLog:
 
     @classmethod
     def append_to(cls, path: Path, head: Head, end: int, is_torn: bool = False) -> ChangeLog:
-        """Goes on with a file whose records end at `end`; what is torn behind it is wiped."""
+        """Continue a file whose records end at `end`; a torn record after them is removed."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if is_torn:
@@ -373,7 +374,7 @@ class ChangeLog:
 
     @property
     def added_bytes(self) -> int:
-        """The records behind the first one, which repeats what was there before."""
+        """The size of the records after the first one, which repeats an earlier transaction."""
         return self.end - self._first_end
 
     @property
@@ -381,7 +382,7 @@ class ChangeLog:
         return self.synced == self.end
 
     def append(self, record: bytes) -> None:
-        """Adds a record; after an error nothing more may be added."""
+        """Append a record. After an error nothing more may be appended."""
         try:
             write_fully(self._fd, record, self.end)
         except OSError as error:
@@ -389,13 +390,13 @@ class ChangeLog:
         self.end += len(record)
 
     def sync(self) -> None:
-        """Makes all records durable, and room for more."""
+        """Make all records durable, and allocate room for more."""
         if self._allocated - self.end < ALLOCATED_BYTES // 2:
             self._allocated = self.end + ALLOCATED_BYTES
             try:
                 allocate(self._fd, self._allocated)
             except OSError as error:
-                # There is room for what comes, or the append fails and says so.
+                # Appends may still fit into the allocated part; otherwise they fail themselves.
                 if error.errno not in NO_SPACE:
                     raise with_path(error, self.path) from None
         try:
@@ -405,7 +406,7 @@ class ChangeLog:
         self.synced = self.end
 
     def close_cleanly(self, transaction: int) -> None:
-        """Writes that the store was closed after this transaction, which needs no more room."""
+        """Record a clean close after this transaction. It needs no additional disk space."""
         self.sync()
         mark = bytearray(_CLOSED.pack(0, 0, transaction, self.end))
         mark[:4] = zlib.crc32(memoryview(mark)[4:]).to_bytes(4, "little")
@@ -413,15 +414,15 @@ class ChangeLog:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Whoever needs its records on the disk has synced them before. Raises nothing."""
+        """Close the file without a sync. Raises nothing."""
         try:
             os.close(self._fd)
         except OSError as error:
-            log.warning("a change log was not closed well", file=self.path, error=error)
+            log.warning("closing a change log failed", file=self.path, error=error)
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Gives a file at least this size and its blocks; where that cannot be done, nothing."""
+    """Allocate at least this size of blocks for a file, if the file system supports it."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:

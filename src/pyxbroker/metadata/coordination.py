@@ -1,4 +1,4 @@
-"""What brokers agree on through the metadata store: locks that live with a session, and numbers."""
+"""Coordination through the metadata store: locks bound to a session, and unique numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyxbroker.metadata.store import (
 REVALIDATE_DELAY_S = 1.0
 IDS_AHEAD_MIN = 4
 IDS_AHEAD_MAX = 32
-IDS_AT_ONCE_MAX = 256
+IDS_PER_FETCH_MAX = 256
 
 log = get_logger(__name__)
 
@@ -33,11 +33,11 @@ class LockBusy(MetadataError):
 
 
 class ResourceLock:
-    """An ephemeral node that is held from acquire() to release(), over the loss of sessions.
+    """An ephemeral node that is held from acquire() to release(), across sessions.
 
-    After a new session began, or when somebody deleted the node, it is created again. If another
-    process has taken the path by then, the lock is lost: `on_lost` is called once, and the lock is
-    over. Mirrors Pulsar's ResourceLock.
+    It is created again after a new session began or after it was deleted. If another process has
+    taken the path by then, the lock is lost for good and `on_lost` is called once. Mirrors Pulsar's
+    ResourceLock.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class ResourceLock:
         self._turn = asyncio.Lock()
 
     async def acquire(self) -> None:
-        """Creates the node. Raises LockBusy when another process holds it.
+        """Create the node. Raises LockBusy if another process holds it.
 
-        A node with exactly our value is the rest of a former session of ours (a process that was
-        killed and came back before its session ended): it is replaced by one of this session.
+        A node with exactly our value belongs to an earlier session of ours: the process was killed
+        and restarted before that session ended. It is replaced by a node of this session.
         """
         self._unsubscribe = self._store.on_session(self._on_session_event)
         try:
@@ -74,14 +74,14 @@ class ResourceLock:
         self.is_held = True
 
     async def update(self, value: bytes) -> None:
-        """Replaces the value that others read, and that is written again in a new session."""
+        """Replace the value that other processes read, also for later sessions."""
         async with self._turn:
             self.value = value
             if self.is_held:
                 self._version = (await self._store.put(self.path, value, self._version)).version
 
     async def release(self) -> None:
-        """Deletes the node. Raises Unavailable when that fails; it goes with the session."""
+        """Delete the node. Raises Unavailable on failure; then the node ends with the session."""
         self.is_held = False
         if self._unsubscribe is None:
             return
@@ -93,7 +93,7 @@ class ResourceLock:
             try:
                 await self._store.delete(self.path, self._version)
             except (NotFound, BadVersion):
-                log.info("a lock was not ours any more when it was released", path=self.path)
+                log.info("a lock was no longer ours when it was released", path=self.path)
 
     async def _create(self) -> None:
         try:
@@ -111,7 +111,7 @@ class ResourceLock:
         try:
             await self._store.delete(self.path, version)
         except NotFound:
-            # Its session has just ended by itself.
+            # The earlier session has just expired.
             return
 
     def _on_session_event(self, event: SessionEvent) -> None:
@@ -127,7 +127,7 @@ class ResourceLock:
                     await self._create()
                 return
             except Unavailable as error:
-                log.warning("a lock cannot be created again yet", path=self.path, error=error)
+                log.warning("a lock cannot be recreated yet, retrying", path=self.path, error=error)
                 await asyncio.sleep(REVALIDATE_DELAY_S)
             except MetadataError as error:
                 log.warning("a lock is lost", path=self.path, error=error)
@@ -143,7 +143,7 @@ class ResourceLock:
 
 
 async def next_counter_value(store: MetadataStore, path: str) -> int:
-    """A number that no other process gets: that of a sequential child, which is deleted again.
+    """Return a number that no other process gets: that of a sequential child, deleted again.
 
     Mirrors Pulsar's CoordinationService.getNextCounterValue, with the same nodes (`<path>/-<n>`).
     """
@@ -154,36 +154,35 @@ async def next_counter_value(store: MetadataStore, path: str) -> int:
 
 
 class LedgerIdGenerator:
-    """Gives out ledger ids, as BookKeeper does: numbers below /ledgers/idgen, then idgen-long.
+    """Allocates ledger ids like BookKeeper: numbers below /ledgers/idgen, then idgen-long.
 
-    Some ids are always fetched ahead, many in one go, so that whoever creates a ledger need not
-    wait for the store. An id that was fetched and not used before the process ended is never used:
-    ids only have to be unique.
+    Ids are fetched ahead in batches, so that creating a ledger need not wait for the store. Ids
+    that are unused when the process ends are lost: ids only have to be unique.
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._ahead: deque[int] = deque()
         self._fetching: asyncio.Task[None] | None = None
-        # Of who asks while there is none, in order: each is woken once, however many they are.
+        # Waiting callers in FIFO order; each is woken once.
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._is_long = False
 
     def prefetch(self) -> None:
-        """Asks for the next ids now; without this the first next_id() does."""
+        """Start fetching the next ids; without this the first next_id() does."""
         if self._fetching is None and len(self._ahead) < IDS_AHEAD_MIN:
-            count = min(IDS_AHEAD_MAX - len(self._ahead) + len(self._waiting), IDS_AT_ONCE_MAX)
+            count = min(IDS_AHEAD_MAX - len(self._ahead) + len(self._waiting), IDS_PER_FETCH_MAX)
             self._fetching = asyncio.ensure_future(self._fetch(count))
             self._fetching.add_done_callback(self._on_fetched)
 
     @staticmethod
     def _on_fetched(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Who waits for it is told; for everybody else the next attempt counts.
+            # Waiting callers got the error; later callers start another attempt.
             log.debug("no ledger ids could be fetched", error=error)
 
     async def next_id(self) -> int:
-        """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
+        """Return a ledger id that is unique in the cluster. Raises a MetadataError."""
         if self._ahead:
             ledger_id = self._ahead.popleft()
             self.prefetch()
@@ -199,24 +198,24 @@ class LedgerIdGenerator:
             raise
 
     def give_back(self, ledger_id: int) -> None:
-        """An id was not used after all."""
+        """Return an unused id."""
         self._ahead.appendleft(ledger_id)
-        self._give_out()
+        self._assign()
 
-    def _give_out(self) -> None:
-        """To those who wait, as far as there are any."""
+    def _assign(self) -> None:
+        """Assign available ids to waiting callers."""
         while self._ahead and self._waiting:
             place = self._waiting.popleft()
-            if not place.done():  # who waits may have been cancelled
+            if not place.done():  # the caller may have been cancelled
                 place.set_result(self._ahead.popleft())
 
-    def _refuse(self, error: Exception) -> None:
-        """Those who wait get none."""
+    def _fail_waiting(self, error: Exception) -> None:
+        """Fail all waiting callers."""
         while self._waiting:
             resolve(self._waiting.popleft(), error)
 
     async def close(self) -> None:
-        """Stops fetching ahead."""
+        """Stop fetching ids."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
@@ -233,22 +232,22 @@ class LedgerIdGenerator:
                 ledger_ids = await self._fetch_long(count)
             self._ahead.extend(ledger_ids)
         except Exception as error:
-            self._refuse(error)
+            self._fail_waiting(error)
             raise
         finally:
             self._fetching = None
         if self._waiting:
-            self._give_out()
+            self._assign()
             self.prefetch()
 
     async def _fetch_short(self, count: int) -> list[int]:
-        """None once the cluster has run out of short ids, which idgen-long is the mark of."""
+        """Return short ids; empty once the cluster has used them up and idgen-long exists."""
         if await self._store.exists(paths.LONG_LEDGER_IDS):
             return []
         return await self._numbers(paths.LEDGER_ID_PREFIX, count)
 
     async def _fetch_long(self, count: int) -> list[int]:
-        """The highest HOB-<n> numbers the low halves; when it overflows the next one is made."""
+        """Return long ids: the highest HOB-<n> is the high half; a full one has a successor."""
         names = await self._store.children(paths.LONG_LEDGER_IDS)
         high = max(filter(None, map(_high_of, names)), default=1)
         while not (numbers := await self._numbers(paths.long_ledger_id_prefix(high), count)):
@@ -256,7 +255,7 @@ class LedgerIdGenerator:
         return [high << 32 | number for number in numbers]
 
     async def _numbers(self, prefix: str, count: int) -> list[int]:
-        """The numbers that sequential nodes get; fewer, or none, where 31 bits do not hold them."""
+        """Return numbers of sequential nodes, without those above 31 bits."""
         created = await asyncio.gather(
             *(self._store.put(prefix, b"", ephemeral=True, sequential=True) for _ in range(count))
         )
@@ -267,19 +266,19 @@ class LedgerIdGenerator:
 
 
 def _high_of(name: str) -> int | None:
-    """The high half of ids that a child of idgen-long is for; None for one that is for none."""
+    """Return the high half of ids that a child of idgen-long stands for, or None if invalid."""
     found = paths.HIGH_OF_LONG_IDS.fullmatch(name)
     if found is not None and int(found[1]) <= paths.HIGH_OF_LONG_IDS_MAX:
         return int(found[1])
-    log.warning("a node is no counter of ledger ids", path=paths.LONG_LEDGER_IDS, name=name)
+    log.warning("ignoring a node that counts no ledger ids", path=paths.LONG_LEDGER_IDS, name=name)
     return None
 
 
 def _discard(store: MetadataStore, path: str) -> None:
-    """Deletes a sequential node whose number has been taken; its session would end it anyway."""
+    """Delete a sequential node after its number was taken; it would end with the session anyway."""
 
     def note(future: asyncio.Future[None]) -> None:
         if not future.cancelled() and future.exception() is not None:
-            log.debug("a node stays until its session ends", path=path, error=future.exception())
+            log.debug("a node remains until its session ends", path=path, error=future.exception())
 
     store.delete(path).add_done_callback(note)

@@ -1,15 +1,15 @@
-"""The folder of copies: what the embedded store knows besides its database.
+"""The folder of copies and change logs: the embedded store's record besides its database.
 
-It lies beside the store's directory, so that it stays when somebody deletes that one:
+It is a sibling of the store's directory, so that it survives the deletion of that directory:
 
-  0000000007.copy     the whole store as it was after one transaction
-  0000000007.changes  every transaction since copy 7 was begun, until copy 8 was
+  0000000007.copy     the whole store as of one transaction
+  0000000007.changes  every transaction from the start of copy 7 to the start of copy 8
   0000000008.copy
-  0000000008.changes  the one that is being written
+  0000000008.changes  the current change log
 
-So the store is any intact copy and all change logs from its number on. A copy is written in slices
-between transactions: rows that change meanwhile are in it twice, and the later transaction counts.
-metadata/change_log.py describes the files byte by byte.
+The store equals any intact copy plus all change logs from its number on. A copy is written in
+slices between transactions. Rows that change meanwhile occur twice in it, and the later transaction
+counts. metadata/change_log.py describes the files byte by byte.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = get_logger(__name__)
 
 
 class State:
-    """The newest change of each path, of nodes (also deleted ones) and of counters."""
+    """The newest change of each path, for nodes (including deleted ones) and counters."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Change] = {}
@@ -70,7 +70,7 @@ class State:
         self.transaction = 0
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Takes each change that is not older than what is known of its path."""
+        """Apply each change that is not older than the known one of its path."""
         nodes, counters = self.nodes, self.counters
         for change in changes:
             kind, path, transaction = change[:3]
@@ -86,18 +86,18 @@ class State:
                     nodes[path] = change
 
     def changes(self) -> list[Change]:
-        """What there is, as changes that make it again in any order."""
+        """Return the state as changes that recreate it in any order."""
         numbers = self.counters.values()
         return [*self.nodes.values(), *(each for each in numbers if each.kind == COUNTER)]
 
     def live(self) -> int:
-        """The number of nodes that are there."""
+        """Return the number of existing nodes."""
         return sum(change.kind not in GONE for change in self.nodes.values())
 
 
 class Recorded:
-    """What copies and change logs say. `is_complete`: they lack nothing but, after a power cut,
-    the last transactions.
+    """The content of copies and change logs. `is_complete`: no transaction is missing, except for
+    the last ones after a power cut.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class Recorded:
         self.state = State() if state is None else state
         self.is_complete = is_complete
         self.copy = copy
-        self.changes = 0  # records of change logs after the copy
+        self.changes = 0  # records applied from change logs
         self.findings: list[Finding] = []
 
 
 class Copies:
-    """The files of the folder; every method blocks and raises OSError."""
+    """The files of the folder. Every method blocks and raises OSError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,10 +123,10 @@ class Copies:
         return self.folder / f"{number:010d}.changes"
 
     def numbers(self) -> tuple[list[int], list[int]]:
-        """The numbers of copies and of change logs, ascending."""
+        """Return the numbers of copies and of change logs, ascending."""
         found: dict[str, list[int]] = {"copy": [], "changes": []}
         try:
-            names = os.listdir(self.folder)  # noqa: PTH208 - names are all that is wanted
+            names = os.listdir(self.folder)  # noqa: PTH208 - only names are needed
         except FileNotFoundError:
             names = []
         for name in names:
@@ -139,7 +139,7 @@ class Copies:
         make_directory(self.folder)
 
     def load(self, copy: int | None = None, with_changes: bool = True) -> Recorded:
-        """All that is recorded: the newest intact copy (or that one) and the logs since."""
+        """Load the given copy, or the newest intact one, and the change logs since then."""
         recorded = Recorded()
         copies, logs = self.numbers()
         base = None
@@ -188,10 +188,10 @@ class Copies:
         return None
 
     def prune(self, settings: CopySettings) -> None:
-        """Removes copies that need not be kept, and the change logs that only those want.
+        """Remove copies beyond the configured number and age, and change logs older than those.
 
-        Two copies, or one and all changes since the beginning, are left in any case: one damaged
-        copy must not cost anything.
+        At least two copies, or one and all changes since the store began, are retained, so that one
+        damaged copy loses nothing.
         """
         copies, logs = self.numbers()
         if len(copies) < 2:
@@ -208,7 +208,7 @@ class Copies:
 
 
 def is_whole(content: Content) -> bool:
-    """Whether a copy goes to its end and nothing of it is damaged."""
+    """Return True if a copy is complete and undamaged."""
     records = content.records
     return bool(records) and records[-1].type == COPY_END and not content.damaged
 
@@ -224,7 +224,7 @@ def _damaged(path: Path) -> Finding:
 
 
 class CopyWriter:
-    """A copy on its way: rows and the transactions that come meanwhile. Raises OSError."""
+    """A copy that is being written, from rows and concurrent transactions. Raises OSError."""
 
     def __init__(self, path: Path, head: Head) -> None:
         self.path = path
@@ -241,14 +241,14 @@ class CopyWriter:
             raise
 
     def add(self, changes: list[Change]) -> None:
-        """Adds rows, each with the transaction that wrote it."""
+        """Add rows, each with the transaction that wrote it."""
         if changes:
             self._nodes += sum(change.kind == NODE for change in changes)
             newest = max(change.transaction for change in changes)
             self._write(encode_record(self.head.seed, newest, changes))
 
     def add_record(self, record: bytes) -> None:
-        """Adds a transaction that the store made meanwhile."""
+        """Add a transaction that was committed while the copy is written."""
         self._write(record)
 
     def _write(self, data: bytes) -> None:
@@ -256,28 +256,28 @@ class CopyWriter:
             write_fully(self._fd, data, self._end)
             self._end += len(data)
             if self._end - self._synced >= SYNC_BYTES:
-                # In steps, so that no sync takes long.
+                # Incrementally, so that no sync takes long.
                 os.fdatasync(self._fd)
                 self._synced = self._end
         except OSError as error:
             raise with_path(error, self._temporary) from None
 
     def finish(self, transaction: int) -> None:
-        """Gives the copy its name; it is durable when this returns."""
+        """Complete the copy and rename it to its final name, durably."""
         self._write(encode_copy_end(self.head.seed, transaction, self._nodes))
         finish_file(self._fd, self._temporary, self.path)
         self._close()
 
     def abandon(self) -> None:
-        """Removes what was written, unless the disk refuses even that. Raises nothing."""
+        """Close and remove the incomplete copy, as far as the disk allows. Raises nothing."""
         try:
             self._close()
         except OSError as error:
-            log.warning("a copy was not closed well", file=self._temporary, error=error)
+            log.warning("closing an incomplete copy failed", file=self._temporary, error=error)
         try:
             self._temporary.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("what was written of a copy stays", file=self._temporary, error=error)
+            log.warning("an incomplete copy cannot be removed", file=self._temporary, error=error)
 
     def _close(self) -> None:
         descriptor, self._fd = self._fd, -1
@@ -286,7 +286,7 @@ class CopyWriter:
 
 
 def write_copy(path: Path, head: Head, state: State) -> None:
-    """Writes a whole state as one copy. Raises OSError, and leaves nothing then."""
+    """Write a state as one copy. Raises OSError, and leaves no file then."""
     writer = CopyWriter(path, head)
     try:
         changes = state.changes()
@@ -299,17 +299,17 @@ def write_copy(path: Path, head: Head, state: State) -> None:
 
 
 def read_copy(path: Path) -> tuple[Head, State]:
-    """A copy, wherever it is. Raises CorruptStore when it is damaged, and OSError."""
+    """Read a copy from any path. Raises CorruptStore if it is damaged, and OSError."""
     content = read_file(path)
     if content.head.magic != COPY_MAGIC or not is_whole(content):
-        raise CorruptStore(f"{path} is not a whole copy of metadata, or it is damaged")
+        raise CorruptStore(f"{path} is not a complete copy of metadata, or it is damaged")
     state = State()
     _take(state, content)
     return content.head, state
 
 
 def size_of(path: Path) -> int:
-    """The size of a file's records, 0 when there is no file."""
+    """Return the size of a file's records, 0 if there is no file."""
     try:
         return path.stat().st_size - HEAD_BYTES
     except FileNotFoundError:

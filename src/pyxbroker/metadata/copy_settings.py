@@ -1,8 +1,8 @@
-"""When the embedded store makes copies of itself, and how many it keeps."""
+"""Settings for copies of the embedded store: their interval, and how many it retains."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pyxbroker.base.named_tuple import NamedTuple
 
 COPY_INTERVAL_S = 3600
 COPIES_KEPT = 3
@@ -13,4 +13,4 @@ class CopySettings(NamedTuple):
 
     interval_s: float = COPY_INTERVAL_S
     kept: int = COPIES_KEPT
-    kept_s: float = 0  # younger ones are kept whatever their number
+    kept_s: float = 0  # younger copies are retained, whatever their number

@@ -1,10 +1,10 @@
-"""How the embedded metadata store tells damaged files from those that a power cut left.
+"""Damage detection of the embedded metadata store, which distinguishes it from a power cut.
 
-SQLite has checksums in its write-ahead log and none in its pages. What it does by itself with a
-flipped bit is to drop all that comes after it in the log, or to return wrong rows or too few. The
-checks here notice that. The log is checked whenever the store is opened; every row when it is read;
-and the whole content when the store is opened and small enough for that to take no time, or when
-anything else is not as it should be.
+SQLite has checksums in its write-ahead log, but none in its pages. After a bit flip, SQLite itself
+drops all later parts of the log, or returns wrong rows or too few. The checks here detect that. The
+log is checked whenever the store is opened, and every row when it is read. The whole content is
+checked when the store is opened, if it is small enough for that to take no noticeable time, or if
+anything else is suspicious.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 
 CONTENT_CHECK_PAGES_MAX = 256
-"""A check of 256 pages of 4 KiB takes about 10 ms; larger ones are checked after the start."""
+"""A check of 256 pages of 4 KiB takes about 10 ms; larger databases are checked after the start."""
 
 KNOWN_DAMAGE = -1
-"""The checksum of a row that could not be repaired: no CRC-32 has this value. What the row has for
-a value is the sentence to tell its readers."""
+"""The checksum of a row that could not be repaired, which no CRC-32 equals. The row's value is the
+error message for its readers."""
 
 _LOG_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, 2 salts, 2 checksums
 _FRAME_HEADER = struct.Struct(">6I")  # page, pages after commit or 0, 2 salts, 2 checksums
 
 
 def row_checksum(key: str, version: int, times: tuple[int, int], change: int, value: bytes) -> int:
-    """CRC-32 (zlib) of all that a row says. `key` is the parent, NUL and the name."""
+    """CRC-32 (zlib) of all fields of a row. `key` is the parent, NUL and the name."""
     prefix = f"{key}\0{version}\0{times[0]}\0{times[1]}\0{change}\0"
     return zlib.crc32(value, zlib.crc32(prefix.encode()))
 
@@ -46,12 +47,12 @@ def deletion_checksum(path: str, change: int) -> int:
 
 
 def row_checksum_1(key: bytes, version: int, value: bytes) -> int:
-    """The checksum of format 1, which had neither times nor transactions in it."""
+    """The row checksum of format 1, which has neither times nor transactions."""
     return zlib.crc32(value, zlib.crc32(b"%b\0%d\0" % (key, version)))
 
 
 class BadRow(NamedTuple):
-    """A row whose checksum is wrong, as far as it can be read."""
+    """A row with a wrong checksum, as far as it is readable."""
 
     path: str
     version: object
@@ -59,7 +60,7 @@ class BadRow(NamedTuple):
     sentence: str = ""
 
 
-# Texts are read as bytes: damaged ones need not be UTF-8.
+# Texts are read as bytes, because damaged ones may be invalid UTF-8.
 _NODES = (
     "SELECT CAST(parent AS BLOB), CAST(name AS BLOB), version, created_ms, modified_ms, checksum,"
     " value, {change} FROM node"
@@ -69,10 +70,10 @@ _DELETED = "SELECT CAST(path AS BLOB), change, checksum FROM deleted"
 
 
 class Rows:
-    """Reads what a database has, row by row, and tells good rows from bad ones.
+    """Reads a database row by row and separates intact rows from damaged ones.
 
-    `bad` grows while the rows are gone through; `errors` are those of SQLite, behind which rows may
-    have been missed.
+    `bad` grows while the rows are read. `errors` lists SQLite's errors, after which rows may have
+    been missed.
     """
 
     def __init__(self, database: sqlite3.Connection, database_format: int) -> None:
@@ -82,7 +83,7 @@ class Rows:
         self.errors: list[str] = []
 
     def good(self) -> Iterator[Change]:
-        """Every intact row. Deletions come first, so that a node counts that came again."""
+        """Yield every intact row. Deletions come first, so that a recreated node counts."""
         change = "change" if self._format > 1 else "0"
         if self._format > 1:
             yield from self._of(_DELETED, "path DESC", self._deletion)
@@ -92,7 +93,7 @@ class Rows:
     def _of(
         self, sql: str, backwards: str, decode: Callable[[Any], Change | None]
     ) -> Iterator[Change]:
-        """The rows of a table; from behind as well, when a page cannot be read."""
+        """Read the rows of a table; also in reverse order if a page cannot be read."""
         for order in ("", f" ORDER BY {backwards}"):
             try:
                 for row in self._database.execute(sql + order):
@@ -153,26 +154,26 @@ class Rows:
 
 
 def path_of(parent: str, name: str) -> str:
-    """The path of a row; the root is the row of two empty strings."""
+    """Return the path of a row; the root is the row of two empty strings."""
     if parent == "/" or not parent:
         return f"/{name}"
     return f"{parent}/{name}"
 
 
 def is_small(database: sqlite3.Connection) -> bool:
-    """Whether the content is checked when the store is opened."""
+    """Return True if the content is small enough to be checked when the store is opened."""
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     return pages <= CONTENT_CHECK_PAGES_MAX
 
 
 def structure_error(database: sqlite3.Connection) -> str | None:
-    """What is wrong with the pages of a database, None when nothing is."""
+    """Return a description of damaged pages, or None if all are intact."""
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     return None if verdict == "ok" else str(verdict).replace("\n", " ")
 
 
 def is_io_error(error: sqlite3.Error) -> bool:
-    """Whether the disk or the system refused, rather than that what is there is damaged."""
+    """Return True if the disk or the system refused, rather than the data being damaged."""
     return error_name(error).startswith(_REFUSALS)
 
 
@@ -185,7 +186,7 @@ _REFUSALS = (
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether SQLite says that what it read is damaged."""
+    """Return True if SQLite reports that the data is damaged."""
     if not isinstance(error, sqlite3.DatabaseError):
         return False
     name = error_name(error)
@@ -197,19 +198,19 @@ def is_damage(error: Exception) -> bool:
 
 
 def error_name(error: Exception) -> str:
-    """SQLite's name of an error; before Python 3.11 there is only its text to tell errors apart."""
+    """Return SQLite's name of an error; before Python 3.11 only the text identifies it."""
     return getattr(error, "sqlite_errorname", "") or str(error)
 
 
 def header_error(path: Path) -> str | None:
-    """What is wrong with the first bytes of a database, None when nothing is. OSError.
+    """Return a description of a damaged database header, or None if it is intact. Raises OSError.
 
-    SQLite takes some flipped bits there for a file that may not be written or a format to come.
+    SQLite mistakes some bit flips in it for a read-only file or a future format.
     """
     with path.open("rb") as file:
         header = file.read(100)
     if not header:
-        return None  # It was made, and nothing has come into it yet.
+        return None  # The file was created, and nothing has been written yet.
     wrong = [
         name
         for name, start, end, allowed in _HEADER
@@ -223,17 +224,17 @@ _HEADER = (
     ("page size", 16, 18, (b"\x10\0",)),
     ("versions", 18, 20, (b"\1\1", b"\2\2")),
     ("fixed values", 20, 24, (bytes([0, 64, 32, 32]),)),
-    ("schema format", 44, 48, (b"\0\0\0\4", bytes(4))),  # 0: there is no table yet
+    ("schema format", 44, 48, (b"\0\0\0\4", bytes(4))),  # 0: no table exists yet
     ("text encoding", 56, 60, (b"\0\0\0\1", bytes(4))),
     ("reserved bytes", 72, 92, (bytes(20),)),
 )
 
 
 def log_header_is_damaged(log: Path) -> bool:
-    """Whether the header of SQLite's log is damaged, so that SQLite would drop the whole log.
+    """Return True if the header of SQLite's log is damaged, so that SQLite would drop the log.
 
-    A power cut cannot do it: the header lies within one sector and is synced before any frame. A
-    log of zeros is an empty one. This has to be asked before SQLite opens the log. OSError.
+    A power cut cannot cause that: the header lies within one sector and is synced before any frame.
+    A log of zeros is an empty one. Check this before SQLite opens the log. Raises OSError.
     """
     header = _read_log_header(log)
     if len(header) <= _LOG_HEADER.size or not header.strip(b"\0"):
@@ -243,7 +244,7 @@ def log_header_is_damaged(log: Path) -> bool:
 
 
 def log_has_content(log: Path) -> bool:
-    """Whether SQLite's log is there and was written to. OSError."""
+    """Return True if SQLite's log exists and was written to. Raises OSError."""
     header = _read_log_header(log)
     return len(header) > _LOG_HEADER.size and bool(header.strip(b"\0"))
 
@@ -257,12 +258,12 @@ def _read_log_header(log: Path) -> bytes:
 
 
 def rejected_commits(log: Path, accepted: int) -> tuple[int, int]:
-    """(transactions that end, frames) of this log's life behind those that SQLite accepted.
+    """Return (ends of transactions, frames) of this log's life that SQLite did not accept.
 
-    SQLite takes the log up to the first frame whose checksum fails. A power cut can only have hit
-    the last transaction, because each is synced before the next is written, and what refused ones
-    left was cleared (`clear_rejected`): so at most one end of a transaction can be behind that
-    point. More is damage. OSError.
+    SQLite accepts the log up to the first frame with a wrong checksum. A power cut can only affect
+    the last transaction: each is synced before the next is written, and the remains of refused
+    transactions were removed (`clear_rejected`). So at most one end of a transaction can follow
+    that frame. More is damage. Raises OSError.
     """
     try:
         file = log.open("rb", buffering=0)
@@ -274,10 +275,10 @@ def rejected_commits(log: Path, accepted: int) -> tuple[int, int]:
 
 
 def clear_rejected(log: Path, accepted: int) -> None:
-    """Makes frames behind those that SQLite accepted none of this log's life; blocks are kept.
+    """Invalidate the frames of this log's life that SQLite did not accept. Blocks stay allocated.
 
-    Each commit that the disk refused leaves its end there when the next one is shorter. For who has
-    the database open. OSError.
+    A commit that the disk refused leaves its end there if the next commit is shorter. Only the
+    owner of the open database may call this. Raises OSError.
     """
     with suppress(FileNotFoundError), log.open("r+b", buffering=0) as file:
         for offset, _ in _rejected(file.fileno(), accepted):
@@ -285,9 +286,10 @@ def clear_rejected(log: Path, accepted: int) -> None:
 
 
 def _rejected(file: int, accepted: int) -> Iterator[tuple[int, bool]]:
-    """Offset of each frame of this log's life behind `accepted`, and whether it ends a transaction.
+    """Yield the offset of each frame of this log's life after `accepted`, and whether it ends a
+    transaction.
 
-    Of each page only the header in front of it is read.
+    Only the header in front of each page is read.
     """
     header = os.pread(file, _LOG_HEADER.size, 0)
     if len(header) < _LOG_HEADER.size:
@@ -306,7 +308,7 @@ def _rejected(file: int, accepted: int) -> Iterator[tuple[int, bool]]:
 
 
 def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:
-    """SQLite's checksum of the log's first 24 bytes; the magic's last bit tells the byte order."""
+    """Return SQLite's checksum of the log's first 24 bytes; the magic's last bit is byte order."""
     words = struct.unpack(">6I" if magic & 1 else "<6I", header)
     sum_1 = sum_2 = 0
     for first, second in zip(words[::2], words[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The SQLite database of the embedded store: its schema, and how a connection to it is made."""
+"""The SQLite database of the embedded store: its schema, and how it is opened and created."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace, Unava
 
 FORMAT_VERSION = 2
 SET_ASIDE_MAX = 3
-LOG_BYTES = 4 << 20  # about four times what is in the log when it is folded in
+LOG_BYTES = 4 << 20  # about four times what the log holds when it is checkpointed
 LOG_HEADER_BYTES = 32
-WITH_LOG_AT = 18  # in the head of a database: the formats to write and to read it with
+WITH_LOG_AT = 18  # in the database header: the formats for writing and reading
 WITH_LOG = b"\x02\x02"
 
 log = get_logger(__name__)
 
-# The texts are compared with those that SQLite keeps, so that damage of the schema is noticed.
+# The texts are compared with those that SQLite stores, so that damage of the schema is detected.
 SCHEMA = {
     "node": (
         "CREATE TABLE node (parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,"
@@ -68,8 +68,8 @@ SCHEMA = {
 PUT_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_COUNTER = "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?, ?)"
 PUT_DELETED = "INSERT OR REPLACE INTO deleted VALUES (?, ?, ?)"
-# The names of a node's children, and None behind the last one, where whoever asks has to stop. Not
-# "WHERE parent=?": to see whether a row is the last one SQLite would read all of it, the value too.
+# The names of a node's children, then None after the last one, where the caller must stop. Not
+# "WHERE parent=?": to find the end SQLite would read all of the next row, including its value.
 CHILDREN = (
     "SELECT CASE WHEN parent=?1 THEN name END FROM node WHERE parent>=?1 ORDER BY parent, name"
 )
@@ -77,7 +77,7 @@ PUT_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?)"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Opens or makes the database, and locks it. Raises sqlite3.Error."""
+    """Open or create the database, and lock it. Raises sqlite3.Error."""
     _make_file(path)
     database = sqlite3.connect(path, isolation_level=None, timeout=0)
     try:
@@ -92,13 +92,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_file(path: Path) -> None:
-    """Makes an empty database, whose log gets its permissions: SQLite would let everybody read."""
+    """Create an empty database with private permissions, which SQLite's log inherits."""
     if not path.exists():
         os.close(open_file(path))
 
 
 def make_schema(database: sqlite3.Connection, changes: Iterable[Change], store_id: bytes) -> None:
-    """Makes the tables with their first rows, in one transaction."""
+    """Create the tables with their first rows, in one transaction."""
     statements = "; ".join(SCHEMA.values())
     database.executescript(f"BEGIN; {statements}; PRAGMA user_version={FORMAT_VERSION};")
     database.execute(PUT_STATE, store_row(store_id))
@@ -108,7 +108,7 @@ def make_schema(database: sqlite3.Connection, changes: Iterable[Change], store_i
 
 
 def put_change(database: sqlite3.Connection, change: Change) -> None:
-    """Writes a row as a change says it is."""
+    """Write the row that a change describes."""
     kind, path, number, version, created_ms, modified_ms, value = change
     if kind == COUNTER:
         checksum = counter_checksum(path, version, number)
@@ -133,17 +133,17 @@ def root(transaction: int) -> Change:
 
 
 def state_of(database: sqlite3.Connection) -> dict[str, str]:
-    """The few things that the store remembers of itself."""
+    """Return the key-value pairs that the store records about itself."""
     return {str(name): str(value) for name, value in database.execute("SELECT * FROM state")}
 
 
 def store_row(store_id: bytes) -> tuple[str, str]:
-    """The row that says which store this is, with a checksum of its own."""
+    """Return the row that identifies this store, with a checksum of its own."""
     return "store", f"{store_id.hex()} {zlib.crc32(store_id):08x}"
 
 
 def decode_store_id(text: str) -> bytes:
-    """The id of `store_row`; empty when it is damaged."""
+    """Return the id in a `store_row`, or empty bytes if it is damaged."""
     digits, _, checksum = text.partition(" ")
     try:
         store_id = bytes.fromhex(digits)
@@ -153,13 +153,13 @@ def decode_store_id(text: str) -> bytes:
 
 
 def schema_of(database: sqlite3.Connection) -> dict[str, str]:
-    """The tables of a database and their texts."""
+    """Return the tables of a database with their SQL texts."""
     rows = database.execute("SELECT name, sql FROM sqlite_master WHERE type='table'")
     return {str(name): str(sql) for name, sql in rows}
 
 
 def split(path: str) -> tuple[str, str]:
-    """Parent and name, the key of a row; the root is the row of two empty strings."""
+    """Return parent and name, the key of a row; the root is the row of two empty strings."""
     if path == "/":
         return "", ""
     cut = path.rfind("/")
@@ -167,17 +167,17 @@ def split(path: str) -> tuple[str, str]:
 
 
 def log_of(path: Path) -> Path:
-    """SQLite's write-ahead log of a database."""
+    """Return the path of a database's write-ahead log."""
     return path.with_name(path.name + "-wal")
 
 
 def reserve_of(path: Path) -> Path:
-    """What the log was when the store was closed: its blocks are the next log's."""
+    """Return the path of the reserve: the log of the previous session, whose blocks are reused."""
     return path.with_name("metadata.reserve")
 
 
 def use_reserve(path: Path) -> None:
-    """Makes the log of the next session from the reserve. Raises OSError."""
+    """Turn the reserve into the log of the next session. Raises OSError."""
     reserve, wal = reserve_of(path), log_of(path)
     if not reserve.exists():
         return
@@ -186,8 +186,8 @@ def use_reserve(path: Path) -> None:
         return
     descriptor = os.open(reserve, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # A log with a header of zeros is an empty one. If a power cut brings the old header back,
-        # its frames are what the database has already.
+        # A log with a header of zeros is empty. If a power cut brings the old header back, the
+        # database already contains its frames.
         os.pwrite(descriptor, bytes(LOG_HEADER_BYTES), 0)
     finally:
         os.close(descriptor)
@@ -195,7 +195,7 @@ def use_reserve(path: Path) -> None:
 
 
 def allocate_log(path: Path) -> None:
-    """Gives the log its blocks ahead, so that commits go on when the disk is full. OSError."""
+    """Preallocate the log, so that commits succeed when the disk is full. Raises OSError."""
     descriptor = os.open(log_of(path), os.O_RDWR | os.O_CLOEXEC)
     try:
         allocate(descriptor, LOG_BYTES)
@@ -204,9 +204,9 @@ def allocate_log(path: Path) -> None:
 
 
 def read_everything(path: Path) -> None:
-    """Reads the database and its log from end to end. Raises OSError when the disk refuses.
+    """Read the database and its log completely. Raises OSError if the disk fails.
 
-    SQLite says of a read that failed with EIO that the database is malformed.
+    SQLite reports a read that failed with EIO as a malformed database.
     """
     for file in (path, log_of(path)):
         if file.exists():
@@ -216,9 +216,9 @@ def read_everything(path: Path) -> None:
 
 
 def explain(path: Path, error: Exception) -> MetadataError:
-    """The error to give to callers, in a sentence that names the file.
+    """Return the error for callers, with a message that names the file.
 
-    What is not the disk's or the database's is a defect of ours, which the log tells of.
+    An error of neither the disk nor the database is an internal one, and is logged.
     """
     if isinstance(error, MetadataError):
         return error
@@ -230,7 +230,7 @@ def explain(path: Path, error: Exception) -> MetadataError:
     if is_misuse or not isinstance(error, sqlite3.Error):
         log.failure("an operation on the metadata failed", error, path=path)
         return MetadataError(
-            f"an operation on the metadata in {path} failed: {error!r}; the log says where"
+            f"an operation on the metadata in {path} failed: {error!r}; see the log for details"
         )
     if is_damage(error):
         return CorruptStore(f"the metadata file {path} is damaged ({error})")
@@ -243,21 +243,21 @@ def explain(path: Path, error: Exception) -> MetadataError:
 
 
 class InUse(Unavailable):
-    """Another process has the store open; waiting a moment does not help."""
+    """Another process has the store open; a retry does not help."""
 
 
 def build(path: Path, changes: Iterable[Change], store_id: bytes) -> None:
-    """Makes a new database beside that of `path`, to be put into its place by `finish_swap`.
+    """Build a new database next to that of `path`, for `finish_swap` to put into its place.
 
-    Raises sqlite3.Error and OSError, and leaves nothing then.
+    Raises sqlite3.Error and OSError, and leaves no file then.
     """
     make(path, path.with_name(path.name + ".new"), changes, store_id)
 
 
 def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> None:
-    """Makes a database for `path` under the name `to`: durable and whole when it has that name.
+    """Build a database for `path` under the name `to`, durably and atomically.
 
-    Raises sqlite3.Error and OSError, and leaves nothing then.
+    Raises sqlite3.Error and OSError, and leaves no file then.
     """
     building = path.with_name(path.name + ".building")
     building.unlink(missing_ok=True)
@@ -265,7 +265,7 @@ def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> No
         _make_file(building)
         database = sqlite3.connect(building, isolation_level=None, timeout=0)
         try:
-            # The file is thrown away unless it is whole, and synced as a whole.
+            # An incomplete file is discarded, and a complete one is synced at the end.
             database.execute("PRAGMA journal_mode=OFF")
             database.execute("PRAGMA synchronous=OFF")
             make_schema(database, changes, store_id)
@@ -273,7 +273,7 @@ def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> No
             database.close()
         descriptor = open_file(building)
         try:
-            # Already one with a write-ahead log: to make it one, SQLite needs four syncs.
+            # Mark the database as one with a write-ahead log: SQLite needs four syncs for it.
             write_fully(descriptor, WITH_LOG, WITH_LOG_AT)
             finish_file(descriptor, building, to)
         finally:
@@ -284,10 +284,11 @@ def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> No
 
 
 def finish_swap(path: Path, label: str = "damaged") -> Path | None:
-    """Puts a database that `build` made into place, and the one before aside; its new name.
+    """Move a database that `build` made into place. Return the new name of the previous one.
 
-    From `build` on this is done, here or by the next start: a log must never be left beside a
-    database that it does not belong to, so the old log goes first and the new database comes last.
+    Once `build` has succeeded, this is completed here or by the next start. A log must never lie
+    next to a database that it does not belong to, so the old log is moved first and the new
+    database last.
     """
     new = path.with_name(path.name + ".new")
     if not new.exists():
@@ -306,8 +307,8 @@ def finish_swap(path: Path, label: str = "damaged") -> Path | None:
     return aside if is_replaced else None
 
 
-def keep_aside(file: Path) -> Path:
-    """Copies a damaged file before anything is done about it."""
+def copy_aside(file: Path) -> Path:
+    """Copy a damaged file before anything is done about it, and return the copy's path."""
     copy = _free_name(file, "damaged")
     write_whole_file(copy, file.read_bytes())
     return copy
@@ -328,7 +329,7 @@ def _stamp() -> str:
 
 
 def _remove_old(path: Path) -> None:
-    """Keeps the last few files that were set aside."""
+    """Remove all but the last few files that were set aside."""
     aside = [
         *path.parent.glob(f"{path.name}*.damaged-*"),
         *path.parent.glob(f"{path.name}.before-*"),

@@ -1,30 +1,29 @@
 """The metadata store of a single process: SQLite in a directory of its own.
 
-Files in the directory (docs/metadata.md tells why SQLite, and the figures):
+Files in the directory (docs/metadata.md explains the choice of SQLite, with figures):
 
   metadata.db       table `node`, one row per persistent node; table `sequence`, one row per parent
-                    that numbers children; table `deleted`, nodes that are gone. Every row has the
-                    number of the transaction that wrote it, and a CRC-32 of what it says.
+                    that numbers children; table `deleted`, deleted nodes. Every row has the number
+                    of the transaction that wrote it, and a CRC-32 of its contents.
   metadata.db-wal   SQLite's write-ahead log: 32-byte header, then frames of one 24-byte header and
                     one page each, all big-endian, chained by checksums.
   metadata.reserve  the blocks of that log while the store is closed.
 
-Beside it, in a directory of the same name with `.copies`, are copies and change logs: a second
-record of everything, from which the first one is repaired (metadata/copies.py).
+A sibling directory named `.copies` holds copies and change logs: a second record of all contents,
+from which the database is repaired (metadata/copies.py).
 
-One private thread owns the database. It takes all operations that have come in since it last
-looked as one transaction: operations that arrive while a commit is being synced share the next one,
-without any timer. A refused operation (BadVersion, ...) writes nothing and fails alone. A commit is
-one fdatasync of the write-ahead log (synchronous=FULL), and behind it a write to the change log;
-results are handed to the loop after that, in one callback per transaction. What else is to do is
-done when nobody waits (metadata/upkeep.py).
+One private thread owns the database. It runs all queued operations as one transaction, so
+operations that arrive while a commit is synced share the next commit, without a timer. A refused
+operation (BadVersion, ...) writes nothing and fails alone. A commit is one fdatasync of the
+write-ahead log (synchronous=FULL), followed by a write to the change log. Then the results go to
+the event loop, in one callback per transaction. Maintenance runs when no operation is queued
+(metadata/upkeep.py).
 
-Ephemeral nodes live as long as the process, so they are never written: they are kept in a dict by
-the same thread, under the same transactions.
+Ephemeral nodes live as long as the process, so they are never written to disk. The same thread
+stores them in a dict, under the same transactions.
 
-What a power cut may leave is what SQLite recovers from: a last transaction that is not complete is
-cut off. What was damaged must not be taken for that, since it would silently lose what was
-acknowledged: metadata/opening.py tells them apart.
+After a power cut SQLite removes an incomplete last transaction. Damage must not be mistaken for
+that, since acknowledged data would be lost silently. metadata/opening.py tells them apart.
 """
 
 from __future__ import annotations
@@ -36,9 +35,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
@@ -65,14 +65,14 @@ from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
-BYTES_PER_COMMIT = 1 << 20  # of values, and one more
-NOTIFICATIONS_PER_STEP_MAX = 256  # of the loop; some 2 us each
+BYTES_PER_COMMIT = 1 << 20  # of values; the last one may exceed it
+NOTIFICATIONS_PER_STEP_MAX = 256  # in one loop iteration; some 2 us each
 
 log = get_logger(__name__)
 
 
 class Answered(NamedTuple):
-    """A transaction that has come to its end."""
+    """A completed transaction."""
 
     batch: list[Operation]
     results: list[object]  # of the operations
@@ -84,7 +84,7 @@ class Answered(NamedTuple):
 
 
 class EmbeddedStore(MetadataStore):
-    """The tree in `directory`, which is made when it does not exist. One process at a time."""
+    """The tree in `directory`, which is created if missing. Only one process may open it."""
 
     is_shared = False
 
@@ -97,7 +97,7 @@ class EmbeddedStore(MetadataStore):
         self._upkeep = Upkeep(self._tree, copies or CopySettings())
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
-        self._answered: deque[Answered] = deque()  # while some are delivered in slices
+        self._answered: deque[Answered] = deque()  # not empty while delivery is incremental
         self._delivering: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -124,8 +124,8 @@ class EmbeddedStore(MetadataStore):
         await self._join()
 
     async def _join(self) -> None:
-        """Waits for the thread, which ends when it comes to the None in its queue, and until all
-        that it has answered is delivered.
+        """Wait for the thread to end, which the None in its queue requests, and for the delivery
+        of all its results.
         """
         if self._ended is not None and self._thread is not None:
             try:
@@ -185,24 +185,24 @@ class EmbeddedStore(MetadataStore):
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found damaged since the store was opened, and what was done about it."""
+        """Damage found since the store was opened, and the action taken for each."""
         return list(self._tree.findings)
 
     async def make_copy(self) -> Path:
-        """Makes a copy beside the store and returns its path. Raises MetadataError."""
+        """Make a copy in the folder of copies and return its path. Raises MetadataError."""
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Path] = loop.create_future()
 
-        def tell(result: Path | MetadataError) -> None:
+        def report(result: Path | MetadataError) -> None:
             loop.call_soon_threadsafe(resolve, made, result)
 
-        await self._issue(_no_check, self._upkeep.request_copy, tell)
+        await self._issue(_no_check, self._upkeep.request_copy, report)
         return await made
 
     def _issue(
         self, check: Callable[[Any], None], apply: Callable[..., object], *arguments: Any
     ) -> Any:
-        """Hands an operation to the thread; `check` says whether its first argument is valid."""
+        """Hand an operation to the thread; `check` validates its first argument."""
         loop = self._loop
         if loop is None:
             raise StoreClosed("the metadata store is closed")
@@ -215,7 +215,7 @@ class EmbeddedStore(MetadataStore):
         self._queue.put(Operation(apply, arguments, future))
         return future
 
-    # The thread.
+    # Methods of the thread.
 
     def _run(
         self,
@@ -240,12 +240,12 @@ class EmbeddedStore(MetadataStore):
             loop.call_soon_threadsafe(resolve, ended, failure)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Applies what comes in, batch by batch, until close() puts None.
+        """Apply operations in batches, until close() queues None.
 
-        Whatever goes wrong, each operation is answered: after a defect with what it was.
+        Each operation is answered, even after an internal error.
         """
         is_open = True
-        is_failure_told = False
+        is_failure_reported = False
         while is_open:
             batch: list[Operation] = []
             notifications: list[Notification] = []
@@ -253,14 +253,14 @@ class EmbeddedStore(MetadataStore):
                 batch, is_open = self._collect()
                 results, notifications = self._apply(batch)
             except Exception as error:
-                log.failure("the metadata store can do nothing any more", error)
+                log.failure("the metadata store has failed and refuses all operations", error)
                 failure = self._tree.failure = explain(self._tree.path, error)
                 results = [copy_of(failure) for _ in batch]
             if batch:
                 answered = Answered(batch, results, notifications)
                 loop.call_soon_threadsafe(self._deliver, answered)
-            if self._tree.failure is not None and not is_failure_told:
-                is_failure_told = True
+            if self._tree.failure is not None and not is_failure_reported:
+                is_failure_reported = True
                 loop.call_soon_threadsafe(self._notify_failure, self._tree.failure)
 
     def _apply(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:
@@ -276,7 +276,7 @@ class EmbeddedStore(MetadataStore):
         return results, notifications
 
     def _collect(self) -> tuple[list[Operation], bool]:
-        """Waits for an operation and takes all that are there; False when it was the last time."""
+        """Wait for an operation and return all that are queued; False if the store is closing."""
         operation = self._next()
         batch: list[Operation] = []
         size = 0
@@ -292,7 +292,7 @@ class EmbeddedStore(MetadataStore):
         return batch, False
 
     def _next(self) -> Operation | None:
-        """The next operation; what else is to do is done when none comes, or when it is late."""
+        """Return the next operation. Maintenance runs while the queue is empty, or if overdue."""
         if self._tree.failure is not None:
             return self._queue.get()
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
@@ -309,12 +309,13 @@ class EmbeddedStore(MetadataStore):
             except Empty:
                 self._upkeep.run()
 
-    # The loop again.
+    # Methods of the event loop.
 
     def _deliver(self, answered: Answered) -> None:
-        """Tells a transaction's news, then its results: who goes on finds the news told.
+        """Deliver a transaction's notifications, then its results, so that callers that resume
+        find the notifications delivered.
 
-        One transaction can have changed a hundred thousand nodes, so this goes in steps.
+        A transaction may have changed a hundred thousand nodes, so delivery may be incremental.
         """
         if self._delivering is None and len(answered.notifications) <= NOTIFICATIONS_PER_STEP_MAX:
             for notification in answered.notifications:
@@ -326,10 +327,10 @@ class EmbeddedStore(MetadataStore):
             self._delivering = asyncio.ensure_future(self._deliver_in_steps())
 
     async def _deliver_in_steps(self) -> None:
-        """The same, and of the transactions that come to their end meanwhile, in their order.
+        """Deliver this transaction, and those that complete meanwhile, in order.
 
-        One step in each turn of the loop: all who wait for metadata wait for this, and must not
-        wait for whatever else takes long (base/slices.py).
+        One batch is delivered in each loop iteration. It does not share the slices for long work
+        (base/slices.py), since all callers of the metadata store wait for it.
         """
         while self._answered:
             answered = self._answered.popleft()
@@ -343,4 +344,4 @@ class EmbeddedStore(MetadataStore):
 
 
 def _no_check(argument: object) -> None:
-    """For operations whose argument is no path of a caller."""
+    """Accept an argument that is not a caller's path."""

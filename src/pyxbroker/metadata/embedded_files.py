@@ -1,6 +1,6 @@
-"""The files of the embedded metadata store: database, change log and copies, kept in step.
+"""The files of the embedded metadata store, kept consistent: database, change log and copies.
 
-Everything here blocks, and belongs to the store's thread (metadata/embedded.py).
+All methods block and run in the store's thread (metadata/embedded.py).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.opening import Doubtful, Opening
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 
-COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
+COMMITS_PER_CHECKPOINT_MAX = 256  # then the log is checkpointed even if operations are queued
 OPEN_RETRY_S = 2.0
 OPEN_RETRY_INTERVAL_S = 0.05
 ROWS_PER_SLICE = 256
-BYTES_PER_SLICE = 256 << 10  # of values, and one more: who waits for metadata waits for a slice
+BYTES_PER_SLICE = 256 << 10  # of values; the last one may exceed it. Operations wait for a slice
 FINDINGS_MAX = 1000
 
 _ROWS = "SELECT parent, name, version, created_ms, modified_ms, checksum, change, value FROM node"
-_LEDGERS = ("/ledgers/", "/ledgers0")  # the paths between: 0 comes after the slash
+_LEDGERS = ("/ledgers/", "/ledgers0")  # range of paths: `0` follows the slash in ASCII
 _SYNC_REFUSALS = ("SQLITE_IOERR_FSYNC", "disk I/O error")  # the latter before Python 3.11
 _PASSING = (errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR)
 
@@ -53,39 +53,41 @@ class Files:
         self.path = path
         self.copies = Copies(path.parent.with_name(f"{path.parent.name}.copies"))
         self.commits_in_log = 0
-        self.failure: MetadataError | None = None  # what every operation fails with from now on
+        self.failure: MetadataError | None = None  # set: every later operation fails with it
         self.findings: list[Finding] = []
         self.wants_copy = False
-        self.log: ChangeLog | None = None  # None: it failed, and a new one waits for a copy
-        self.copy: CopyWriter | None = None  # the one being written; it gets every transaction
+        self.log: ChangeLog | None = None  # None: it failed, and the next copy starts a new one
+        self.copy: CopyWriter | None = None  # the copy being written; it gets every transaction
         self.transaction = 0  # the last one
-        self.session_start = 0  # transactions up to this one were made by earlier processes
+        self.session_start = 0  # the last transaction of earlier processes
         self.store_id = b""
-        self.is_checked = False  # the whole content, by the start
+        self.is_checked = False  # the start has checked the whole content
         self._last_changes: list[Change] = []
         self._is_closed_mark_set = False
-        self._is_log_littered = False  # by a commit that the disk refused
-        # Rows that could not be repaired: looking again at all records would find no more.
+        self._has_rejected_frames = False  # frames of a commit that the disk refused remain
+        # Rows that could not be repaired: searching all records again would find no more.
         self._lost: set[tuple[str, object]] = set()
-        self._recorded: Recorded | None = None  # while everything is looked at
+        self._recorded: Recorded | None = None  # cached during a pass over all rows
         self._database: sqlite3.Connection | None = None
 
-    def open(self, keep_rest: bool = False) -> None:
-        """Opens or makes the database. Raises a MetadataError that names the file.
+    def open(self, accept_loss: bool = False) -> None:
+        """Open or create the database. Raises a MetadataError that names the file.
 
-        `keep_rest`: a store that would be refused for damage is opened with what is left of it.
+        `accept_loss`: open what is left of a store that would be refused for its damage.
 
-        A disk that fails is asked again for a while: an error is no damage, and no older state.
+        Disk errors are retried for a while: they indicate neither damage nor an older state.
         """
         self.failure = None
         self.findings = []
-        self._take(self._open_patiently(None, False, keep_rest))
+        self._take(self._open_with_retries(None, False, accept_loss))
 
-    def _open_patiently(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
+    def _open_with_retries(
+        self, reason: str | None, is_log_behind: bool, accept_loss: bool
+    ) -> Opening:
         end = time.monotonic() + OPEN_RETRY_S
         while True:
             try:
-                return self._open_files(reason, is_log_behind, keep_rest)
+                return self._open_files(reason, is_log_behind, accept_loss)
             except Exception as error:
                 explained = explain(self.path, error)
                 is_passing = type(explained) is Unavailable and _may_pass(error)
@@ -93,16 +95,16 @@ class Files:
                     raise explained from error
             time.sleep(OPEN_RETRY_INTERVAL_S)
 
-    def _open_files(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
+    def _open_files(self, reason: str | None, is_log_behind: bool, accept_loss: bool) -> Opening:
         opening = Opening(self.path, self.copies, reason, is_log_behind)
         if reason is None:
             try:
-                opening.open(keep_rest, is_certain=False)
+                opening.open(accept_loss, is_certain=False)
                 return opening
             except Doubtful:
-                # The disk may not have been able to read; if it can now, there is no damage.
+                # Possibly a transient read error: if the disk can read now, there is no damage.
                 opening = Opening(self.path, self.copies)
-        opening.open(keep_rest)
+        opening.open(accept_loss)
         return opening
 
     def _take(self, opening: Opening) -> None:
@@ -114,15 +116,15 @@ class Files:
         self.wants_copy = opening.wants_copy or opening.log is None
         self.is_checked = opening.is_checked
         self._is_closed_mark_set = opening.is_closed_mark_set
-        self._is_log_littered = False
+        self._has_rejected_frames = False
         self._last_changes = []
         self._lost.clear()
         self._recorded = None
 
     def close(self) -> None:
-        """Folds the log in; what cannot be folded stays in it and is found by the next open.
+        """Checkpoint the log and close. What cannot be checkpointed stays for the next open.
 
-        Raises MetadataError; it is closed all the same.
+        Raises MetadataError; the files are closed in any case.
         """
         if self._database is None:
             return
@@ -140,7 +142,7 @@ class Files:
                 raise explain(self.path, error) from error
 
     def _mark_closed(self) -> None:
-        """Notes in database and change log after which transaction they were closed."""
+        """Record in database and change log the transaction after which they were closed."""
         if self.copy is not None:
             self.copy.abandon()
             self.copy = None
@@ -150,14 +152,14 @@ class Files:
             self._execute(database.PUT_STATE, "closed", str(self.transaction))
             self.log.close_cleanly(self.transaction)
         except (sqlite3.Error, OSError) as error:
-            # Without the mark the next start compares the two, as after a kill.
+            # Without the mark the next start compares the two, as it does after a kill.
             log.warning("the metadata could not be closed cleanly", error=explain(self.path, error))
 
     def _keep_reserve(self) -> None:
-        """Keeps the blocks of SQLite's log for the next start, which may find the disk full.
+        """Retain the blocks of SQLite's log for the next start, which may find the disk full.
 
-        SQLite would delete the log when it is closed; of one that is not there any more it knows
-        nothing. All that is in it has to be in the database before.
+        SQLite deletes the log when it closes the database, unless the log was renamed before. All
+        of its content must be in the database by then.
         """
         self.checkpoint()
         reserve, wal = database.reserve_of(self.path), database.log_of(self.path)
@@ -166,60 +168,60 @@ class Files:
             if frames == moved and wal.exists():
                 wal.replace(reserve)
         except (sqlite3.Error, OSError) as error:
-            log.warning("the log of the metadata stays", error=self._put_off(error))
+            log.warning("the log of the metadata cannot be reserved", error=self._describe(error))
 
     def checkpoint(self) -> None:
-        """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
+        """Move the log's pages into the database; if the disk refuses, the log keeps growing."""
         self.commits_in_log = 0
         if self._database is None:
-            return  # It could not be opened again after damage; `failure` says why.
+            return  # It could not be reopened after damage; `failure` is set.
         try:
             self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except Exception as error:
-            # Every commit is safe in the log; the next checkpoint or open takes them all.
+            # Every commit is safe in the log; the next checkpoint or open moves them all.
             self.commits_in_log = 1
             log.warning(
-                "the log of the metadata could not be folded in", error=self._put_off(error)
+                "the log of the metadata cannot be checkpointed", error=self._describe(error)
             )
 
     def clear_log(self) -> Exception | None:
-        """Takes from SQLite's log what refused commits left behind its end.
+        """Remove from SQLite's log what refused commits left after its end.
 
-        The next start would take several such ends for damage. Returns the error of a disk that
-        cannot sync or write the log: what is read needs no log, but nothing may be committed.
+        The next start would mistake several of them for damage. Returns the error of a disk that
+        cannot sync or write the log: then reads still work, but nothing may be committed.
         """
-        if not self._is_log_littered:
+        if not self._has_rejected_frames:
             return None
         try:
             _, accepted, _ = self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             damage.clear_rejected(database.log_of(self.path), accepted)
         except sqlite3.Error as error:
-            # Where it is the database that cannot take the pages, the log may still have room.
+            # If only the database cannot be written, the log may still have room.
             is_of_log = damage.error_name(error).startswith(_SYNC_REFUSALS)
             return error if is_of_log else None
         except OSError as error:
             return error
-        self._is_log_littered = False
+        self._has_rejected_frames = False
         return None
 
-    def _put_off(self, error: Exception) -> object:
-        """Why something waits. What SQLite calls damage may be a disk that cannot read at this
-        moment: whoever reads it next looks closer, and says so.
+    def _describe(self, error: Exception) -> object:
+        """Describe why something is deferred. What SQLite calls damage may be a transient read
+        error; the next reader examines and reports it.
         """
         return f"SQLite says {error}" if damage.is_damage(error) else explain(self.path, error)
 
-    def _help(self, error: Exception) -> bool:
-        """Whether what an attempt failed of was put right: then it is worth another one."""
+    def _recover(self, error: Exception) -> bool:
+        """Try to remove the cause of a failed attempt. Return True if a retry is worthwhile."""
         if damage.is_damage(error):
             return self.heal(str(error))
         if damage.error_name(error).startswith(("SQLITE_FULL", "database or disk is full")):
-            # The log had no room to grow; folded in, it is used again from its beginning.
+            # The log had no room to grow; after a checkpoint it is reused from its beginning.
             self.checkpoint()
             return True
         return False
 
     def read_error(self) -> OSError | None:
-        """The error of a disk that cannot read the database, None when it can."""
+        """Return the error of a disk that cannot read the database, or None."""
         try:
             database.read_everything(self.path)
         except OSError as error:
@@ -227,7 +229,7 @@ class Files:
         return None
 
     def heal(self, reason: str) -> bool:
-        """Builds the database anew, as a start does that finds it damaged."""
+        """Rebuild the database, as a start does that finds it damaged."""
         assert self._database is not None
         is_log_behind = self.log is None
         try:
@@ -238,11 +240,11 @@ class Files:
             is_log_behind = True
         self._drop_log()
         opened, self._database = self._database, None
-        with suppress(sqlite3.Error):  # What is wrong with it is why it is closed.
+        with suppress(sqlite3.Error):  # It is closed because it is damaged.
             opened.close()
         start = self.session_start
         try:
-            self._take(self._open_patiently(reason, is_log_behind, False))
+            self._take(self._open_with_retries(reason, is_log_behind, False))
         except Exception as error:
             self.failure = explain(self.path, error)
             return False
@@ -250,7 +252,7 @@ class Files:
         return True
 
     def _record(self, changes: list[Change]) -> None:
-        """Adds the transaction to the change log, and to the copy that is being written."""
+        """Add the transaction to the change log, and to the copy that is being written."""
         self._last_changes = changes
         if self._recorded is not None:
             self._recorded.state.apply(changes)
@@ -266,15 +268,15 @@ class Files:
             try:
                 self.copy.add_record(record)
             except OSError as error:
-                log.warning("the copy of the metadata was given up", error=error)
+                log.warning("making a copy of the metadata was abandoned", error=error)
                 self.copy.abandon()
                 self.copy = None
                 self.wants_copy = True
 
     def _lose_log(self, error: OSError) -> None:
-        """Goes on without a change log: a gap in it would be worse than its end."""
+        """Continue without a change log: an end of it is better than a gap in it."""
         log.warning(
-            "the change log of the metadata ends here, and begins anew with the next copy",
+            "the change log of the metadata ends here, and the next copy starts a new one",
             error=error,
         )
         self._drop_log()
@@ -289,23 +291,23 @@ class Files:
             self.log = None
 
     def sync_log(self) -> None:
-        """Makes the change log durable."""
+        """Make the change log durable."""
         if self.log is not None and not self.log.is_synced:
             try:
                 self.log.sync()
             except OSError as error:
                 self._lose_log(error)
 
-    def tell(self, finding: Finding) -> None:
-        """Notes what was found, for whoever asks and for the log."""
+    def report(self, finding: Finding) -> None:
+        """Record a finding, for callers and in the log."""
         self.findings.append(finding)
         del self.findings[:-FINDINGS_MAX]
         log.error(finding.sentence)
 
-    # What upkeep asks for. Raises sqlite3.Error and OSError.
+    # Methods for maintenance. They raise sqlite3.Error and OSError.
 
     def check_structure(self, pages_max: int) -> None:
-        """Looks at the pages of a database that is not too large for one go."""
+        """Check the pages of a database that is small enough for one call."""
         (pages,) = self._execute("PRAGMA page_count").fetchone()
         if pages <= pages_max:
             error = damage.structure_error(self._opened())
@@ -313,19 +315,19 @@ class Files:
                 raise sqlite3.DatabaseError(f"malformed: {error}")
 
     def keep_free_pages(self, low: int, count: int) -> None:
-        """Has some pages in the database that have blocks and are not used.
+        """Provide unused pages in the database that have blocks on disk.
 
-        They have to be written once, or the file system has given them no blocks.
+        They must be written once: otherwise the file system has not allocated their blocks.
         """
         (free,) = self._execute("PRAGMA freelist_count").fetchone()
         if free < low:
             self._execute("INSERT OR REPLACE INTO unknown VALUES (zeroblob(?))", count * 4096)
             self.checkpoint()
             self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
-            self._execute("PRAGMA shrink_memory")  # It has these pages in memory as well.
+            self._execute("PRAGMA shrink_memory")  # The pages are in SQLite's cache as well.
 
     def forget_deletions(self) -> None:
-        """Deletions that no change log can be compared with any more, but for those of ledgers."""
+        """Forget deletions that precede all change logs, except for those of ledgers."""
         if self.log is not None:
             self._execute(
                 "DELETE FROM deleted WHERE change < ? AND (path < ? OR path >= ?)",
@@ -333,7 +335,7 @@ class Files:
             )
 
     def last_changes(self) -> list[Change]:
-        """Rows of the newest transaction, for the first record of a change log."""
+        """Return rows of the newest transaction, for the first record of a change log."""
         if self._last_changes:
             return self._last_changes
         row = self._execute(
@@ -343,9 +345,9 @@ class Files:
         return [database.root(0) if row is None else Change(NODE, "/", *row)]
 
     def slices(self) -> Iterator[list[Change]]:
-        """Every row, some at a time, each intact or else repaired or known as damaged.
+        """Yield all rows in batches, each row intact, repaired or marked as damaged.
 
-        Transactions may come between two slices. Raises sqlite3.Error and OSError.
+        Transactions may run between two batches. Raises sqlite3.Error and OSError.
         """
         try:
             yield from self._slices()
@@ -355,7 +357,7 @@ class Files:
     def _slices(self) -> Iterator[list[Change]]:
         parent, name, compare = "", "", ">="
         while True:
-            rows = self._some_rows(parent, name, compare)
+            rows = self._next_rows(parent, name, compare)
             if not rows:
                 break
             yield [self._checked(row) for row in rows]
@@ -376,8 +378,8 @@ class Files:
             yield [Change(DELETED, *row) for row in rows]
             path = rows[-1][0]
 
-    def _some_rows(self, parent: str, name: str, compare: str) -> list[tuple[Any, ...]]:
-        """Those that come next, as many as a slice may have, and at least one if there is any."""
+    def _next_rows(self, parent: str, name: str, compare: str) -> list[tuple[Any, ...]]:
+        """Return the next rows, as many as fit into a slice, and at least one if any is left."""
         rows = []
         size = 0
         with closing(
@@ -389,7 +391,7 @@ class Files:
         ) as found:
             for row in found:
                 rows.append(row)
-                value = row[-1]  # which is of another type where the row is damaged
+                value = row[-1]  # not always bytes in a damaged row
                 size += len(value) if isinstance(value, bytes) else 0
                 if size >= BYTES_PER_SLICE:
                     break
@@ -404,7 +406,7 @@ class Files:
         ):
             return Change(NODE, path, number, version, created_ms, modified_ms, value)
         try:
-            node = self._repair(path, version, number, checksum, value, is_one_of_many=True)
+            node = self._repair(path, version, number, checksum, value, is_in_pass=True)
         except CorruptStore as error:
             return Change(DAMAGED, path, number, value=str(error).encode())
         return node
@@ -416,12 +418,13 @@ class Files:
         number: object,
         checksum: object,
         value: object,
-        is_one_of_many: bool = False,
+        is_in_pass: bool = False,
     ) -> Change:
-        """A damaged row as the change logs and copies have it, also put back into the database.
+        """Return a damaged row as recorded in change logs and copies, and restore it in the
+        database.
 
-        `is_one_of_many`: the records are kept for the next row, until all were looked at.
-        Raises CorruptStore when they do not have it for certain.
+        `is_in_pass`: cache the records for the next row of this pass. Raises CorruptStore if
+        the records do not determine the row.
         """
         if checksum == KNOWN_DAMAGE and isinstance(value, bytes):
             raise CorruptStore(f"the node {path} cannot be read: {value.decode(errors='replace')}")
@@ -429,25 +432,25 @@ class Files:
 
         change = None
         if (path, number) not in self._lost:
-            recorded = self._load(is_one_of_many)
+            recorded = self._load(is_in_pass)
             change = newest_of(BadRow(path, version, number), recorded)
         if change is None:
             self._lost.add((path, number))
             raise CorruptStore(
-                f"the node {path} in {self.path} is damaged; its checksum is wrong, and neither"
-                " change logs nor copies have it"
+                f"the node {path} in {self.path} is damaged: its checksum is wrong, and it is in"
+                " neither change logs nor copies"
             )
         database.put_change(self._opened(), change)
         sentence = (
             f"the node {path} in {self.path} was damaged; it was repaired from {self.copies.folder}"
         )
-        self.tell(Finding(Severity.REPAIRED, self.path, sentence))
+        self.report(Finding(Severity.REPAIRED, self.path, sentence))
         return change
 
     def _repair_counter(self, parent: str, number: object) -> int:
-        """The next number of a damaged counter. A record that may be old would give one twice.
+        """Return the next number of a damaged counter. An outdated record could yield duplicates.
 
-        `number`: of the transaction that the row tells.
+        `number`: the transaction that the row names.
         """
         change = None
         if (counter := (f"{parent} (its counter)", number)) not in self._lost:
@@ -460,7 +463,7 @@ class Files:
         return change.version
 
     def _load(self, is_kept: bool = False) -> Recorded:
-        """All that copies and change logs say, which is read once for all rows of a pass."""
+        """Return the records of copies and change logs, which a pass reads only once."""
         recorded = self._recorded or self.copies.load()
         if is_kept:
             self._recorded = recorded
@@ -468,20 +471,20 @@ class Files:
         return recorded
 
     def _opened(self) -> sqlite3.Connection:
-        assert self._database is not None, "the thread ends before the database is closed"
+        assert self._database is not None, "the database is closed"
         return self._database
 
     def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-        assert self._database is not None, "the thread ends before the database is closed"
+        assert self._database is not None, "the database is closed"
         try:
             return self._database.execute(sql, parameters)
         except sqlite3.OperationalError:
-            self._is_log_littered = True
+            self._has_rejected_frames = True
             raise
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it is worth asking the disk again in a moment."""
+    """Return True if the error may be transient, so that a retry is worthwhile."""
     if isinstance(error, OSError):
         return error.errno in _PASSING
     name = damage.error_name(error)

@@ -1,7 +1,6 @@
 """The tree of the embedded metadata store: rows of a database, and ephemeral nodes in memory.
 
-Everything here blocks, and belongs to the store's thread (metadata/embedded.py, which also says
-what is in the files).
+All methods block and run in the store's thread (metadata/embedded.py, which describes the files).
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 from pyxbroker.metadata.damage import counter_checksum, deletion_checksum, row_checksum
@@ -41,7 +41,7 @@ Read = TypeVar("Read")
 
 
 class Operation(NamedTuple):
-    """What is to be done to the tree, and who waits for it."""
+    """An operation on the tree, and the future of its caller."""
 
     apply: Callable[..., object]
     arguments: tuple[Any, ...]
@@ -49,20 +49,20 @@ class Operation(NamedTuple):
 
 
 class Tree(Files):
-    """The tree and its transactions. One thread uses it, from open() to close()."""
+    """The tree and its transactions. A single thread uses it, from open() to close()."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._ephemerals: dict[str, GetResult] = {}
-        self._known_parents: set[str] = set()  # persistent nodes that are there
-        self._deleted_now: set[str] = set()  # by this transaction
+        self._known_parents: set[str] = set()  # persistent nodes that exist
+        self._deleted_now: set[str] = set()  # in this transaction
         self._undo: list[tuple[str, GetResult | None]] = []
         self._changes: list[Change] = []
         self._notifications: list[Notification] = []
 
     @property
     def has_changed(self) -> bool:
-        """Whether the last transaction changed what is in files."""
+        """True if the last transaction changed persistent data."""
         return bool(self._changes)
 
     def close(self) -> None:
@@ -71,21 +71,21 @@ class Tree(Files):
         super().close()
 
     def transact(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:
-        """Applies operations as one transaction, durable when this returns.
+        """Apply operations as one transaction, durable when this returns.
 
-        Each result is a value or the MetadataError of that operation alone. When anything else
-        goes wrong, every operation of the batch fails and nothing of it is seen by later ones; if
-        even that cannot be had, all later ones fail as well (see `failure`). Raises nothing.
+        Each result is a value or the MetadataError of that operation alone. On any other error,
+        every operation of the batch fails and has no effect. If the rollback fails too, all later
+        operations fail as well (see `failure`). Raises nothing.
         """
         if self.failure is not None:
             self._changes = []
             return [copy_of(self.failure) for _ in batch], []
-        results = self._try(batch)
+        results = self._attempt_batch(batch)
         if isinstance(results, Exception) and damage.is_damage(results):
-            # Also what SQLite says of a disk that could not read; then that is the error.
-            results = self.read_error() or self._try(batch)
-        if isinstance(results, Exception) and self.failure is None and self._help(results):
-            results = self._try(batch)
+            # SQLite reports a failed read as damage, too; then return the read error.
+            results = self.read_error() or self._attempt_batch(batch)
+        if isinstance(results, Exception) and self.failure is None and self._recover(results):
+            results = self._attempt_batch(batch)
         if isinstance(results, Exception):
             explained = explain(self.path, results)
             return [copy_of(explained) for _ in batch], []
@@ -93,8 +93,8 @@ class Tree(Files):
             self._record(self._changes)
         return results, self._notifications
 
-    def _try(self, batch: list[Operation]) -> list[object] | Exception:
-        """One attempt; after an error nothing of it is left."""
+    def _attempt_batch(self, batch: list[Operation]) -> list[object] | Exception:
+        """Make one attempt; after an error it has no effect."""
         results: list[object] = []
         self._undo = []
         self._notifications = []
@@ -130,7 +130,7 @@ class Tree(Files):
         self._undo_since(0)
 
     def _undo_since(self, count: int) -> None:
-        """Takes back all but the first `count` changes of ephemeral nodes."""
+        """Undo all but the first `count` changes of ephemeral nodes."""
         self._known_parents.clear()
         while len(self._undo) > count:
             path, before = self._undo.pop()
@@ -139,7 +139,7 @@ class Tree(Files):
             else:
                 self._ephemerals[path] = before
 
-    # The operations, under MetadataStore's names.
+    # The operations, with the names of MetadataStore.
 
     def get(self, path: str) -> GetResult | None:
         return self._ephemerals.get(path) or self._read(path)
@@ -148,7 +148,7 @@ class Tree(Files):
         return path in self._ephemerals or self._read(path) is not None
 
     def children(self, path: str) -> list[str]:
-        # By the index: to sort a hundred thousand would hold the interpreter, and the loop with it.
+        # In index order: sorting a hundred thousand names would hold the GIL, and block the loop.
         rows = self._execute(database.CHILDREN, path)
         names: list[str] = []
         try:
@@ -170,7 +170,7 @@ class Tree(Files):
 
     def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
         if expected == MUST_NOT_EXIST and not ephemeral:
-            # The most frequent write; what is there already, creating it tells.
+            # The most frequent write: creating the node detects an existing one.
             return self._create(path, value, ephemeral)
         node = self.get(path)
         check_expected(path, None if node is None else node.version, expected)
@@ -178,7 +178,7 @@ class Tree(Files):
             return self._create(path, value, ephemeral)
         version = node.version + 1
         if node.ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             changed = node._replace(value=value, version=version, modified_ms=_now_ms())
             self._ephemerals[path] = changed
         else:
@@ -192,7 +192,7 @@ class Tree(Files):
                 *(value, version, times[1], checksum, number, parent, name),
             )
             self._changes.append(Change(NODE, path, number, version, *times, value))
-        self._tell(NotificationKind.MODIFIED, path)
+        self._add_notification(NotificationKind.MODIFIED, path)
         return PutResult(path, version)
 
     def put_sequential(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
@@ -208,7 +208,7 @@ class Tree(Files):
         return self._create(f"{path}{number:010d}", value, ephemeral)
 
     def put_all(self, puts: Sequence[Put]) -> list[PutResult]:
-        undone, told, changes = len(self._undo), len(self._notifications), len(self._changes)
+        undone, notified, changes = len(self._undo), len(self._notifications), len(self._changes)
         results = []
         self._execute("SAVEPOINT together")
         for put in puts:
@@ -218,7 +218,7 @@ class Tree(Files):
                 self._execute("ROLLBACK TO together")
                 self._execute("RELEASE together")
                 self._undo_since(undone)
-                del self._notifications[told:]
+                del self._notifications[notified:]
                 del self._changes[changes:]
                 error.path = put.path
                 raise
@@ -233,7 +233,7 @@ class Tree(Files):
             raise NotFound(f"{path} does not exist")
         check_expected(path, node.version, expected)
         if node.ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             del self._ephemerals[path]
         else:
             if self._has_children(path):
@@ -245,11 +245,11 @@ class Tree(Files):
             self._execute("DELETE FROM sequence WHERE parent=?", path)
             self._execute(database.PUT_DELETED, path, number, deletion_checksum(path, number))
             self._changes.append(Change(DELETED, path, number))
-        self._tell(NotificationKind.DELETED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._add_notification(NotificationKind.DELETED, path)
+        self._add_notification(NotificationKind.CHILDREN_CHANGED, parent_of(path))
 
     def _get_to_delete(self, path: str, expected: int | None) -> GetResult | None:
-        """The node; a damaged one can be deleted by whoever asks for no version of it."""
+        """Return the node; a damaged one may be deleted if the caller expects no version."""
         try:
             return self.get(path)
         except CorruptStore:
@@ -257,7 +257,7 @@ class Tree(Files):
                 raise
             return GetResult(b"", 0, False, 0, 0)
 
-    # What garbage collection asks.
+    # Operations for garbage collection.
 
     def was_deleted(self, paths: Sequence[str]) -> list[bool]:
         return [
@@ -266,7 +266,7 @@ class Tree(Files):
         ]
 
     def old_deletions(self, prefix: str) -> list[str]:
-        """Deletions by earlier processes that need not be known for anything else."""
+        """Return deletions by earlier processes that are needed for nothing else."""
         if self.log is None:
             return []
         before = min(self.session_start + 1, self.log.head.transaction)
@@ -281,7 +281,7 @@ class Tree(Files):
             self._execute("DELETE FROM deleted WHERE path=?", path)
 
     def note_deleted(self, paths: Sequence[str]) -> list[str]:
-        """Records nodes that are not there as deleted; those for which that was so."""
+        """Record missing nodes as deleted, and return those that were missing."""
         gone = [path for path in paths if self._read(path) is None]
         for path in gone:
             number = self.transaction
@@ -340,7 +340,7 @@ class Tree(Files):
         self._make_parents(path)
         now_ms = _now_ms()
         if ephemeral:
-            self._remember(path)
+            self._save_undo(path)
             self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
         else:
             parent, name = split(path)
@@ -351,13 +351,13 @@ class Tree(Files):
                 *(parent, name, now_ms, now_ms, checksum, number, value),
             )
             if inserted.rowcount == 0:
-                self._read(path)  # CorruptStore says more, if it is damaged.
+                self._read(path)  # raises CorruptStore if the node is damaged
                 raise BadVersion(f"{path} exists already")
             if path in self._deleted_now:
                 self._execute("DELETE FROM deleted WHERE path=?", path)
             self._changes.append(Change(NODE, path, number, 0, now_ms, now_ms, value))
-        self._tell(NotificationKind.CREATED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._add_notification(NotificationKind.CREATED, path)
+        self._add_notification(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> None:
@@ -372,10 +372,10 @@ class Tree(Files):
             self._known_parents.clear()
         self._known_parents.add(above)
 
-    def _remember(self, path: str) -> None:
+    def _save_undo(self, path: str) -> None:
         self._undo.append((path, self._ephemerals.get(path)))
 
-    def _tell(self, kind: NotificationKind, path: str) -> None:
+    def _add_notification(self, kind: NotificationKind, path: str) -> None:
         self._notifications.append(Notification(kind, path))
 
 
@@ -383,7 +383,7 @@ def _of_each(read: Callable[[str], Read], path: str) -> Read | MetadataError:
     try:
         return read(path)
     except MetadataError as error:
-        # Its frames would keep what the others have read.
+        # The frames of its traceback would keep the other results in memory.
         return error.with_traceback(None)
 
 
@@ -395,7 +395,7 @@ def _attempt(operation: Operation) -> object:
 
 
 def copy_of(error: MetadataError) -> MetadataError:
-    """One for each caller, since an exception keeps where it was raised."""
+    """Return a new exception for each caller, since an exception stores its traceback."""
     return type(error)(*error.args)
 
 

@@ -1,14 +1,15 @@
-"""What a check of the embedded metadata store finds."""
+"""Findings of a check of the embedded metadata store."""
 
 from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import NamedTuple
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 
 class Severity(enum.Enum):
-    """How bad it is: nothing was lost, it was repaired, or something cannot be had any more."""
+    """The severity: nothing was lost, it was repaired, or something is lost."""
 
     NOTE = "note"
     REPAIRED = "repaired"
@@ -16,7 +17,7 @@ class Severity(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be, in a sentence that says what was done about it."""
+    """One problem, described by a sentence that includes the action taken."""
 
     severity: Severity
     file: Path

@@ -1,10 +1,9 @@
-"""What `pyxbroker metadata` does to an embedded store that is not open: check, back up, restore,
-repair.
+"""The operations of `pyxbroker metadata` on a closed store: check, back up, restore, repair.
 
-`directory` is always the store's own (`<data>/metadata`); its copies and change logs are beside it,
-in `<data>/metadata.copies`. The caller holds the lock of the data directory: none of this may run
-beside a broker. All of it blocks. What a broker repairs by itself when it starts (docs/metadata.md)
-is repaired here by the same functions.
+`directory` is always the store's own (`<data>/metadata`); its copies and change logs are in
+`<data>/metadata.copies`. The caller holds the lock of the data directory, so that no broker runs
+meanwhile. All functions block. The functions with which a broker repairs its store at startup
+(docs/metadata.md) are used here, too.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from pyxbroker.metadata.upkeep import Upkeep
 
 @dataclass(frozen=True, slots=True)
 class CopyInfo:
-    """One copy: its file, when it was finished, how far it goes, and whether it can be used."""
+    """One copy: its file, completion time, last transaction, and whether it is usable."""
 
     path: Path
     number: int
@@ -64,18 +63,18 @@ class CopyInfo:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSummary:
-    """What a restore brought back."""
+    """The result of a restore."""
 
-    copy: Path | None  # None: there was none, the change logs began with the store
+    copy: Path | None  # None: there was none, but the change logs begin with the store
     nodes: int
     changes: int  # transactions of the change logs that were applied after the copy
-    deleted: int  # nodes that were there before and are not any more
-    set_aside: Path | None  # the database that was there before, kept beside the new one
+    deleted: int  # nodes that existed before and no longer do
+    set_aside: Path | None  # the previous database, which stays next to the new one
     findings: list[Finding]
 
 
 def list_copies(directory: Path) -> list[CopyInfo]:
-    """The copies of the store, the newest first. Reads each of them from end to end."""
+    """Return the copies of the store, newest first. Reads each of them completely."""
     copies = _copies(directory)
     return [_info(copies.copy_path(number), number) for number in reversed(copies.numbers()[0])]
 
@@ -96,11 +95,11 @@ def _info(path: Path, number: int) -> CopyInfo:
 
 
 def check(directory: Path) -> list[Finding]:
-    """Looks at every byte of the database, its log, the copies and the change logs.
+    """Check every byte of the database, its log, the copies and the change logs.
 
-    Reads only: what SQLite would change, the database and its log, is looked at as a copy in the
-    directory for temporary files. An empty list: nothing is wrong. Raises Unavailable when a file
-    cannot be read, and NoSpace when there is no room for that copy.
+    Read-only: the database and its log, which SQLite would change, are copied to the directory for
+    temporary files first. An empty list means that nothing is wrong. Raises Unavailable if a file
+    cannot be read, and NoSpace if there is no room for that copy.
     """
     path = directory / DATABASE_NAME
     copies = _copies(directory)
@@ -112,15 +111,15 @@ def check(directory: Path) -> list[Finding]:
         tempfile.TemporaryDirectory(prefix="pyxbroker-") as temporary,
     ):
         place = Path(temporary) / directory.name
-        recorded = _look_at_records(copies)  # first, so that an error has the file's own name
-        _lay_out(path, copies, place)
-        findings = [_elsewhere(each, place, directory) for each in _look(place)] + recorded
+        recorded = _check_records(copies)  # first, so that an error names the original file
+        _copy_for_check(path, copies, place)
+        findings = [_relocated(each, place, directory) for each in _inspect(place)] + recorded
         return list({each.sentence: each for each in findings}.values())
 
 
 @contextmanager
 def _room_explained(path: Path) -> Iterator[None]:
-    """A check writes nowhere else, so a full disk is that of the directory for temporary files."""
+    """Explain a full disk: a check writes only to the directory for temporary files."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -132,10 +131,10 @@ def _room_explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _lay_out(path: Path, copies: Copies, place: Path) -> None:
-    """Copies what SQLite would change to `place`; copies and change logs are read where they are.
+def _copy_for_check(path: Path, copies: Copies, place: Path) -> None:
+    """Copy to `place` what SQLite would change; link copies and change logs, which are only read.
 
-    The database may be one that `database.build` made, whose swap was not finished.
+    The swap of a database that `database.build` made may still be incomplete.
     """
     place.mkdir(DIRECTORY_MODE)
     for suffix in ("", "-wal", "-journal", ".new"):
@@ -152,17 +151,17 @@ def _lay_out(path: Path, copies: Copies, place: Path) -> None:
         (folder / file.name).symlink_to(file.absolute())
 
 
-def _look(place: Path) -> list[Finding]:
+def _inspect(place: Path) -> list[Finding]:
     path = place / DATABASE_NAME
     opening = Opening(path, _copies(place))
     try:
-        opening.look(is_check=True)
+        opening.inspect(is_check=True)
         if opening.reason is None:
             return opening.findings
         merged, _ = opening.plan()
         sentence = (
             f"the metadata database {path} is damaged ({opening.reason}); a start, or `pyxbroker"
-            f" metadata repair`, builds it anew: {merged.summary()}"
+            f" metadata repair`, rebuilds it: {merged.summary()}"
         )
     except MetadataError as error:
         sentence = str(error)
@@ -173,7 +172,7 @@ def _look(place: Path) -> list[Finding]:
     return [*opening.findings, Finding(Severity.DAMAGED, path, sentence)]
 
 
-def _look_at_records(copies: Copies) -> list[Finding]:
+def _check_records(copies: Copies) -> list[Finding]:
     findings = []
     for kind, numbers in zip((copies.copy_path, copies.log_path), copies.numbers(), strict=True):
         for number in numbers:
@@ -188,16 +187,16 @@ def _look_at_records(copies: Copies) -> list[Finding]:
     return findings
 
 
-def _elsewhere(finding: Finding, place: Path, directory: Path) -> Finding:
-    """A finding of the files that were looked at, told of those that they are copies of."""
+def _relocated(finding: Finding, place: Path, directory: Path) -> Finding:
+    """Translate a finding about the copied files to the original files."""
     severity, file, sentence = finding
     here, there = str(place), str(directory)
     return Finding(severity, Path(str(file).replace(here, there)), sentence.replace(here, there))
 
 
 def backup(directory: Path, to: Path) -> Path:
-    """Writes a copy of the store into `to`: a file, or a directory that gets a file with a name
-    of its own. Returns the file, which is durable. Raises MetadataError.
+    """Write a copy of the store to `to`: a file, or a directory that gets a file with a generated
+    name. Returns the file, which is durable. Raises MetadataError.
     """
     if to.is_dir():
         to = to / time.strftime("metadata-%Y%m%dT%H%M%SZ.copy", time.gmtime())
@@ -214,23 +213,22 @@ def backup(directory: Path, to: Path) -> Path:
 
 
 def restore(directory: Path, copy: Path | None = None, with_changes: bool = True) -> RestoreSummary:
-    """Builds the database from a copy: that of `copy`, or the newest one that is intact.
+    """Build the database from `copy`, or from the newest intact copy.
 
     With `with_changes` the change logs since that copy are applied, so that nothing is lost;
-    without, the store is what it was when the copy was made. `copy` may also be a file of
-    `backup()`, which has no change logs of its own. The database that was there stays beside it
-    under another name. Raises MetadataError and changes nothing when there is no copy that can be
-    used.
+    without, the store returns to the state of the copy. `copy` may also be a file of `backup()`,
+    which has no change logs. The previous database stays next to the new one under another name.
+    Raises MetadataError and changes nothing if there is no usable copy.
 
-    It goes forward: the difference to what was there before becomes one more transaction of the
-    change logs, so copies from before it can still be restored. Counters are never set back, since
-    that would give the number of a ledger twice. Nodes that are gone by this were not deleted by
-    anybody: garbage collection keeps their ledgers.
+    The difference to the previous state becomes one more transaction of the change logs, so earlier
+    copies can still be restored. Counters are never set back, since that would allocate a ledger id
+    twice. Nodes that disappear by a restore were not deleted by a client, so garbage collection
+    retains their ledgers.
     """
     path = directory / DATABASE_NAME
     copies = _copies(directory)
     with _explained(path):
-        wanted, store_id = _wanted(copies, copy, with_changes)
+        wanted, store_id = _select(copies, copy, with_changes)
         known = copies.load()
         before = _current(path, known)
         last = max(wanted.state.transaction, before.transaction, known.state.transaction)
@@ -250,8 +248,8 @@ def restore(directory: Path, copy: Path | None = None, with_changes: bool = True
         )
 
 
-def _wanted(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Recorded, bytes]:
-    """What is to be restored, and the id of the store."""
+def _select(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Recorded, bytes]:
+    """Return the state to restore, and the id of the store."""
     if copy is not None and copy.absolute().parent != copies.folder.absolute():
         head, state = read_copy(copy)
         known = _store_id(copies)
@@ -262,7 +260,7 @@ def _wanted(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Reco
         found = "; ".join(each.sentence for each in wanted.findings) or "there is none"
         raise MetadataError(f"no copy in {copies.folder} can be restored: {found}")
     store_id = _store_id(copies)
-    assert store_id is not None, "a file with an intact head was just read"
+    assert store_id is not None, "no file with an intact header, although one was just read"
     return wanted, store_id
 
 
@@ -278,7 +276,7 @@ def _store_id(copies: Copies) -> bytes | None:
 
 
 def _current(path: Path, known: Recorded) -> State:
-    """What there was before, as far as it can be told, from the records and the database."""
+    """Return the previous state, as far as the records and the database contain it."""
     state = State()
     state.apply(known.state.nodes.values())
     state.apply(known.state.counters.values())
@@ -324,13 +322,13 @@ def _difference(wanted: State, before: State, transaction: int) -> list[Change]:
 def _write_records(
     copies: Copies, store_id: bytes, is_complete: bool, changes: list[Change], state: State
 ) -> None:
-    """The restored state as the next change log and copy. From then on a start finishes it."""
+    """Write the restored state as the next change log and copy. A start could complete it then."""
     numbers, logs = copies.numbers()
     number = max([0, *numbers, *logs]) + 1
     flags = CONTINUES if is_complete else 0
     log = begin_log(copies, number, flags, store_id, state.transaction, changes)
     try:
-        # What the database is compared with is the last record.
+        # The database is compared with the last record.
         log.append(encode_record(log.head.seed, state.transaction, [state.nodes["/"]]))
         log.sync()
         write_copy(copies.copy_path(number), log.head, state)
@@ -339,25 +337,25 @@ def _write_records(
 
 
 def repair(directory: Path) -> list[Finding]:
-    """Does what a start would do, and more: looks at everything however large, repairs what a
-    second source has, and makes a new copy. Returns what was found, each with what was done.
+    """Repair the store like a start, but check everything whatever its size, and make a new copy.
 
-    Raises CorruptStore when neither the database nor the copies can be used.
+    Returns the findings, each with the action taken. Raises CorruptStore if neither the database
+    nor the copies are usable.
     """
-    with _opened(directory, keep_rest=True) as tree:
+    with _opened(directory, accept_loss=True) as tree:
         Upkeep(tree, CopySettings()).do_everything()
         return tree.findings
 
 
 def unknown_ledgers(directory: Path) -> list[int]:
-    """Ledgers that garbage collection found in the storage, and whose deletion nobody knows of."""
+    """Return ledgers in the storage that have neither metadata nor a recorded deletion."""
     with _opened(directory) as tree:
         return _ledger_ids(tree.unknown())
 
 
 def forget_unknown_ledgers(directory: Path, ledger_ids: Iterable[int] | None = None) -> list[int]:
-    """Records these ledgers (all of `unknown_ledgers()`) as deleted; the next garbage collection
-    frees their space. Returns those that were recorded: none that has metadata.
+    """Record the given ledgers (by default all of `unknown_ledgers()`) as deleted, so that the
+    next garbage collection frees their space. Returns those recorded: none that has metadata.
     """
     with _opened(directory) as tree:
         if ledger_ids is None:
@@ -379,7 +377,7 @@ def _copies(directory: Path) -> Copies:
 
 
 def _apply(tree: Tree, operation: Callable[..., Any], *arguments: object) -> Any:
-    """One operation as a transaction of its own. Raises MetadataError."""
+    """Run one operation as a transaction of its own. Raises MetadataError."""
     waiter: Any = None
     (result,), _ = tree.transact([Operation(operation, arguments, waiter)])
     if isinstance(result, MetadataError):
@@ -388,14 +386,14 @@ def _apply(tree: Tree, operation: Callable[..., Any], *arguments: object) -> Any
 
 
 @contextmanager
-def _opened(directory: Path, keep_rest: bool = False) -> Iterator[Tree]:
+def _opened(directory: Path, accept_loss: bool = False) -> Iterator[Tree]:
     path = directory / DATABASE_NAME
     copies = _copies(directory)
     if not path.exists() and not any(copies.numbers()):
         raise MetadataError(f"there is no metadata in {directory}")
     tree = Tree(path)
     with _explained(path):
-        tree.open(keep_rest)
+        tree.open(accept_loss)
         try:
             yield tree
         finally:

@@ -1,8 +1,8 @@
 """A metadata store in memory, for tests and simulation: ZooKeeper's rules, no disk, no threads.
 
-`memory:NAME` is one tree per name for the life of the process, so that several brokers can share
-it and a broker can be restarted on it; each store that is opened on it is one session. `memory:`
-without a name is a tree of its own.
+`memory:NAME` is one tree per name for the life of the process, so several brokers can share it, and
+a broker can be restarted on it. Each store opened on it is one session. `memory:` without a name is
+a private tree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Node:
 
 
 class _Tree:
-    """The nodes that the stores of one name share, and those stores."""
+    """The nodes that all stores of one name share, and those stores."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Node] = {"/": _Node(b"", None, 0)}
@@ -82,7 +82,7 @@ class MemoryStore(MetadataStore):
         self._loop = None
 
     def expire_session(self) -> None:
-        """Ends this session as a ZooKeeper would that has not heard of it, and begins a new one."""
+        """End this session like a ZooKeeper that lost the client, and begin a new one."""
         self._drop_ephemerals()
         self._later(self._notify_session, SessionEvent.SESSION_LOST)
         self._later(self._notify_session, SessionEvent.SESSION_REESTABLISHED)
@@ -115,7 +115,7 @@ class MemoryStore(MetadataStore):
     def _apply(
         self, check: Callable[[Any], None], operation: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """Carries an operation out at once; its caller learns of it in the loop's next round."""
+        """Apply an operation immediately; its future resolves in the next loop iteration."""
         loop = self._loop
         if loop is None:
             raise StoreClosed("the metadata store is closed")
@@ -156,7 +156,7 @@ class MemoryStore(MetadataStore):
         node.value = bytes(value)
         node.version += 1
         node.modified_ms = self._now_ms()
-        self._tell(NotificationKind.MODIFIED, path)
+        self._notify_all(NotificationKind.MODIFIED, path)
         return PutResult(path, node.version)
 
     def _put_all(self, puts: Sequence[Put]) -> list[PutResult]:
@@ -187,8 +187,8 @@ class MemoryStore(MetadataStore):
         parent.children.add(path[path.rfind("/") + 1 :])
         if ephemeral:
             self._owned.add(path)
-        self._tell(NotificationKind.CREATED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        self._notify_all(NotificationKind.CREATED, path)
+        self._notify_all(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> _Node:
@@ -222,14 +222,14 @@ class MemoryStore(MetadataStore):
         self._tree.nodes[above].children.discard(path[path.rfind("/") + 1 :])
         if node.owner is not None:
             node.owner._owned.discard(path)
-        self._tell(NotificationKind.DELETED, path)
-        self._tell(NotificationKind.CHILDREN_CHANGED, above)
+        self._notify_all(NotificationKind.DELETED, path)
+        self._notify_all(NotificationKind.CHILDREN_CHANGED, above)
 
     def _drop_ephemerals(self) -> None:
         for path in sorted(self._owned, reverse=True):
             self._remove(path)
 
-    def _tell(self, kind: NotificationKind, path: str) -> None:
+    def _notify_all(self, kind: NotificationKind, path: str) -> None:
         for store in self._tree.stores:
             store._later(store._notify, Notification(kind, path))
 

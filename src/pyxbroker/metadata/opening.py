@@ -1,15 +1,15 @@
-"""How the embedded store is opened: what is looked at, and what is repaired before anybody reads.
+"""Opening the embedded store: its checks, and repairs before the first read.
 
-  clean stop      the database and the change log both say that the store was closed after the same
-                  transaction: nothing is read of the change log but two blocks
-  kill            the change log names the last transaction; the database has it, or it lost what it
-                  had answered (its log was deleted, or damaged at the end, which SQLite takes for
-                  the end)
-  power cut       the change log may lack the last transactions: the database has them
-  damage          a row, a page, a header, the log: whatever it is, the database is built anew from
-                  the records and its intact rows, and the damaged one is kept beside it
+  clean stop      database and change log record the same transaction as the last one before they
+                  were closed: only two blocks of the change log are read
+  kill            the change log names the last transaction. If the database lacks it, acknowledged
+                  data was lost: its log was deleted, or damaged in a way that SQLite takes for the
+                  end of the log
+  power cut       the change log may lack the last transactions, but the database has them
+  damage          a row, a page, a header, the log: in any case the database is rebuilt from the
+                  records and its intact rows, and the damaged file stays next to it
 
-A database is never patched: after damage of SQLite's log, pages of different ages may stand in it.
+A database is never patched: after damage of SQLite's log it may contain pages of different ages.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from pyxbroker.metadata import salvage
 
 SESSION_STEP = 1 << 32
-"""Transactions are numbered on from here after an unclean stop: those that a power cut took from
-the change log cannot be as many."""
+"""Gap in the numbers of transactions after an unclean stop. It exceeds the number of transactions
+that a power cut can remove from the change log."""
 
 FIRST_TRANSACTION = 1
 
@@ -59,13 +59,13 @@ log = get_logger(__name__)
 
 
 class Doubtful(Exception):
-    """The database seems to be damaged; SQLite says so also when the disk could not read."""
+    """The database seems to be damaged, which SQLite also reports if the disk cannot read."""
 
 
 class Opening:
     """One attempt to open a store; its attributes are the result.
 
-    `open()` raises MetadataError, sqlite3.Error and OSError; everything is closed then.
+    `open()` raises MetadataError, sqlite3.Error and OSError, after closing everything.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Opening:
         reason: str | None = None,
         is_log_behind: bool = False,
     ) -> None:
-        """With a `reason` the database is taken for damaged; `is_log_behind`: the change log lacks
-        transactions, because it could not be written any more.
+        """`reason`: treat the database as damaged. `is_log_behind`: the change log lacks
+        transactions, because it could no longer be written.
         """
         self.path = path
         self.copies = copies
@@ -88,28 +88,28 @@ class Opening:
         self.wants_copy = False
         self.is_closed_mark_set = False
         self.is_checked = False
-        self.reason = reason  # why the database cannot be used as it is
+        self.reason = reason  # why the database must be rebuilt
         self._is_log_behind = is_log_behind
         self._is_check = False
         self._is_behind = False
         self._newest: Path | None = None  # the newest change log
-        self._closed: tuple[Head, int, int] | None = None  # what it says of a clean stop
-        self._content: Content | None = None  # what it says otherwise
+        self._closed: tuple[Head, int, int] | None = None  # its state after a clean stop
+        self._content: Content | None = None  # its content after any other stop
         self._format = FORMAT_VERSION
-        self._log_aside: Path | None = None  # a damaged log of SQLite, which would delete it
+        self._log_aside: Path | None = None  # copy of a damaged SQLite log, which SQLite deletes
 
-    def open(self, keep_rest: bool = False, is_certain: bool = True) -> None:
-        """`keep_rest`: what can be read is kept where otherwise the store is refused.
+    def open(self, accept_loss: bool = False, is_certain: bool = True) -> None:
+        """Open the store. `accept_loss`: retain what is readable instead of refusing the store.
 
-        Without `is_certain` it raises Doubtful where it would build the database anew.
+        Without `is_certain`, raise Doubtful instead of rebuilding the database.
         """
         try:
-            self.look()
+            self.inspect()
             if self.reason is not None and not is_certain:
                 database.read_everything(self.path)
                 raise Doubtful(self.reason)
             if self.reason is not None:
-                self._rebuild(keep_rest)
+                self._rebuild(accept_loss)
             elif self._format < FORMAT_VERSION:
                 self._upgrade()
             if self.log is None:
@@ -119,16 +119,16 @@ class Opening:
             if self.log is not None:
                 self.log.close()
             if self._log_aside is not None:
-                # The next start has to refuse as well, or to do better.
+                # Restore the log, so that the next start detects the damage again.
                 self._log_aside.replace(log_of(self.path))
             raise
 
-    # Looking.
+    # Checks.
 
-    def look(self, is_check: bool = False) -> None:
-        """Opens the database as it is; `reason` then says why it has to be built anew, if so.
+    def inspect(self, is_check: bool = False) -> None:
+        """Open the database as it is; afterwards `reason` is set if it must be rebuilt.
 
-        `is_check`: everything is looked at, and change logs are not gone on with.
+        `is_check`: check everything, and do not continue change logs.
         """
         self._is_check = is_check
         make_directory(self.path.parent)
@@ -136,10 +136,10 @@ class Opening:
         self._check_presence()
         self._read_newest()
         database.use_reserve(self.path)
-        self._look()
+        self._inspect()
 
-    def plan(self, keep_rest: bool = False) -> tuple[salvage.Merged, Recorded]:
-        """What a database that is built anew has. Raises CorruptStore when that is too little."""
+    def plan(self, accept_loss: bool = False) -> tuple[salvage.Merged, Recorded]:
+        """Return the content of a rebuilt database. Raises CorruptStore if it is insufficient."""
         from pyxbroker.metadata import salvage
 
         found = self._salvage()
@@ -148,9 +148,9 @@ class Opening:
         try:
             merged = salvage.merge(self.path, found, recorded, self._is_behind)
         except CorruptStore:
-            if not keep_rest or (found is None and not recorded.state.nodes):
+            if not accept_loss or (found is None and not recorded.state.nodes):
                 raise
-            merged = salvage.keep_what_is_left(found, recorded)
+            merged = salvage.merge_incomplete(found, recorded)
         return merged, recorded
 
     def _check_presence(self) -> None:
@@ -159,18 +159,18 @@ class Opening:
         copies, logs = self.copies.numbers()
         if copies or logs:
             raise MetadataError(
-                f"the metadata database {self.path} is missing, and with it what topics and"
-                f" subscriptions there are; {self.copies.folder} has copies of it: `pyxbroker"
-                " metadata restore` builds it again from them"
+                f"the metadata database {self.path} is missing, and with it all topics and"
+                f" subscriptions; {self.copies.folder} has copies of it, from which `pyxbroker"
+                " metadata restore` rebuilds it"
             )
         if damage.log_has_content(log_of(self.path)):
             raise MetadataError(
-                f"the metadata database {self.path} is missing, but its log {log_of(self.path)} is"
-                " there; restore both from a backup"
+                f"the metadata database {self.path} is missing, but its log {log_of(self.path)}"
+                " exists; restore both from a backup"
             )
 
     def _read_newest(self) -> None:
-        """Reads the newest change log, before anything is changed: the disk may refuse."""
+        """Read the newest change log before anything is changed, because the read may fail."""
         _, logs = self.copies.numbers()
         if not logs:
             return
@@ -179,13 +179,13 @@ class Opening:
         if self._closed is None:
             self._content = self._read_log(self._newest)
 
-    def _look(self) -> None:
-        """Opens the database and finds out whether it is what it should be."""
+    def _inspect(self) -> None:
+        """Open the database and check its state."""
         wal = log_of(self.path)
         had_log = damage.log_has_content(wal)
         is_suspicious = False
         if damage.log_header_is_damaged(wal):
-            self._log_aside = database.keep_aside(wal)
+            self._log_aside = database.copy_aside(wal)
             self.reason = f"the header of its log {wal.name} is damaged"
             self._is_behind = True
         try:
@@ -211,10 +211,10 @@ class Opening:
             if not damage.is_damage(error):
                 raise
             self.reason = str(error)
-            self._is_behind = True  # It cannot be asked, so whatever it has may be old.
+            self._is_behind = True  # It is unreadable, so its content may be outdated.
 
     def _read_schema(self) -> dict[str, str] | None:
-        """What the store says of itself; None when it was made now, or is one to be upgraded."""
+        """Return the `state` table; None if the database is new or needs an upgrade."""
         assert self.database is not None
         (version,) = self.database.execute("PRAGMA user_version").fetchone()
         schema = database.schema_of(self.database)
@@ -247,7 +247,7 @@ class Opening:
         return stored
 
     def _is_flip(self, version: int) -> bool:
-        """Whether only a bit of the number was hit: the tables, and the change log, are ours."""
+        """Return True if a single bit flip explains the number: all else has our format."""
         head = self._newest_head()
         is_ours = head is None or head.database_format == FORMAT_VERSION
         return is_ours and bin((version ^ FORMAT_VERSION) & 0xFFFFFFFF).count("1") == 1
@@ -262,7 +262,7 @@ class Opening:
         return None
 
     def _make_file(self) -> None:
-        """A new store; a kill on the way leaves no database, or one that is gone on with."""
+        """Create a new store. A kill meanwhile leaves no database, or a complete one."""
         self.store_id = os.urandom(16)
         first = database.root(FIRST_TRANSACTION)
         database.make(self.path, self.path, [first], self.store_id)
@@ -271,7 +271,7 @@ class Opening:
         self._begin_log(1, BEGINS, [first])
 
     def _make(self) -> None:
-        """A new store in an empty database, which another program made."""
+        """Create a new store in an empty database that another program created."""
         assert self.database is not None
         self.store_id = os.urandom(16)
         first = database.root(FIRST_TRANSACTION)
@@ -281,7 +281,7 @@ class Opening:
         self._begin_log(1, BEGINS, [first])
 
     def _check_format_1(self) -> None:
-        """A store of format 1 has no records: only what it has itself can be told from damage."""
+        """Check a store of format 1, which has no second record to compare it with."""
         assert self.database is not None
         commits, _ = self._rejected(log_of(self.path))
         if self.reason is not None or commits > 1:
@@ -294,20 +294,20 @@ class Opening:
             raise CorruptStore(f"the metadata file {self.path} is damaged ({error})")
 
     def _rejected(self, wal: Path) -> tuple[int, int]:
-        """Ends of transactions and frames of SQLite's log that it passed over."""
+        """Return the ends of transactions and the frames of its log that SQLite did not accept."""
         assert self.database is not None
-        # A passive checkpoint tells how many frames SQLite accepted.
+        # A passive checkpoint returns the number of frames that SQLite accepted.
         _, accepted, _ = self.database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         commits, frames = damage.rejected_commits(wal, accepted)
         if commits > 1 and self._log_aside is None:
-            self._log_aside = database.keep_aside(wal)
+            self._log_aside = database.copy_aside(wal)
         return commits, frames
 
     def _compare(self, stored: dict[str, str], had_log: bool) -> bool:
-        """Compares the database with the newest change log; whether both were closed cleanly."""
+        """Compare the database with the newest change log. Return True after a clean stop."""
         path, closed = self._newest, self._closed
         if path is None:
-            self._begin_again()
+            self._handle_missing_log()
             return False
         if closed is not None and not had_log and stored.get("closed") == str(closed[1]):
             self._check_owner(closed[0])
@@ -325,18 +325,18 @@ class Opening:
                 self._is_behind = True
         return False
 
-    def _begin_again(self) -> None:
-        """There is no change log: a first start ended before it made one, or it was deleted."""
+    def _handle_missing_log(self) -> None:
+        """Handle a missing change log: the first start was interrupted, or it was deleted."""
         assert self.database is not None
         (count,) = self.database.execute(
             "SELECT count(*) FROM (SELECT 1 FROM node LIMIT 2)"
         ).fetchone()
         if count > 1:
             folder = self.copies.folder
-            self._tell(
+            self._report(
                 folder,
-                f"the copies and change logs of the metadata in {folder} are missing; a new copy"
-                " is made",
+                f"the copies and change logs of the metadata in {folder} are missing; making a new"
+                " copy",
             )
         elif self.reason is None and not any(self.copies.numbers()):
             self.transaction = FIRST_TRANSACTION
@@ -346,23 +346,23 @@ class Opening:
         if head.store_id != self.store_id and self.reason is None:
             raise MetadataError(
                 f"the copies in {self.copies.folder} belong to another metadata store than"
-                f" {self.path}; move them away, or put the right ones there"
+                f" {self.path}; move them away, or put the matching ones there"
             )
 
     def _read_log(self, path: Path) -> Content | None:
         try:
             content = read_file(path)
         except CorruptStore as error:
-            self._tell(path, str(error))
+            self._report(path, str(error))
             return None
         if content.damaged:
-            self._tell(path, f"the change log {path} is damaged before its end")
-            # Its last transaction is as good as ever to compare with; it is not gone on with.
+            self._report(path, f"the change log {path} is damaged before its end")
+            # Its last transaction is still good for the comparison, but it is not continued.
             self.wants_copy = True
         return content
 
     def _has_last(self, content: Content) -> bool:
-        """Whether the database has the last transaction that the change log has."""
+        """Return True if the database has the last transaction of the change log."""
         if not content.records:
             return True
         last = content.records[-1]
@@ -372,7 +372,7 @@ class Opening:
         )
 
     def _transaction_of(self, change: Change) -> int:
-        """The transaction by which the database has what a change is about; -1: it has nothing."""
+        """Return the transaction of the database's state of a change's path, or -1."""
         assert self.database is not None
         if change.kind == COUNTER:
             own = self.database.execute(
@@ -388,7 +388,7 @@ class Opening:
         return max((each for each in numbers if isinstance(each, int)), default=-1)
 
     def _check_content(self, is_suspicious: bool) -> None:
-        """Every page and row, if there are not many or there is a reason to."""
+        """Check every page and row, if the database is small or suspicious."""
         assert self.database is not None
         if self.reason is not None or not (is_suspicious or damage.is_small(self.database)):
             return
@@ -404,20 +404,20 @@ class Opening:
             what = rows.errors[0] if rows.errors else f"the row of {bad[0].path}"
             self.reason = f"damaged: {what}"
         elif newest >= 0:
-            self._go_on(newer)
+            self._continue_log(newer)
 
     def _newest_transaction(self) -> int:
-        """The last one of the newest change log, -1 when that log cannot be gone on with."""
+        """Return the last transaction of the newest change log, or -1 if it cannot be continued."""
         content = self._content
         if content is None or not content.records or content.damaged:
             return -1
         return content.records[-1].transaction
 
-    # Doing.
+    # Repairs.
 
-    def _rebuild(self, keep_rest: bool) -> None:
-        """Builds the database anew from all that is left, and opens it."""
-        merged, recorded = self.plan(keep_rest)
+    def _rebuild(self, accept_loss: bool) -> None:
+        """Rebuild the database from all intact data, and open it."""
+        merged, recorded = self.plan(accept_loss)
         self.close_database()
         head = self._newest_head()
         self.store_id = head.store_id if head is not None else self.store_id
@@ -429,16 +429,16 @@ class Opening:
         self._log_aside = None
         severity = Severity.DAMAGED if merged.lost else Severity.REPAIRED
         sentence = (
-            f"the metadata in {self.path} was damaged ({self.reason}) and was built anew:"
+            f"the metadata in {self.path} was damaged ({self.reason}) and was rebuilt:"
             f" {merged.summary()}; the damaged file is {aside}"
         )
         self.findings += recorded.findings
-        self._tell(self.path, sentence, severity)
+        self._report(self.path, sentence, severity)
         self.database = database.connect(self.path)
         self._resume_after_rebuild(state, recorded)
 
     def _salvage(self) -> salvage.Found | None:
-        """What can be read of the damaged database; None when that is nothing."""
+        """Return the readable rows of the damaged database, or None if there are none."""
         from pyxbroker.metadata import salvage
 
         if self.database is None or self.reason is None:
@@ -459,10 +459,10 @@ class Opening:
         self.transaction = state.transaction
         self.wants_copy = True
         if newest >= 0:
-            self._go_on([each for each in state.changes() if each.transaction > newest])
+            self._continue_log([each for each in state.changes() if each.transaction > newest])
 
-    def _go_on(self, newer: list[Change]) -> None:
-        """Goes on with the newest change log, which gets what a power cut took from it."""
+    def _continue_log(self, newer: list[Change]) -> None:
+        """Continue the newest change log, after adding what a power cut removed from it."""
         content = self._content
         assert content is not None
         if self.log is not None or self._is_check:
@@ -478,7 +478,7 @@ class Opening:
         self.transaction = last + SESSION_STEP
 
     def _resume_log(self) -> None:
-        """A new change log, because the one before is missing, damaged, or may lack something."""
+        """Start a new change log, since the previous one is missing, damaged or incomplete."""
         assert self.database is not None
         copies, logs = self.copies.numbers()
         queries = ("node", "sequence", "deleted")
@@ -501,21 +501,21 @@ class Opening:
         return database.root(0) if row is None else Change(NODE, "/", *row)
 
     def _begin_log(self, number: int, flags: int, first: list[Change]) -> None:
-        """Begins a change log; a disk that has no room for it leaves the store without one."""
+        """Start a change log; without disk space for it the store runs without one."""
         assert self.database is not None
         try:
             self.log = begin_log(self.copies, number, flags, self.store_id, self.transaction, first)
         except OSError as error:
             self.wants_copy = True
-            self._tell(self.copies.folder, f"no change log can be written: {error}")
+            self._report(self.copies.folder, f"no change log can be written: {error}")
 
     def _upgrade(self) -> None:
-        """Format 1 to 2: a copy of what there is, then a new database."""
+        """Upgrade format 1 to 2: copy the store, then build a new database."""
         from pyxbroker.metadata import salvage
 
         assert self.database is not None
         found = salvage.read_rows(self.database, 1)
-        merged = salvage.keep_what_is_left(found, Recorded())
+        merged = salvage.merge_incomplete(found, Recorded())
         state = merged.state
         for table in (state.nodes, state.counters):
             for path, change in table.items():
@@ -533,14 +533,14 @@ class Opening:
         self.close_database()
         database.build(self.path, state.changes(), self.store_id)
         aside = finish_swap(self.path, "before-format-2")
-        sentence = f"the metadata in {self.path} has the format 2 now; {aside} is how it was before"
+        sentence = f"the metadata in {self.path} now has format 2; the previous database is {aside}"
         if merged.lost:
             sentence += f"; {merged.summary()}"
-        self._tell(self.path, sentence, Severity.DAMAGED if merged.lost else Severity.NOTE)
+        self._report(self.path, sentence, Severity.DAMAGED if merged.lost else Severity.NOTE)
         self.database = database.connect(self.path)
         self._begin_log(number, 0, [state.nodes["/"]])
 
-    def _tell(self, file: Path, sentence: str, severity: Severity = Severity.NOTE) -> None:
+    def _report(self, file: Path, sentence: str, severity: Severity = Severity.NOTE) -> None:
         self.findings.append(Finding(severity, file, sentence))
         write = log.warning if severity is Severity.NOTE else log.error
         write(sentence)
@@ -548,7 +548,7 @@ class Opening:
     def close_database(self) -> None:
         opened, self.database = self.database, None
         if opened is not None:
-            with suppress(sqlite3.Error):  # Of a damaged file, or the error is on its way already.
+            with suppress(sqlite3.Error):  # The file is damaged, or another error is being raised.
                 opened.close()
 
 
@@ -560,7 +560,7 @@ def begin_log(
     transaction: int,
     first: list[Change],
 ) -> ChangeLog:
-    """Makes a change log whose first record is one that the database has. Raises OSError."""
+    """Create a change log whose first record repeats one in the database. Raises OSError."""
     copies.make_folder()
     head = new_head(number, flags, store_id, transaction)
     record = encode_record(head.seed, transaction, first)
@@ -570,7 +570,7 @@ def begin_log(
 def continue_log(
     copies: Copies, former: ChangeLog, transaction: int, first: list[Change]
 ) -> ChangeLog:
-    """The change log that follows another one without a gap. Raises OSError."""
+    """Create the change log that follows another one without a gap. Raises OSError."""
     number = former.head.number + 1
     return begin_log(copies, number, CONTINUES, former.head.store_id, transaction, first)
 

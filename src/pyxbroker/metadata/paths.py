@@ -1,8 +1,8 @@
-"""Every metadata path that we use, of those of Apache Pulsar and Apache BookKeeper, in one place.
+"""All metadata paths that are used, which are those of Apache Pulsar and Apache BookKeeper.
 
-Names that may hold any character (local topic names, subscriptions) are URL-encoded as Java's
-URLEncoder does; tenants, namespaces and broker ids stand as they are. A *namespace* argument is
-`tenant/namespace` and a *managed ledger name* is `tenant/namespace/persistent/<encoded topic>`.
+Names with arbitrary characters (local topic names, subscriptions) are encoded like Java's
+URLEncoder does; tenants, namespaces and broker ids are not encoded. A *namespace* argument is
+`tenant/namespace`, and a *managed ledger name* is `tenant/namespace/persistent/<encoded topic>`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ READONLY_BOOKIES = "/ledgers/available/readonly"
 COOKIES = "/ledgers/cookies"
 LEDGER_ID_PREFIX = "/ledgers/idgen/ID-"
 LONG_LEDGER_IDS = "/ledgers/idgen-long"
-BOOKIE_RACKS = "/bookies"
 
 # Pulsar.
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -37,9 +36,9 @@ LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
-TOPIC_LIST_SLASHES = 4  # in the path of the list of a namespace's topics
+TOPIC_LIST_SLASHES = 4  # in the path whose children are a namespace's topics
 
-# Compiled, by the first use, where ledgers are listed: a start need not wait for it.
+# Compiled on first use, to keep the start short.
 _SHORT_LEDGER = r"/ledgers/(\d{2})/(\d{4})/L(\d{4})"
 _LONG_LEDGER = r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})"
 
@@ -48,7 +47,7 @@ _LONG_LEDGER = r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})"
 
 
 def ledger(ledger_id: int) -> str:
-    """Where a ledger's metadata is: ten digits as 2-4-4 up to 2^31-1, else 19 as 3-4-4-4-4."""
+    """Return the path of a ledger: ten digits as 2-4-4 up to 2^31-1, else 19 as 3-4-4-4-4."""
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise ValueError(f"{ledger_id} is not a ledger id")
     if ledger_id <= SHORT_LEDGER_ID_MAX:
@@ -60,7 +59,7 @@ def ledger(ledger_id: int) -> str:
 
 
 def ledger_id(path: str) -> int | None:
-    """The inverse of `ledger`; None for a path that is not a ledger's."""
+    """Return the id in a path of `ledger`, or None for any other path."""
     match = re.fullmatch(_SHORT_LEDGER, path) or re.fullmatch(_LONG_LEDGER, path)
     return int("".join(match.groups())) if match else None
 
@@ -70,7 +69,7 @@ def cookie(bookie_id: str) -> str:
 
 
 def long_ledger_id_prefix(high: int) -> str:
-    """Below which the low halves of 63-bit ledger ids are numbered; `high` is the upper half."""
+    """Return the prefix of the nodes that number the low halves of 63-bit ledger ids."""
     return f"{LONG_LEDGER_IDS}/HOB-{high:010d}/ID-"
 
 
@@ -82,27 +81,27 @@ def managed_ledger(name: str) -> str:
 
 
 def managed_ledgers(namespace: str, domain: str = "persistent") -> str:
-    """Whose children are the encoded topics of a namespace."""
+    """Return the parent of the encoded topics of a namespace."""
     return f"{MANAGED_LEDGERS}/{namespace}/{domain}"
 
 
 def topics_of(tenant_or_namespace: str) -> str:
-    """Above the lists of its topics."""
+    """Return the path above the topic lists of a tenant or namespace."""
     return f"{MANAGED_LEDGERS}/{tenant_or_namespace}"
 
 
 def schemas(tenant_or_namespace: str) -> str:
-    """Below which the schemas of its topics are."""
+    """Return the path above the schemas of a tenant's or namespace's topics."""
     return f"{SCHEMAS}/{tenant_or_namespace}"
 
 
 def schema(schema_id: str) -> str:
-    """Where the versions of a schema are named; `schema_id` is tenant/namespace/<encoded topic>."""
+    """Return the path of a schema; `schema_id` is tenant/namespace/<encoded topic>."""
     return f"{SCHEMAS}/{schema_id}"
 
 
 def cursor(name: str, cursor_name: str) -> str:
-    """A subscription of the managed ledger `name`; `cursor_name` is not encoded."""
+    """Return the path of a subscription of managed ledger `name`; `cursor_name` is not encoded."""
     return f"{MANAGED_LEDGERS}/{name}/{encode(cursor_name)}"
 
 
@@ -114,7 +113,7 @@ def cluster(name: str) -> str:
 
 
 def failure_domains(cluster_name: str) -> str:
-    """Whose children are the failure domains of a cluster."""
+    """Return the parent of a cluster's failure domains."""
     return f"{CLUSTERS}/{cluster_name}/failureDomain"
 
 
@@ -128,7 +127,7 @@ def cluster_policies(cluster_name: str) -> str:
 
 
 def isolation_policies(cluster_name: str) -> str:
-    """One record with all isolation policies of a cluster."""
+    """Return the path of the record with all isolation policies of a cluster."""
     return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
 
 
@@ -149,7 +148,7 @@ def local_policies(namespace: str) -> str:
 
 
 def resource_quotas(tenant_or_namespace: str) -> str:
-    """Below which the quotas of its bundles are; a child of a namespace's for each bundle."""
+    """Return the path above bundle quotas; a namespace's path has a child for each bundle."""
     return f"{RESOURCE_QUOTAS}/{tenant_or_namespace}"
 
 
@@ -158,10 +157,10 @@ def partitioned_topic(namespace: str, local_name: str, domain: str = "persistent
 
 
 def partitioned_topics_of(tenant_or_namespace: str) -> str:
-    """Above the lists of its partitioned topics."""
+    """Return the path above the lists of partitioned topics of a tenant or namespace."""
     return f"{PARTITIONED_TOPICS}/{tenant_or_namespace}"
 
 
 def partitioned_topics(namespace: str, domain: str = "persistent") -> str:
-    """Whose children are the encoded partitioned topics of a namespace."""
+    """Return the parent of the encoded partitioned topics of a namespace."""
     return f"{PARTITIONED_TOPICS}/{namespace}/{domain}"

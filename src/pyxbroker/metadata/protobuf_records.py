@@ -1,4 +1,4 @@
-"""Protobuf messages that are stored: parsed, or refused as malformed."""
+"""Parsing of stored protobuf messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyxbroker.metadata.store import MetadataError
 
 
 class MalformedRecord(MetadataError):
-    """The bytes are not the record that they should be."""
+    """The bytes are not a valid record of the expected type."""
 
 
 def parse(message_class: Any, data: bytes) -> Any:
-    """The message that the bytes are. Raises MalformedRecord, also where a needed field lacks."""
+    """Parse a message. Raises MalformedRecord, also for a missing required field."""
     name = message_class.DESCRIPTOR.name
     try:
         message = message_class.FromString(data)
@@ -27,7 +27,7 @@ def parse(message_class: Any, data: bytes) -> Any:
 
 
 def text_of(value: str | bytes) -> str:
-    """A text of a message, which protobuf gives as bytes where they are not UTF-8.
+    """Return a text field, which protobuf returns as bytes if it is not UTF-8.
 
     Raises MalformedRecord.
     """

@@ -1,8 +1,8 @@
-"""What a damaged store still is: the rows of its database, and what copies and change logs say.
+"""Reconstruction of a damaged store from its database and from its copies and change logs.
 
-Two sources are put together path by path. The database is the truth as far as it can be read and
-has every transaction that was answered; what it lost or cannot be read comes from the records. What
-neither has for certain becomes a damaged node: it exists, and whoever reads it is told why not.
+The two sources are merged path by path. The database counts as far as it is readable, since it has
+every acknowledged transaction. The rest comes from copies and change logs. A node that neither
+source determines becomes a damaged node: it exists, and reading it fails with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMED_MAX = 10
 
 @dataclass
 class Found:
-    """What can be read of a database."""
+    """The readable content of a database."""
 
     state: State = field(default_factory=State)
     bad: list[BadRow] = field(default_factory=list)
@@ -31,24 +31,24 @@ class Found:
 
 @dataclass
 class Merged:
-    """The state that was put together, and the paths that could not be had."""
+    """The merged state, the paths that were repaired, and those that are lost."""
 
     state: State
     repaired: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """What was done, in a part of a sentence."""
+        """Describe the result as a part of a sentence."""
         parts = []
         if self.repaired:
             parts.append(f"{_named(self.repaired)} came from the copies and change logs")
         if self.lost:
-            parts.append(f"{_named(self.lost)} could not be had and will be refused")
+            parts.append(f"{_named(self.lost)} could not be recovered and will be refused")
         return "; ".join(parts) or "nothing is lost"
 
 
 def read_rows(database: sqlite3.Connection, database_format: int) -> Found:
-    """Reads every row that can be read. Raises sqlite3.Error when the disk refuses."""
+    """Read every readable row. Raises sqlite3.Error if the disk fails."""
     rows = Rows(database, database_format)
     found = Found(bad=rows.bad, errors=rows.errors)
     found.state.apply(rows.good())
@@ -56,31 +56,31 @@ def read_rows(database: sqlite3.Connection, database_format: int) -> Found:
 
 
 def merge(path: Path, found: Found | None, recorded: Recorded, is_behind: bool) -> Merged:
-    """Puts both together. `is_behind`: the database lacks transactions that were answered.
+    """Merge both sources. `is_behind`: the database lacks acknowledged transactions.
 
-    Raises CorruptStore when neither is enough.
+    Raises CorruptStore if neither source suffices.
     """
     if found is None:
         if not recorded.is_complete:
             raise CorruptStore(
                 f"the metadata file {path} is damaged and cannot be read, and so are its copies and"
-                f" change logs; `pyxbroker metadata restore` takes the newest copy that is intact"
+                f" change logs; `pyxbroker metadata restore` uses the newest copy that is intact"
             )
         return Merged(_with_root(recorded.state), repaired=_live(recorded.state))
     if found.errors and not recorded.is_complete:
         raise CorruptStore(
             f"the metadata file {path} is damaged ({found.errors[0]}), and its copies and change"
-            f" logs are not complete; `pyxbroker metadata repair` keeps what can be read"
+            f" logs are incomplete; `pyxbroker metadata repair` retains what is readable"
         )
     if found.bad and not recorded.is_complete and not (is_behind or found.errors):
-        return keep_what_is_left(found, recorded)
+        return merge_incomplete(found, recorded)
     if is_behind and not recorded.is_complete:
         raise CorruptStore(
             f"the log of the metadata file {path} is damaged or missing, and its copies and change"
-            f" logs are not complete; `pyxbroker metadata repair` keeps what can be read"
+            f" logs are incomplete; `pyxbroker metadata repair` retains what is readable"
         )
     merged = Merged(State())
-    # Also for bad rows: if a name is damaged, it takes the records to know which.
+    # Also for bad rows: if a name is damaged, only the records identify the node.
     if found.errors or found.bad or is_behind:
         merged.state.apply(recorded.state.nodes.values())
         merged.state.apply(recorded.state.counters.values())
@@ -94,11 +94,11 @@ def merge(path: Path, found: Found | None, recorded: Recorded, is_behind: bool) 
     return merged
 
 
-def keep_what_is_left(found: Found | None, recorded: Recorded) -> Merged:
-    """What is left when the records are not complete: every intact row.
+def merge_incomplete(found: Found | None, recorded: Recorded) -> Merged:
+    """Merge without complete records: retain every intact row.
 
-    Nodes that only the records have may have been changed since, or be those of the damaged rows:
-    they are damaged ones.
+    Nodes that only the records have become damaged nodes: they may have changed since, or belong to
+    the damaged rows.
     """
     if found is None:
         found = Found()
@@ -118,10 +118,10 @@ def keep_what_is_left(found: Found | None, recorded: Recorded) -> Merged:
 
 
 def newest_of(row: BadRow, recorded: Recorded) -> Change | None:
-    """The record that a damaged row was, when that is certain.
+    """Return the record that equals a damaged row before its damage, or None if it is uncertain.
 
-    Records that lack nothing have the newest one. Otherwise it has to be of the version and of the
-    transaction that the row itself still tells.
+    Complete records have the newest state of each node. Otherwise the record must have the version
+    and the transaction that are still readable in the row.
     """
     change = recorded.state.nodes.get(row.path)
     if change is None or change.kind != NODE:
@@ -155,11 +155,11 @@ def _repair(row: BadRow, merged: Merged, recorded: Recorded) -> None:
         return
     other = nodes.get(path)
     if other is not None and other.kind == NODE:
-        return  # A page that is there twice: the intact row is it.
+        return  # A page occurs twice, and the intact row is the node.
     if recorded.is_complete:
-        return  # There is no such node: the name was hit, and the node is that of the records.
+        return  # The name was damaged: the records have the node under its correct name.
     if "\ufffd" in path:
-        merged.lost.append(path)  # Not even its name is known.
+        merged.lost.append(path)  # Not even its name is readable.
         return
     if path in merged.lost:
         merged.lost.remove(path)
@@ -181,7 +181,7 @@ def _live(state: State) -> list[str]:
 
 
 def _newer(merged: State, found: State) -> list[str]:
-    """The paths whose newest change the database did not have."""
+    """Return the paths whose newest change was not in the database."""
     return [
         path
         for path, change in merged.nodes.items()
@@ -197,7 +197,7 @@ def _with_root(state: State) -> State:
 
 
 def _named(paths: list[str]) -> str:
-    """Some of the paths, and how many there are."""
+    """Return a list of paths for a message, with at most NAMED_MAX names."""
     if len(paths) <= NAMED_MAX:
         return ", ".join(paths)
     return f"{', '.join(paths[:NAMED_MAX])} and {len(paths) - NAMED_MAX} more"

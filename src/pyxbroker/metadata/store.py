@@ -1,19 +1,18 @@
-"""The one interface to metadata: a tree of small versioned nodes, as ZooKeeper keeps it.
+"""The interface to metadata: a tree of small versioned nodes, modelled on ZooKeeper.
 
 A path is `/a/b/c`. Each node has a value (possibly empty), a version that starts at 0 and grows by
-one with each write, and children. A node is persistent, or ephemeral: then it lives as long as the
-session of the process that created it. The names and rules are those of Apache Pulsar's
+one with each write, and children. A node is persistent or ephemeral; an ephemeral node lives as
+long as the session of the process that created it. The names and rules are those of Apache Pulsar's
 MetadataStore and of ZooKeeper, so that all stores hold the same bytes under the same paths.
 
-Every operation is *issued when it is called* and returns a future at once. The operations of one
-store are applied in the order in which they were issued, so a caller may issue a chain of dependent
-writes without waiting in between; it only has to look at each result in the end, because a write
-that is refused does not stop the ones after it. Writes that must not be done by halves go together
-as one `put_all`. The future of a write resolves when the write is durable. Futures may be
-cancelled: the operation is carried out all the same.
+Every operation is *issued when it is called* and returns a future immediately. A store applies its
+operations in the order of issue. A caller may therefore issue a chain of dependent writes without
+waiting, and check each result at the end: a refused write does not stop later ones. Writes that
+must be atomic are issued together as one `put_all`. The future of a write resolves when the write
+is durable. Cancelling a future does not cancel the operation.
 
-All of this belongs to one event loop: stores are opened, used and closed on it, and every callback
-runs on it.
+A store belongs to one event loop: it is opened, used and closed there, and every callback runs
+there.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.watchers import Watchers
 
@@ -40,20 +40,20 @@ log = get_logger(__name__)
 
 
 class MetadataError(Exception):
-    """What a metadata store refuses or fails to do; clients see ServerError MetadataError.
+    """A metadata store refused or failed an operation; clients see ServerError MetadataError.
 
-    `path` is the path of the put that was refused, where several were issued as one.
+    `path` is the path of the refused put, if several were issued as one.
     """
 
     path = ""
 
 
 class BadVersion(MetadataError):
-    """The node has another version than expected, or exists although it must not."""
+    """The node has an unexpected version, or exists although it must not."""
 
 
 class NotFound(MetadataError):
-    """There is no node at this path."""
+    """No node exists at this path."""
 
 
 class NotEmpty(MetadataError):
@@ -65,11 +65,11 @@ class NoChildrenForEphemerals(MetadataError):
 
 
 class InvalidPath(MetadataError):
-    """The path is not of the form `/a/b`, or the operation makes no sense for the root."""
+    """The path is not of the form `/a/b`, or the operation is not possible for the root."""
 
 
 class Unavailable(MetadataError):
-    """The store cannot be reached or its disk refuses the write: the outcome is not known."""
+    """The store is unreachable, or its disk refuses the write: the outcome is unknown."""
 
 
 class NoSpace(Unavailable):
@@ -77,19 +77,19 @@ class NoSpace(Unavailable):
 
 
 class SessionLost(Unavailable):
-    """The session ended before the operation was carried out; its ephemeral nodes are gone."""
+    """The session ended before the operation was applied; its ephemeral nodes are gone."""
 
 
 class StoreClosed(MetadataError):
-    """The store was closed, or not opened yet."""
+    """The store is closed, or not open yet."""
 
 
 class CorruptStore(MetadataError):
-    """What the store keeps on disk cannot be read; the message names the file."""
+    """The store's files are damaged; the message names the file."""
 
 
 class GetResult(NamedTuple):
-    """A node as it was read. Times are milliseconds since 1970."""
+    """A node's value and properties. Times are milliseconds since 1970."""
 
     value: bytes
     version: int
@@ -99,14 +99,14 @@ class GetResult(NamedTuple):
 
 
 class PutResult(NamedTuple):
-    """Where a value was written (a sequential node's path ends in its number) and its version."""
+    """The path of a written node (with its number, if sequential) and its new version."""
 
     path: str
     version: int
 
 
 class Put(NamedTuple):
-    """One of the writes of a `put_all`: MUST_NOT_EXIST creates, n >= 0 overwrites version n."""
+    """One write of a `put_all`: MUST_NOT_EXIST creates, n >= 0 overwrites version n."""
 
     path: str
     value: bytes
@@ -114,7 +114,7 @@ class Put(NamedTuple):
 
 
 class NotificationKind(enum.Enum):
-    """What happened to a node; the names are Pulsar's NotificationType."""
+    """The kind of a change; the names are Pulsar's NotificationType."""
 
     CREATED = "Created"
     MODIFIED = "Modified"
@@ -123,14 +123,14 @@ class NotificationKind(enum.Enum):
 
 
 class Notification(NamedTuple):
-    """A change that this process or another one made."""
+    """A change by this process or another one."""
 
     kind: NotificationKind
     path: str
 
 
 class SessionEvent(enum.Enum):
-    """The life of the connection to the store; the names are Pulsar's SessionEvent."""
+    """A change of the connection to the store; the names are Pulsar's SessionEvent."""
 
     CONNECTION_LOST = "ConnectionLost"
     RECONNECTED = "Reconnected"
@@ -145,23 +145,23 @@ Unsubscribe = Callable[[], None]
 
 
 class MetadataStore(ABC):
-    """One metadata store. See the module's text for what every operation promises.
+    """One metadata store. The module's docstring describes the guarantees of all operations.
 
-    Refusals come through the future of an operation, `Unavailable` when the store cannot be reached
-    in time. Only `StoreClosed`, before `open()` and after `close()`, is raised by the call itself.
+    An operation fails through its future, with `Unavailable` if the store cannot be reached in
+    time. Only `StoreClosed`, before `open()` and after `close()`, is raised by the call itself.
     """
 
     directory: Path | None = None
-    """Where the files of an embedded store are; such a store is of one bookie alone."""
+    """The directory of an embedded store's files; such a store serves a single bookie."""
     is_shared = True
-    """Whether another process may change it."""
+    """True if other processes may change the store."""
     on_no_space: Callable[[], bool] | None = None
-    """Called when the disk is full, by any thread; True when it made space: the write is tried
-    again."""
+    """Called by any thread when the disk is full. It returns True if it freed space, and the write
+    is retried."""
     operation_timeout_s = OPERATION_TIMEOUT_MS / 1000
-    """How long an operation waits for a store outside of this process before it is unavailable."""
+    """The time after which an operation on an external store fails with Unavailable."""
     refused: tuple[float, Unavailable] | None = None
-    """When (time.monotonic) and why the disk refused something last."""
+    """When (time.monotonic) and why the disk last refused an operation."""
 
     def __init__(self) -> None:
         self._watchers = Watchers()
@@ -170,18 +170,18 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Connects, or opens the files. Raises a MetadataError whose message says what to do."""
+        """Connect, or open the files. Raises a MetadataError whose message tells what to do."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finishes what was issued where that is quick, ends the session, frees everything.
+        """Finish issued operations if that is quick, end the session, and release all resources.
 
-        Safe to call twice. What could not be finished fails with StoreClosed.
+        May be called twice. Unfinished operations fail with StoreClosed.
         """
 
     @abstractmethod
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
-        """Reads a node; None when there is none."""
+        """Return a node, or None if it does not exist."""
 
     def put(
         self,
@@ -192,12 +192,12 @@ class MetadataStore(ABC):
         ephemeral: bool = False,
         sequential: bool = False,
     ) -> asyncio.Future[PutResult]:
-        """Writes a node, with the parents that are missing (persistent and empty).
+        """Write a node, and create its missing parents (persistent and empty).
 
         `expected_version` None creates or overwrites, MUST_NOT_EXIST (-1) only creates, n >= 0 only
-        overwrites version n; otherwise BadVersion. `ephemeral` counts when the node is created; an
+        overwrites version n; otherwise BadVersion. `ephemeral` applies when the node is created; an
         existing node keeps its kind. `sequential` always creates: it appends ten digits to the path
-        (or more beyond 10^10), from a counter of the parent that never gives a number twice.
+        (more beyond 10^10), from a counter of the parent that never returns a number twice.
         """
         if sequential:
             return self._issue_sequential(path, bytes(value), ephemeral)
@@ -215,68 +215,71 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
-        """Writes several nodes, all of them or, when one is refused, none.
+        """Write several nodes atomically.
 
-        The error is that of the first one that is refused, and names its path. Parents that are
-        missing are made as `put` makes them, and may stay when the rest is refused. InvalidPath
-        when a path comes twice or is above another one.
+        The error is that of the first refused put, and names its path. Missing parents are created
+        as by `put`, and may remain if the puts are refused. Raises InvalidPath if a path occurs
+        twice or is above another one.
         """
 
     @abstractmethod
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
-        """Deletes a node without children. Raises NotFound, BadVersion, NotEmpty."""
+        """Delete a node without children. Raises NotFound, BadVersion, NotEmpty."""
 
     @abstractmethod
     def children(self, path: str) -> asyncio.Future[list[str]]:
-        """The names (not paths) of a node's children, sorted; empty when there is no such node."""
+        """Return the sorted names (not paths) of a node's children; empty for a missing node."""
 
     @abstractmethod
     def exists(self, path: str, *, watch: bool = False) -> asyncio.Future[bool]:
-        """Whether there is a node at this path. `watch`: watchers hear of its next change, also
-        when it is not there; only for paths of which there are few, whatever clients ask for.
+        """Return True if a node exists at this path.
+
+        `watch`: watchers are notified of its next change, including its creation. Use it only for
+        few paths whose number does not depend on clients.
         """
 
     def get_all(
         self, paths: Sequence[str]
     ) -> asyncio.Future[list[GetResult | BaseException | None]]:
-        """Reads several nodes as one operation, which may cost much less than one for each. An
-        error stands in the place of the node that it concerns.
+        """Read several nodes as one operation, which may cost much less than separate ones.
+
+        The result has an error in the place of each node that failed.
         """
         return asyncio.gather(*map(self.get, paths), return_exceptions=True)
 
     def children_all(self, paths: Sequence[str]) -> asyncio.Future[list[list[str] | BaseException]]:
-        """The same of the names of nodes' children."""
+        """Return the names of the children of several nodes, as one operation."""
         return asyncio.gather(*map(self.children, paths), return_exceptions=True)
 
     def was_deleted(self, paths: Sequence[str]) -> asyncio.Future[list[bool]]:
-        """Whether nodes that are not there were deleted, rather than lost with damaged files.
+        """Return which missing nodes were deleted, as opposed to lost with damaged files.
 
-        A store that cannot lose any by itself says that they were.
+        A store that cannot lose nodes itself returns True for all.
         """
         future: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
         future.set_result([True] * len(paths))
         return future
 
     def old_deletions(self, prefix: str) -> asyncio.Future[list[str]]:
-        """What `was_deleted` remembers below `prefix` of earlier processes of this store."""
+        """Return deletions below `prefix` by earlier processes that `was_deleted` remembers."""
         future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         future.set_result([])
         return future
 
     def forget_deletions(self, paths: Sequence[str]) -> asyncio.Future[None]:
-        """Nobody will ask `was_deleted` for these any more."""
+        """Forget deletions that `was_deleted` no longer has to remember."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
 
     def unknown(self) -> asyncio.Future[list[str]]:
-        """The paths that `set_unknown` was told last, also by an earlier process."""
+        """Return the paths of the last `set_unknown`, also by an earlier process."""
         future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         future.set_result([])
         return future
 
     def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
-        """Remembers the paths of what is stored although no metadata of it is known."""
+        """Store the paths of data that exists in the storage without known metadata."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
@@ -289,31 +292,32 @@ class MetadataStore(ABC):
         lists_down_to: int | None = None,
         above: bool = False,
     ) -> Unsubscribe:
-        """Calls back for changes of the node `prefix` and of those below it, on the loop; with a
-        slash at its end, only of those below; with `above` also of the nodes above that.
-        `lists_down_to`: all that has to be told is ChildrenChanged, of paths with at most so many
+        """Call back on the loop for changes of node `prefix` and the nodes below it.
+
+        A slash at the end of `prefix` excludes the node itself; `above` includes the nodes above
+        it. `lists_down_to`: only ChildrenChanged is needed, for paths with at most that many
         slashes.
 
-        The embedded and the memory store tell every change. A ZooKeeper store tells the next change
-        of each path that this process has read since it subscribed (get: the node; children:
-        ChildrenChanged); reading it again asks for the next one. After a reconnection it tells
-        Modified or ChildrenChanged for all such paths, since changes may have been missed. What was
-        not there when it was read is not told when it comes to be, so that names that are made up
-        cost nothing: as many paths are watched as nodes are there, and those of `exists` that ask
-        for it.
+        The embedded and the memory store report every change. A ZooKeeper store reports the next
+        change of each path that this process has read since it subscribed (get: the node; children:
+        ChildrenChanged); reading the path again requests the next one. After a reconnection it
+        reports Modified or ChildrenChanged for all such paths, since changes may have been missed.
+        The creation of a node that was read while missing is not reported, unless `exists` asked
+        for it. So invented names cost nothing: the number of watches is bounded by the number of
+        existing nodes.
         """
         return self._watchers.add(callback, prefix, lists_down_to, above)
 
     def on_session(self, callback: SessionCallback) -> Unsubscribe:
-        """Calls back for each SessionEvent. Stores inside the process never send any."""
+        """Call back for each SessionEvent. In-process stores never send any."""
         key = object()
         self._session_callbacks[key] = callback
         return lambda: self._forget(self._session_callbacks, key)
 
     def on_failure(self, callback: FailureCallback) -> Unsubscribe:
-        """Calls back once when the store can do nothing any more: the process has to start again.
+        """Call back once if the store fails for good, so that the process has to be restarted.
 
-        From then on every operation fails. Only a store inside the process ever sends it.
+        From then on every operation fails. Only an in-process store sends it.
         """
         key = object()
         self._failure_callbacks[key] = callback
@@ -337,14 +341,16 @@ class MetadataStore(ABC):
 
 
 async def followed_children(store: MetadataStore, path: str) -> list[str]:
-    """The names of a node's children. Watchers of it, and of the nodes above, hear of the next
-    change; when it is not there, of the next one of what could make it be: no watch is left of a
-    path that is made up.
+    """Return the names of a node's children, and watch for the next change.
+
+    Watchers of the node, and of the nodes above it, are notified of that change. If the node does
+    not exist, only the nodes above that could lead to its creation are watched, so that an invented
+    path leaves no watch.
     """
     names = await store.children(path)
     if names:
         return names
-    # From above, as each list that is read is watched then and tells when what is below it comes.
+    # From the top down: each list that is read is watched, and reports new children.
     above, *below = path[1:].split("/")
     at = f"/{above}"
     if not await store.exists(at, watch=True):
@@ -357,19 +363,19 @@ async def followed_children(store: MetadataStore, path: str) -> list[str]:
 
 
 def _call(callback: Callable[[Any], None], argument: object) -> None:
-    """One subscriber's mistake is logged and does not keep the news from the others."""
+    """Call one subscriber; its errors are logged, and do not affect other subscribers."""
     try:
         callback(argument)
     except Exception as error:
-        log.failure("a subscriber failed to handle news", error, news=argument)
+        log.failure("a subscriber failed to handle a notification", error, news=argument)
 
 
 def resolve(future: asyncio.Future[Any], result: object) -> None:
-    """Answers a future, with an error when `result` is one, unless its caller has given it up."""
+    """Resolve a future with a result or error, unless its caller has cancelled it."""
     if future.done():
         return
     if isinstance(result, MetadataError):
-        # Its frames may hold the future, or the error itself: that would be a ring.
+        # Its frames may refer to the future or to the error itself, which would be a cycle.
         future.set_exception(result.with_traceback(None))
     elif isinstance(result, BaseException):
         future.set_exception(result)
@@ -378,7 +384,7 @@ def resolve(future: asyncio.Future[Any], result: object) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raises InvalidPath unless the path is `/` or `/a/b/c` by ZooKeeper's rules."""
+    """Raise InvalidPath unless the path is `/` or `/a/b/c` by ZooKeeper's rules."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
@@ -388,13 +394,13 @@ def check_path(path: str) -> None:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Raises InvalidPath."""
+    """Raise InvalidPath if any path is invalid."""
     for path in paths:
         check_path(path)
 
 
 def check_puts(puts: Sequence[Put]) -> None:
-    """Raises InvalidPath unless the puts are of different nodes, none of them above another."""
+    """Raise InvalidPath unless the puts are of different nodes, none of them above another."""
     paths = {put.path for put in puts}
     for path in paths:
         check_path(path)
@@ -405,11 +411,11 @@ def check_puts(puts: Sequence[Put]) -> None:
             if above in paths:
                 raise InvalidPath(f"{above} cannot be written together with {path} below it")
     if len(paths) < len(puts):
-        raise InvalidPath("a node cannot be written twice in one go")
+        raise InvalidPath("a node cannot be written twice in one operation")
 
 
 def check_expected(path: str, version: int | None, expected: int | None) -> None:
-    """Raises BadVersion unless a node of this version (None: there is none) may be written."""
+    """Raise BadVersion unless a node of this version (None: it is missing) may be written."""
     if version is None:
         if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
             raise BadVersion(f"{path} does not exist, version {expected} was expected")
@@ -420,7 +426,7 @@ def check_expected(path: str, version: int | None, expected: int | None) -> None
 
 
 def parent_of(path: str) -> str:
-    """The path of the node above; the root is its own parent."""
+    """Return the path of the parent; the root is its own parent."""
     return path[: path.rfind("/")] or "/"
 
 
@@ -433,13 +439,13 @@ def open_store(
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     copies: CopySettings | None = None,
 ) -> MetadataStore:
-    """Makes the store that a metadata URL in one of Pulsar's forms names; `open()` is still to do.
+    """Create the store for a metadata URL in one of Pulsar's forms; the caller then opens it.
 
-    `embedded:PATH` and `rocksdb:PATH` are the embedded store (a path that is not absolute is below
-    `data_directory`, an empty one means `metadata`), `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
-    older form without a scheme are ZooKeeper, `memory:NAME` lives in this process and is shared by
-    all who open the same name. `copies` is for the embedded store alone. Raises MetadataError for
-    any other form.
+    `embedded:PATH` and `rocksdb:PATH` are the embedded store (a relative path is below
+    `data_directory`, an empty one means `metadata`). `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
+    older form without a scheme are ZooKeeper. `memory:NAME` is in this process and shared by all
+    stores of that name. `copies` applies only to the embedded store. Raises MetadataError for any
+    other form.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in ("embedded", "rocksdb"):

@@ -1,12 +1,12 @@
-"""One at a time for each key, in the order in which they come, with what they do in metadata.
+"""Mutual exclusion per key, in FIFO order, for changes of metadata.
 
-Nobody waits for a turn longer than the store lets an operation wait. While it hangs, whoever has
-the turn learns of that when their operation's time is up, and with them all who wait behind: each
-of those would only wait as long again.
+A caller waits no longer than an operation of the store may take. If the store hangs, the operation
+of the current holder fails after its timeout, and all waiting callers fail with it: each of them
+would otherwise wait for as long again.
 
-A turn may last long while the store is well: a schema is compared with every version of its topic
-under a transitive strategy, a namespace is deleted with all that is in it. Then who waits behind it
-is refused alone, when their own time is up, and so is who waits for that turn within another one.
+A holder may also take long while the store is well. A schema is compared with every version of its
+topic under a transitive strategy, or a namespace is deleted with all its contents. Then only the
+callers whose own time is up are refused, including those that wait from within another turn.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Line = deque["asyncio.Future[None]"]
 
 
 class WaitedTooLong(Unavailable):
-    """Others had the turn for as long as anybody waits for it; the store may be well."""
+    """Other holders took the whole time that a caller waits; the store may be well."""
 
 
 class Turns(Generic[K]):
-    """Remembers only keys that somebody has the turn of."""
+    """Locks by key. Only keys that are held are stored."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._patience_s = store.operation_timeout_s
-        self._lines: dict[K, Line] = {}  # who waits for the turn of a key that somebody has
+        self._lines: dict[K, Line] = {}  # the waiting callers of each held key
 
     def __len__(self) -> int:
         return len(self._lines)
 
     @asynccontextmanager
     async def turn(self, key: K) -> AsyncIterator[None]:
-        """Within it nobody else has the turn of the key. Raises WaitedTooLong, and Unavailable
-        behind somebody to whom the store was that.
+        """Hold the key exclusively. Raises WaitedTooLong, and Unavailable if the store was
+        unavailable to an earlier holder.
         """
         line = self._lines.get(key)
         if line is None:
@@ -51,7 +51,7 @@ class Turns(Generic[K]):
         try:
             yield
         except WaitedTooLong:
-            # That was another turn, which those who wait for this one may not even want.
+            # It concerns another key, which the callers waiting for this one may not need.
             raise
         except Unavailable as error:
             for place in line:
@@ -65,19 +65,19 @@ class Turns(Generic[K]):
         place: asyncio.Future[None] = loop.create_future()
         line.append(place)
         late = WaitedTooLong(
-            f"other changes before this one have waited {self._patience_s:g} s for the metadata"
-            " store, or taken so long"
+            f"earlier changes have waited {self._patience_s:g} s for the metadata store, or taken"
+            " that long"
         )
         timer = loop.call_later(self._patience_s, _refuse, place, late)
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.exception() is None:
-                self._pass_on(key, line)  # its turn had come already
+                self._pass_on(key, line)  # it was already this caller's turn
             raise
         finally:
             timer.cancel()
-            del place, late  # what they hold has this frame in its traceback
+            del place, late  # their tracebacks refer to this frame, which would be a cycle
 
     def _pass_on(self, key: K, line: Line) -> None:
         while line:

@@ -1,10 +1,9 @@
-"""What the thread of the embedded metadata store does when no operation waits.
+"""Maintenance of the embedded metadata store, done by its thread while no operation is queued.
 
-In the order of urgency: sync the change log, fold SQLite's log into the database, write the next
-slice of a copy, begin a copy, keep space in reserve, look at everything once after the start. Each
-step is short, and operations come in between. What is overdue is done although somebody waits: the
-change log is synced and SQLite's log is folded when no commit has come for a moment, and at the
-latest a while after the first one that waits for it.
+In order of urgency: sync the change log, checkpoint SQLite's log, write the next slice of a copy,
+begin a copy, reserve space, and check everything once after the start. Each step is short, and
+operations run in between. The change log is synced and SQLite's log is checkpointed when no commit
+has arrived for a moment. Overdue work is done even while operations are queued.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COMMITS_PER_CHECKPOINT = 64
 OVERDUE_S = 1.0
 FIRST_COPY_S = 1.0
 RESERVE_S = 2.0
-LOOK_S = 3.0
+CHECK_S = 3.0
 RETRY_S = 60.0
 DOUBT_S = 1.0
 LOG_BYTES_PER_COPY_MIN = 1 << 20
@@ -45,7 +44,7 @@ CopyMade = Callable[[Path | MetadataError], None]
 
 
 class Upkeep:
-    """The work of one open store; everything happens on the store's thread."""
+    """The maintenance of one open store; it runs on the store's thread."""
 
     def __init__(self, files: Files, settings: CopySettings) -> None:
         self._files = files
@@ -54,10 +53,10 @@ class Upkeep:
         self._begin(0.0)
 
     def _begin(self, now: float) -> None:
-        self.due: float | None = now  # when `run` is to be called, or earlier; None: never
+        self.due: float | None = now  # when `run` must be called at the latest; None: never
         self._last_commit = now
         self._unsynced_since: float | None = None
-        self._unfolded_since = now
+        self._uncheckpointed_since = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
         self._plan_due: float | None = None
@@ -65,41 +64,41 @@ class Upkeep:
         self._slices: Iterator[list[Change]] | None = None
         self._slice_due = 0.0
         self._reserve_due: float | None = now + RESERVE_S
-        self._looking: Iterator[None] | None = None
-        self._look_due: float | None = now + LOOK_S
-        self._is_copy_failure_told = False
+        self._checking: Iterator[None] | None = None
+        self._check_due: float | None = now + CHECK_S
+        self._is_failure_logged = False
         self._is_doubted = False
 
     def start(self) -> None:
-        """After each open."""
+        """Schedule the work, after each open."""
         now = time.monotonic()
         self._begin(now)
         self._plan_copy()
         self.due, _ = self._next()
 
     def stop(self) -> None:
-        """Before the files are closed: requests for a copy that still wait get none."""
+        """Fail pending requests for a copy, before the files are closed."""
         self._fail_copy(MetadataError("the metadata store was closed before the copy was finished"))
 
     def on_commit(self) -> None:
-        """After each transaction that changed something."""
+        """Schedule the work that a transaction with changes requires."""
         self._last_commit = now = time.monotonic()
         if self._unsynced_since is None:
             self._unsynced_since = now
         if self._files.commits_in_log <= 1:
-            self._unfolded_since = now
+            self._uncheckpointed_since = now
         if self.due is None or self.due > now + SYNC_IDLE_S:
             self.due = now + SYNC_IDLE_S
 
     def request_copy(self, made: CopyMade) -> None:
-        """Makes a copy as soon as possible; `made` is told its path, or why there is none."""
+        """Make a copy as soon as possible; `made` receives its path, or the error."""
         self._waiting.append(made)
         self._not_before = self.due = 0.0
         if self._slices is None:
             self._files.wants_copy = True
 
     def do_everything(self) -> None:
-        """Looks at everything and makes a copy, at one go. Raises sqlite3.Error and OSError."""
+        """Check everything and make a copy, in one call. Raises sqlite3.Error and OSError."""
         for _ in self._steps():
             continue
         self._begin_copy()
@@ -107,7 +106,7 @@ class Upkeep:
             self._write_slice()
 
     def run(self) -> None:
-        """Does what is due first, if anything is by now. Raises nothing."""
+        """Do the most urgent step that is due, if any. Raises nothing."""
         due, step = self._next()
         if due is not None and due <= time.monotonic():
             try:
@@ -127,7 +126,7 @@ class Upkeep:
             late = (self._unsynced_since or self._last_commit) + OVERDUE_S
             candidates.append((min(self._last_commit + SYNC_IDLE_S, late), self._sync))
         if files.commits_in_log >= COMMITS_PER_CHECKPOINT:
-            late = self._unfolded_since + OVERDUE_S
+            late = self._uncheckpointed_since + OVERDUE_S
             candidates.append((min(self._last_commit + CHECKPOINT_IDLE_S, late), self._checkpoint))
         if self._slices is not None:
             candidates.append((self._slice_due, self._write_slice))
@@ -141,8 +140,8 @@ class Upkeep:
             candidates.append((self._plan_due, self._plan_copy))
         if self._reserve_due is not None:
             candidates.append((self._reserve_due, self._reserve))
-        if self._look_due is not None:
-            candidates.append((self._look_due, self._look))
+        if self._check_due is not None:
+            candidates.append((self._check_due, self._check_next))
         if not candidates:
             return None, _nothing
         return min(candidates, key=_due_of)
@@ -158,11 +157,11 @@ class Upkeep:
     # Copies.
 
     def _log_bytes_max(self) -> int:
-        """A copy is due when the change log is half as long as the last one was."""
+        """Return the size of the change log, half of the last copy, at which a copy is due."""
         return max(LOG_BYTES_PER_COPY_MIN, self._copy_size // 2)
 
     def _plan_copy(self) -> None:
-        """When the next copy is to be begun, and for how many changes earlier than that."""
+        """Determine when the next copy begins, and after how many changes at the latest."""
         files = self._files
         now = time.monotonic()
         self._copy_due = now + self._settings.interval_s
@@ -172,14 +171,14 @@ class Upkeep:
             self._plan_due = None
         except OSError as error:
             self._plan_due = now + RETRY_S
-            log.warning("the copies of the metadata cannot be looked at", error=error)
+            log.warning("the folder of metadata copies cannot be read, retrying", error=error)
         if files.log is not None:
             age_s = time.time() - files.log.head.begun_ms / 1000
             left_s = min(max(self._settings.interval_s - age_s, 0), self._settings.interval_s)
             self._copy_due = now + left_s
 
     def _begin_copy(self) -> None:
-        """A new change log, and behind it a copy of what was before."""
+        """Start a new change log, then a copy of the state before it."""
         files = self._files
         changes = files.last_changes()
         transaction = max(change.transaction for change in changes)
@@ -200,7 +199,7 @@ class Upkeep:
     def _write_slice(self) -> None:
         files = self._files
         assert self._slices is not None
-        if files.copy is None:  # It was given up, and is begun anew.
+        if files.copy is None:  # It was abandoned and is started again later.
             self._slices = None
             self._not_before = time.monotonic() + RETRY_S
             files.wants_copy = True
@@ -213,7 +212,7 @@ class Upkeep:
         self._sync()
         copy, files.copy, self._slices = files.copy, None, None
         copy.finish(files.transaction)
-        self._is_copy_failure_told = False
+        self._is_failure_logged = False
         files.copies.prune(self._settings)
         files.forget_deletions()
         self._plan_copy()
@@ -232,26 +231,26 @@ class Upkeep:
         for made in waiting:
             made(error)
 
-    # Space, and a look at everything.
+    # Reserved space, and the check of everything.
 
     def _reserve(self) -> None:
-        """Blocks for SQLite's log, and pages in the database, that are there on a full disk."""
+        """Allocate SQLite's log and unused pages in the database, for use when the disk is full."""
         self._reserve_due = time.monotonic() + RETRY_S  # if it fails
         files = self._files
         database.allocate_log(files.path)
         files.keep_free_pages(FREE_PAGES_MIN, FREE_PAGES)
         self._reserve_due = None
 
-    def _look(self) -> None:
-        if self._looking is None:
-            self._looking = self._steps()
-        if next(self._looking, self) is self:
-            self._look_due = self._looking = None
+    def _check_next(self) -> None:
+        if self._checking is None:
+            self._checking = self._steps()
+        if next(self._checking, self) is self:
+            self._check_due = self._checking = None
         else:
-            self._look_due = time.monotonic()
+            self._check_due = time.monotonic()
 
     def _steps(self) -> Iterator[None]:
-        """Reads all that the start had no time for; what is damaged is repaired and told."""
+        """Check everything that the start did not check; repair and report damage."""
         files = self._files
         if not files.is_checked:
             files.check_structure(STRUCTURE_CHECK_PAGES_MAX)
@@ -261,13 +260,13 @@ class Upkeep:
             files.is_checked = True
         copies, logs = files.copies.numbers()
         for number in copies:
-            self._look_at(files.copies.copy_path(number), is_copy=True)
+            self._check_file(files.copies.copy_path(number), is_copy=True)
             yield
         for number in logs:
-            self._look_at(files.copies.log_path(number), is_copy=False)
+            self._check_file(files.copies.log_path(number), is_copy=False)
             yield
 
-    def _look_at(self, path: Path, is_copy: bool) -> None:
+    def _check_file(self, path: Path, is_copy: bool) -> None:
         try:
             content = read_file(path)
         except FileNotFoundError:
@@ -278,8 +277,8 @@ class Upkeep:
             if not content.damaged and (not is_copy or is_whole(content)):
                 return
             sentence = f"the metadata file {path} is damaged"
-        self._files.tell(
-            Finding(Severity.REPAIRED, path, f"{sentence}; a new copy of the metadata is made")
+        self._files.report(
+            Finding(Severity.REPAIRED, path, f"{sentence}; making a new copy of the metadata")
         )
         if is_copy:
             path.replace(path.with_name(path.name + ".damaged"))
@@ -291,25 +290,25 @@ class Upkeep:
         if damage.is_damage(error) and self._is_doubted:
             self._is_doubted = False
             self._fail_copy(explain(self._files.path, error))
-            self._looking = None
+            self._checking = None
             self._files.heal(str(error))
             return
-        # The disk may not have been able to read; the next time it is certain.
+        # Possibly a failed read; a second failure is taken for damage.
         self._is_doubted = damage.is_damage(error)
         explained = explain(self._files.path, error)
-        if isinstance(error, (OSError, sqlite3.Error)) and self._is_copy_failure_told:
-            log.debug("no copy of the metadata could be made", error=explained)
+        if isinstance(error, (OSError, sqlite3.Error)) and self._is_failure_logged:
+            log.debug("maintenance of the metadata failed again", error=explained)
         else:
-            log.warning("the upkeep of the metadata is put off", seconds=RETRY_S, error=explained)
-        self._is_copy_failure_told = True
+            log.warning("maintenance of the metadata failed", retry_s=RETRY_S, error=explained)
+        self._is_failure_logged = True
         is_copying = self._slices is not None
         self._fail_copy(explained)
         self._not_before = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
         if is_copying:
             self._files.wants_copy = True
-        if self._look_due is not None:
-            self._looking = None
-            self._look_due = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
+        if self._check_due is not None:
+            self._checking = None
+            self._check_due = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
 
 
 def _due_of(candidate: tuple[float, Callable[[], None]]) -> float:
@@ -317,4 +316,4 @@ def _due_of(candidate: tuple[float, Callable[[], None]]) -> float:
 
 
 def _nothing() -> None:
-    """What is done when nothing is to be done."""
+    """Do nothing."""

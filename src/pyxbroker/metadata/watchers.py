@@ -1,26 +1,28 @@
-"""Who hears of changes of which nodes of a metadata store.
+"""The watchers of a metadata store, indexed by path.
 
-Clients can make thousands of watchers, and one request can change thousands of nodes. So the
-watchers of a change are looked up by its path and the paths above it, not found among all.
+Clients can create thousands of watchers, and one request can change thousands of nodes. The
+watchers of a change are therefore looked up by its path and the paths above it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from pyxbroker.metadata.store import NotificationCallback, Unsubscribe
 
 Table = dict[str, dict[int, "Watcher"]]
 
-NOBODY: dict[int, Watcher] = {}
+NO_WATCHERS: dict[int, Watcher] = {}
 
 
 class Watcher(NamedTuple):
-    """Who hears of changes of some nodes. See MetadataStore.watch for what they say."""
+    """A subscription to changes. MetadataStore.watch describes the fields."""
 
-    number: int  # in the order in which they came, which is that in which they are called
+    number: int  # ascending; watchers are called in this order
     prefix: str
     callback: NotificationCallback
     lists_down_to: int | None
@@ -28,11 +30,11 @@ class Watcher(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The path that all is at or below; empty for the whole tree."""
+        """The path at the top of what is watched; empty for the whole tree."""
         return self.prefix.rstrip("/")
 
     def paths_above(self) -> Iterator[str]:
-        """Those of which it hears with `above`; never the root."""
+        """Yield the paths that `above` adds; never the root."""
         end = self.prefix.rfind("/")
         while end > 0:
             yield self.prefix[:end]
@@ -40,11 +42,11 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """Those of one store. Who comes or goes while others are called is so from the next call on."""
+    """The watchers of one store. A change while watchers are called applies to later calls."""
 
     def __init__(self) -> None:
-        self._below: Table = {}  # by their root
-        self._above: Table = {}  # by each path above that, for those who want to hear of it
+        self._below: Table = {}  # by root
+        self._above: Table = {}  # by each path above the root, for watchers with `above`
         self._count = 0
         self._last_number = 0
 
@@ -64,7 +66,7 @@ class Watchers:
     def _remover(self, watcher: Watcher) -> Callable[[], None]:
         def remove() -> None:
             if watcher.number not in self._below.get(watcher.root, ()):
-                return  # It has gone already.
+                return  # It was removed already.
             for table, path in self._places(watcher):
                 del table[path][watcher.number]
                 if not table[path]:
@@ -80,26 +82,26 @@ class Watchers:
                 yield self._above, path
 
     def of(self, path: str) -> list[Watcher]:
-        """Those who hear of changes of a node, in the order in which they came."""
-        return sorted(self._of(path))  # by their number, which each has for itself
+        """Return the watchers of a node, in the order in which they were added."""
+        return sorted(self._of(path))  # by their unique number
 
     def _of(self, path: str) -> Iterator[Watcher]:
-        yield from self._above.get(path, NOBODY).values()
+        yield from self._above.get(path, NO_WATCHERS).values()
         end = path.find("/")
         while end != -1:
-            # All of them are of paths above, be it with a slash at the end.
-            yield from self._below.get(path[:end], NOBODY).values()
+            # All of these paths are above the node, with or without a slash at the end.
+            yield from self._below.get(path[:end], NO_WATCHERS).values()
             end = path.find("/", end + 1)
-        for each in self._below.get(path, NOBODY).values():
+        for each in self._below.get(path, NO_WATCHERS).values():
             if each.prefix == path:
                 yield each
 
     def is_watched(self, path: str) -> bool:
-        """Whether somebody wants to know of changes of a node."""
+        """Return True if any watcher needs changes of a node."""
         return any(each.lists_down_to is None for each in self._of(path))
 
     def is_list_watched(self, path: str) -> bool:
-        """The same of the list of its children."""
+        """Return True if any watcher needs changes of a node's list of children."""
         depth = path.count("/")
         return any(
             each.lists_down_to is None or depth <= each.lists_down_to for each in self._of(path)

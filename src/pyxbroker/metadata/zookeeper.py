@@ -1,20 +1,20 @@
 """The metadata store of a cluster: Apache ZooKeeper, through kazoo.
 
-kazoo runs three threads of its own. They never touch our state: what they have to tell (an answer,
-a watch that fired, a change of the connection) is handed to the loop with call_soon_threadsafe, and
-everything else in this file runs on the loop.
+kazoo runs three threads of its own, which never touch this module's state. They pass answers, fired
+watches and changes of the connection to the loop with call_soon_threadsafe. Everything else in this
+file runs on the loop.
 
-Order. ZooKeeper applies the requests of one connection in the order in which they are sent, so an
-operation that takes several requests (parents that may be missing, create-or-overwrite) sends them
-all at once instead of waiting in between: `put` without an expected version is a set followed by a
-create, of which exactly one succeeds. Only when another process interferes in just that moment is a
-second step needed, and only then may an operation be applied after a later one.
+Order. ZooKeeper applies the requests of one connection in the order in which they are sent. An
+operation that takes several requests (parents that may be missing, create-or-overwrite) therefore
+sends them all without waiting: `put` without an expected version is a set followed by a create, of
+which exactly one succeeds. A second step is needed only if another process interferes in between.
+Only then may an operation be applied after a later one.
 
 Connection loss. An operation whose answer was lost is sent again over the next connection, before
-all later ones, until its time is up. Its first attempt may have gone through: then the repeated
-one is refused, and the node is read to see whether it holds exactly what we wanted to write.
-Operations that are issued while ZooKeeper is away wait for it, at most `operation_timeout_ms`, then
-they fail with Unavailable. Nothing else of the process waits.
+all later ones, until its timeout. Its first attempt may have succeeded: then the second one is
+refused, and the node is read to see whether it holds exactly what was to be written. Operations
+issued while ZooKeeper is away wait for it, at most `operation_timeout_ms`, and then fail with
+Unavailable. Nothing else in the process waits.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
 from pyxbroker.metadata.zookeeper_operations import Operations, Request, Steps
 
 REQUESTS_IN_FLIGHT_MAX = 128
-"""kazoo wakes its thread through a socket pair that holds one message per request: about 270."""
+"""kazoo wakes its thread through a socket pair that holds one message per request, about 270."""
 ATTEMPTS_MAX = 5
-"""A request that makes the server close the connection must not do so for ever."""
+"""Limits the retries of a request that makes the server close the connection."""
 CLOSE_DRAIN_S = 0.8
 CLOSE_SESSION_S = 1.0
 
@@ -62,7 +62,7 @@ log = get_logger(__name__)
 
 
 class _Operation:
-    """One operation of the store: its steps, and the requests of the step that is under way."""
+    """One operation of the store: its steps, and the requests of the current step."""
 
     __slots__ = (
         *("attempts", "deadline", "future", "make_steps", "outcomes", "remaining", "steps"),
@@ -89,8 +89,8 @@ class _Operation:
 class ZooKeeperStore(MetadataStore):
     """The tree of a ZooKeeper ensemble. `hosts` is `HOST:PORT[,HOST:PORT...][/CHROOT]`.
 
-    Times are milliseconds: how long ZooKeeper keeps a session without hearing of it, how long an
-    operation may take, how long open() waits for a first connection.
+    Times are in milliseconds: ZooKeeper's timeout of a silent session, the timeout of an operation,
+    and how long open() waits for the first connection.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class ZooKeeperStore(MetadataStore):
         self._connected: asyncio.Future[None] | None = None
         self._is_closing = False
         self._is_lost = False
-        self._has_missed = False  # changes, while there was no connection
+        self._has_missed = False  # changes may have been missed without a connection
         self._lost_timer: asyncio.TimerHandle | None = None
-        # In the order of issue: the operations that wait to be sent, and all that are unanswered.
+        # In the order of issue: operations to be sent, and all unanswered ones.
         self._waiting: deque[_Operation] = deque()
         self._unanswered: dict[_Operation, None] = {}
         self._lost: list[_Operation] = []
         self._in_flight = 0
         self._paths_in_flight: set[str] = set()
         self._timeout_timer: asyncio.TimerHandle | None = None
-        # What kazoo's threads have handed over, and whether the loop knows.
+        # Calls from kazoo's threads, and whether the loop has been woken for them.
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_wake_up_due = False
         self._operations: Operations
@@ -171,7 +171,7 @@ class ZooKeeperStore(MetadataStore):
         self._loop = None
 
     async def _end_session(self, loop: asyncio.AbstractEventLoop, client: GatedClient) -> None:
-        """Ends the session; kazoo may wait long for a server that is gone, we do not."""
+        """End the session without waiting long, as kazoo may do for a server that is gone."""
         ended: asyncio.Future[None] = loop.create_future()
 
         def stop() -> None:
@@ -185,12 +185,12 @@ class ZooKeeperStore(MetadataStore):
         done, _ = await asyncio.wait([ended], timeout=CLOSE_SESSION_S)
         if not done:
             log.warning(
-                "ZooKeeper did not confirm the end of the session; it ends there by itself",
+                "ZooKeeper did not confirm the end of the session, which will expire there",
                 hosts=self.hosts,
                 within_s=self._session_timeout_s,
             )
 
-    # The operations; zookeeper_operations.py has what each asks for.
+    # The operations; zookeeper_operations.py has the requests of each.
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         return self._issue_read(path, lambda repeated: self._operations.get(path))
@@ -242,7 +242,7 @@ class ZooKeeperStore(MetadataStore):
     # Sending and answering.
 
     def _issue_read(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
-        """Issues what may be repeated at will: a read, or a node with a number of its own."""
+        """Issue an operation that may be repeated: a read, or creating a sequential node."""
         return self._issue(check_path, path, (), make_steps)
 
     def _issue_write(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
@@ -273,10 +273,10 @@ class ZooKeeperStore(MetadataStore):
         return future
 
     def _pump(self) -> None:
-        """Sends what waits, in order, as far as the connection takes it.
+        """Send queued operations in order, as far as the connection allows.
 
-        Two writes of one node are never under way at once: if the answers of both were lost, the
-        node would only show the second, and nobody could tell how the first one ended.
+        Two writes of one node are never in flight together: if both answers were lost, the node
+        would show only the second write, and the outcome of the first would be unknown.
         """
         while self._waiting and self._in_flight < REQUESTS_IN_FLIGHT_MAX:
             client = self._client
@@ -292,8 +292,8 @@ class ZooKeeperStore(MetadataStore):
                 self._advance(operation, None)
 
     def _advance(self, operation: _Operation, outcomes: list[Any] | None) -> None:
-        """Takes an operation to its next step, or to its end."""
-        assert operation.steps is not None, "an operation is advanced after it was begun"
+        """Advance an operation to its next step, or to its end."""
+        assert operation.steps is not None, "an operation must begin before it is advanced"
         try:
             requests = operation.steps.send(outcomes)  # type: ignore[arg-type]
         except StopIteration as end:
@@ -306,7 +306,7 @@ class ZooKeeperStore(MetadataStore):
         self._leave_path(operation)
 
     def _leave_path(self, operation: _Operation) -> None:
-        """None of the operation's requests is under way any more."""
+        """Release the paths of an operation without requests in flight."""
         self._paths_in_flight.difference_update(operation.written_paths)
 
     def _send(self, operation: _Operation, requests: list[Request]) -> None:
@@ -328,7 +328,7 @@ class ZooKeeperStore(MetadataStore):
     def _on_answer(
         self, client: GatedClient, operation: _Operation, index: int, answer: Any
     ) -> None:
-        """On kazoo's thread."""
+        """Pass an answer to the loop; called on kazoo's thread."""
         outcome = answer.value if answer.successful() else answer.exception
         self._hand_over(self._on_outcome, client, operation, index, outcome)
 
@@ -336,7 +336,7 @@ class ZooKeeperStore(MetadataStore):
         self, client: GatedClient, operation: _Operation, index: int, outcome: Any
     ) -> None:
         if client is not self._client:
-            return  # The store was closed meanwhile, and has answered everything.
+            return  # The store was closed meanwhile, and all operations were answered.
         self._in_flight -= 1
         operation.outcomes[index] = outcome
         operation.remaining -= 1
@@ -361,7 +361,7 @@ class ZooKeeperStore(MetadataStore):
         self._finish(operation, error)
 
     def _resume(self) -> None:
-        """After a connection loss: once all lost operations are known, they go first, in order."""
+        """Continue after a connection loss: once all lost operations are known, send them first."""
         client = self._client
         if client is None:
             return
@@ -372,9 +372,9 @@ class ZooKeeperStore(MetadataStore):
             self._operations.forget_parents()
             self._waiting.extendleft(reversed(lost))
         if self._has_missed and client.is_gate_open:
-            # What was answered on the lost connection is noted by now.
+            # By now the answers of the lost connection have been processed.
             self._has_missed = False
-            self._watched.tell_all()
+            self._watched.notify_all()
         self._pump()
 
     def _finish(self, operation: _Operation, result: object) -> None:
@@ -382,7 +382,7 @@ class ZooKeeperStore(MetadataStore):
         resolve(operation.future, result)
 
     def _on_timeout(self) -> None:
-        """Gives up what has waited too long; the oldest operations come first in the dict."""
+        """Fail operations that have waited too long; the oldest ones come first in the dict."""
         loop = self._loop
         if loop is None:
             return
@@ -399,10 +399,10 @@ class ZooKeeperStore(MetadataStore):
             )
             self._finish(operation, error)
 
-    # What kazoo's threads hand over.
+    # Calls from kazoo's threads.
 
     def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
-        """On any thread: lets the loop make this call, with one wake-up for all that is due."""
+        """Schedule a call on the loop, with one wake-up for all pending calls. Thread-safe."""
         self._arrived.append(functools.partial(call, *arguments))
         if self._is_wake_up_due:
             return
@@ -414,12 +414,12 @@ class ZooKeeperStore(MetadataStore):
     def _on_arrived(self) -> None:
         self._is_wake_up_due = False
         while self._arrived:
-            # What one call fails at must not keep the others from being made.
+            # An error in one call must not prevent the other calls.
             try:
                 self._arrived.popleft()()
             except Exception as error:
                 asyncio.get_running_loop().call_exception_handler(
-                    {"message": "news of ZooKeeper was not taken in", "exception": error}
+                    {"message": "handling an event of ZooKeeper failed", "exception": error}
                 )
 
     def _on_state(self, client: GatedClient, state: str) -> None:
@@ -431,8 +431,8 @@ class ZooKeeperStore(MetadataStore):
         elif state == KazooState.SUSPENDED:
             log.warning("the connection to ZooKeeper is lost", hosts=self.hosts)
             self._notify_session(SessionEvent.CONNECTION_LOST)
-            # A client cannot learn that its session has ended while the server is away. Pulsar's
-            # ZKSessionWatcher assumes it after 5/6 of the session's time.
+            # A client cannot learn that its session has expired while the server is away. Like
+            # Pulsar's ZKSessionWatcher, assume it after 5/6 of the session's timeout.
             patience_s = self._session_timeout_s * 5 / 6
             self._lost_timer = loop.call_later(patience_s, self._on_session_lost)
         else:

@@ -1,8 +1,7 @@
-"""What each operation of the ZooKeeper store asks of ZooKeeper, and what it makes of the answers.
+"""The requests of each operation of the ZooKeeper store, and the interpretation of the answers.
 
-Each operation is a generator of steps: it yields the requests of a step, all to be sent at once,
-and gets their outcomes (values or exceptions). `repeated`: an earlier attempt may have gone
-through.
+Each operation is a generator of steps: it yields the requests of a step, which are sent together,
+and gets their outcomes (values or exceptions). `repeated`: an earlier attempt may have succeeded.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Steps = Generator[list[Request], list[Any], Any]
 
 
 class Operations:
-    """The operations on one session's connection. Raise what the store's operations raise."""
+    """The operations on one session's connection. They raise what the store's operations raise."""
 
     def __init__(self, client: GatedClient, watched: WatchedPaths, watchers: Watchers) -> None:
         self._client = client
@@ -54,7 +53,7 @@ class Operations:
         self._known_parents: set[str] = {"/"}
 
     def forget_parents(self) -> None:
-        """Somebody may have deleted nodes that were seen."""
+        """Forget known parents, which may have been deleted since."""
         self._known_parents = {"/"}
 
     def get(self, path: str) -> Steps:
@@ -67,9 +66,9 @@ class Operations:
             self._watched.note_node(path)
         return _to_result(value, stat)
 
-    def exists(self, path: str, is_told: bool) -> Steps:
-        # ZooKeeper watches for a node to appear only when it is asked whether it exists.
-        watch = self._watched.on_event if is_told else None
+    def exists(self, path: str, is_watched: bool) -> Steps:
+        # ZooKeeper watches for the creation of a node only after `exists`.
+        watch = self._watched.on_event if is_watched else None
         (outcome,) = yield [self._request("exists", path, watch=watch)]
         found = _checked(outcome, path) is not None
         if watch is not None:
@@ -133,7 +132,7 @@ class Operations:
             if isinstance(outcome, NoNodeError) and put.expected_version == MUST_NOT_EXIST:
                 self._check_parents(parents, put.path)
                 continue
-            # One of them tells of all, since they are written together.
+            # They are written atomically, so checking one suffices.
             if repeated and (yield from self._holds(put.path, put.value, put.expected_version + 1)):
                 break
             error = _refusal(outcome, put.path, put.expected_version)
@@ -142,7 +141,7 @@ class Operations:
         return [PutResult(put.path, put.expected_version + 1) for put in puts]
 
     def _commit(self, puts: Sequence[Put]) -> Any:
-        """The request for several writes as one (ZooKeeper's multi)."""
+        """Send several writes as one request (ZooKeeper's multi)."""
         transaction = self._client.transaction()
         for put in puts:
             if put.expected_version == MUST_NOT_EXIST:
@@ -160,7 +159,7 @@ class Operations:
             _checked(outcome, path)
 
     def _holds(self, path: str, value: bytes, version: int) -> Steps:
-        """Whether a refused repetition was refused because its first attempt went through."""
+        """Return True if a repeated write was refused because its first attempt succeeded."""
         (outcome,) = yield [self._request("get", path)]
         if isinstance(outcome, NoNodeError):
             return False
@@ -168,7 +167,7 @@ class Operations:
         return found == value and stat.version == version
 
     def make_chroot(self) -> Steps:
-        """Every path of the store is below the chroot, so it has to exist first."""
+        """Create the chroot, which every path of the store is below."""
         parts = self._client.chroot.strip("/").split("/")
         paths = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
         outcomes = yield [
@@ -177,7 +176,7 @@ class Operations:
         self._check_parents(outcomes, self._client.chroot)
 
     def _parents(self, path: str) -> list[Request]:
-        """Creates for the parents that have not been seen; those that exist just refuse."""
+        """Return requests that create parents not known to exist; existing ones are refused."""
         unknown: list[str] = []
         above = parent_of(path)
         while above not in self._known_parents:
@@ -189,7 +188,7 @@ class Operations:
         return [self._request("create", each, b"") for each in reversed(unknown)]
 
     def _check_parents(self, outcomes: list[Any], path: str) -> None:
-        """Before another attempt; raises what keeps the parents from being made, if anything."""
+        """Prepare another attempt. Raises the error that prevents the creation of the parents."""
         self.forget_parents()
         for outcome in outcomes:
             if not isinstance(outcome, (NodeExistsError, NoNodeError)):
@@ -202,7 +201,7 @@ class Operations:
 
 
 def _first_refused(puts: Sequence[Put], outcomes: Sequence[Any]) -> tuple[Put, Any] | None:
-    """The put that made ZooKeeper refuse them all, and why; None when they were done."""
+    """Return the put that made ZooKeeper refuse all, and its error; None if all were written."""
     for put, outcome in zip(puts, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, RolledBackError):
             return put, outcome
@@ -210,7 +209,7 @@ def _first_refused(puts: Sequence[Put], outcomes: Sequence[Any]) -> tuple[Put, A
 
 
 def _refusal(outcome: BaseException, path: str, expected: int) -> MetadataError:
-    """The error for a write that expected a version, or no node."""
+    """Return the error of a write that expected a version, or no node."""
     if isinstance(outcome, NodeExistsError):
         return BadVersion(f"{path} exists already")
     if isinstance(outcome, NoNodeError):
@@ -222,7 +221,7 @@ def _error(outcome: BaseException, path: str) -> MetadataError:
     if isinstance(outcome, NoNodeError):
         return NotFound(f"{path} does not exist")
     if isinstance(outcome, BadVersionError):
-        return BadVersion(f"{path} has another version than was expected")
+        return BadVersion(f"{path} has another version than expected")
     if isinstance(outcome, NotEmptyError):
         return NotEmpty(f"{path} has children")
     if isinstance(outcome, NoChildrenForEphemeralsError):
@@ -233,7 +232,7 @@ def _error(outcome: BaseException, path: str) -> MetadataError:
 
 
 def _checked(outcome: Any, path: str) -> Any:
-    """The value of a request, or the MetadataError for what ZooKeeper answered."""
+    """Return the value of a request. Raises the MetadataError for ZooKeeper's answer."""
     if isinstance(outcome, BaseException):
         raise _error(outcome, path)
     return outcome

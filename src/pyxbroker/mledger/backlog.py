@@ -1,4 +1,4 @@
-"""How much of a managed ledger is behind a position, in bytes and by the times of its ledgers."""
+"""The part of a managed ledger after a position, in bytes and by the ages of its ledgers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def bytes_after(managed_ledger: ManagedLedger, mark: Position) -> int:
-    """Bytes of the entries after a mark; those in its own ledger count as if all were as long
-    (ManagedLedgerImpl, getEstimatedBacklogSize).
+    """Return the bytes of the entries after a mark. Entries of the mark's own ledger count with
+    their average size (ManagedLedgerImpl, getEstimatedBacklogSize).
     """
     total = 0
     for ledger_id in reversed(managed_ledger.ledger_ids):
@@ -27,7 +27,7 @@ def bytes_after(managed_ledger: ManagedLedger, mark: Position) -> int:
 
 
 def mark_before_bytes(managed_ledger: ManagedLedger, bytes_max: int) -> Position:
-    """The first mark with at most so many bytes after it."""
+    """Return the first mark with at most `bytes_max` bytes after it."""
     for ledger_id in reversed(managed_ledger.ledger_ids):
         entries, size = _extent(managed_ledger, ledger_id)
         if size > bytes_max:
@@ -37,8 +37,9 @@ def mark_before_bytes(managed_ledger: ManagedLedger, bytes_max: int) -> Position
 
 
 def closed_before(managed_ledger: ManagedLedger, mark: Position, time_ms: int) -> Position:
-    """The end of the last ledger before which, from a mark on, all were closed before a time; the
-    mark itself when there is none.
+    """Return the end of the last consecutive ledger, from a mark on, that was closed before a time.
+
+    Return the mark itself if its ledger was not.
     """
     for ledger_id in managed_ledger.ledger_ids:
         if ledger_id < mark.ledger_id:
@@ -52,15 +53,16 @@ def closed_before(managed_ledger: ManagedLedger, mark: Position, time_ms: int) -
 
 
 def first_closed_ms(managed_ledger: ManagedLedger, mark: Position) -> int:
-    """When the ledger of the first entry after a mark was closed; 0: it is being written, or there
-    is no such entry.
+    """Return when the ledger of the first entry after a mark was closed.
+
+    Return 0 if it is still open or there is no such entry.
     """
     following = managed_ledger.normalize(managed_ledger.next_position(mark))
     return 0 if following is None else managed_ledger.ledgers[following.ledger_id].timestamp_ms
 
 
 def _extent(managed_ledger: ManagedLedger, ledger_id: int) -> tuple[int, int]:
-    """(entries, bytes) of a ledger."""
+    """Return (entries, bytes) of a ledger."""
     current = managed_ledger.current
     if current is not None and current.ledger_id == ledger_id:
         return current.last_add_confirmed + 1, current.length

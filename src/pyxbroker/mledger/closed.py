@@ -1,6 +1,6 @@
-"""What metadata says of a managed ledger that is not open: its ledgers and where its cursors are.
+"""Managed ledgers that are not open, as read from metadata: their ledgers and their cursors.
 
-Nothing is taken over for that, and nothing is read but nodes.
+Reading them takes over nothing and reads only nodes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyxbroker.metadata.store import GetResult, MetadataError, MetadataStore
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.positions import LedgerRecord
 
-CURSORS_PER_READ = 256  # that are asked for at a time
+CURSORS_PER_READ = 256  # nodes of cursors per request
 
 Unreadable: TypeAlias = MetadataError | MalformedRecord
 Made = TypeVar("Made")
 
 
 class ClosedCursor(NamedTuple):
-    """Where a cursor is, at least: one that was not closed may be further."""
+    """The minimum position of a cursor; one that was not closed may be further."""
 
     mark_delete: Position
     properties: dict[str, int]
@@ -38,28 +38,28 @@ class ClosedLedger(NamedTuple):
 
     ledgers: list[LedgerRecord]
     cursors: dict[str, ClosedCursor]
-    modified_ms: int  # when its list of ledgers was written
+    modified_ms: int  # when its list of ledgers was last written
     is_terminated: bool = False
 
     @property
     def is_known(self) -> bool:
-        """Whether the ends of all ledgers are; that of one which was not closed is not."""
+        """True if the ends of all ledgers are known; that of an open one is not."""
         return all(each.timestamp_ms for each in self.ledgers)
 
     @property
     def was_closed(self) -> bool:
-        """By who had it last, as far as the list tells. That of a terminated one does not: it has
-        no open ledger at any time.
+        """True if the last owner closed it cleanly. Always False after a termination, which leaves
+        no open ledger in any case.
         """
         return self.is_known and not self.is_terminated
 
     def slowest(self, but: Iterable[str] = ()) -> Position | None:
-        """Up to here every cursor has acknowledged everything; None: there is no cursor."""
+        """Return the lowest mark-delete position of the other cursors; None if there is none."""
         marks = (each.mark_delete for name, each in self.cursors.items() if name not in but)
         return min(marks, default=None)
 
-    def first_left(self, mark: Position) -> LedgerRecord | None:
-        """The ledger of the first entry after a mark; one that was not closed may have some."""
+    def first_remaining(self, mark: Position) -> LedgerRecord | None:
+        """Return the ledger of the first entry after a mark; an open ledger may have entries."""
         for each in self.ledgers:
             if not each.timestamp_ms or (
                 each.entries and (each.ledger_id, each.entries - 1) > mark
@@ -68,7 +68,7 @@ class ClosedLedger(NamedTuple):
         return None
 
     def bytes_after(self, mark: Position) -> int:
-        """Bytes of the entries after a mark, without those of a ledger that was not closed."""
+        """Return the bytes of the entries after a mark, without those of an open ledger."""
         total = 0
         for each in self.ledgers:
             if each.ledger_id > mark.ledger_id:
@@ -79,7 +79,10 @@ class ClosedLedger(NamedTuple):
 
 
 async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
-    """None when there is none of that name. Raises MetadataError, MalformedRecord."""
+    """Return a managed ledger, or None if it does not exist.
+
+    Raises MetadataError, MalformedRecord.
+    """
     [found] = await read_all_closed(store, [name])
     if isinstance(found, Exception):
         raise found
@@ -89,12 +92,13 @@ async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
 async def read_all_closed(
     store: MetadataStore, names: Sequence[str]
 ) -> list[ClosedLedger | Unreadable | None]:
-    """The same of several, of which the store is asked together: that costs a fraction of one
-    after the other. An error stands in the place of the one that it concerns.
+    """Return several managed ledgers, read together, which is much faster than one by one.
+
+    The result has an error in the place of each managed ledger that cannot be read.
     """
     slices = Slices()
     nodes = [paths.managed_ledger(name) for name in names]
-    # Together they are one way to the store.
+    # Both requests make a single round trip to the store.
     lists, cursors = store.get_all(nodes), store.children_all(nodes)
     found: list[ClosedLedger | Unreadable | None] = []
     for node in await lists:
@@ -104,14 +108,14 @@ async def read_all_closed(
     for index, encoded in enumerate(of_each):
         if isinstance(encoded, BaseException) and not isinstance(found[index], Exception):
             found[index] = _trouble(encoded)
-    # One topic may have ten thousand: they are named as they are asked for.
+    # One topic may have ten thousand cursors, so this is a generator.
     left = (
         (index, name)
         for index, encoded in enumerate(of_each)
         if not isinstance(encoded, BaseException)
         for name in encoded
     )
-    ends: dict[int, dict[int, int]] = {}  # the last entries of ledgers, by topic
+    ends: dict[int, dict[int, int]] = {}  # last entry by ledger, for each topic
     while some := list(islice(left, CURSORS_PER_READ)):
         asked = store.get_all([f"{nodes[index]}/{name}" for index, name in some])
         for (index, name), node in zip(some, await asked, strict=True):
@@ -129,7 +133,7 @@ async def read_all_closed(
 def _made(
     node: GetResult | BaseException | None, make: Callable[[GetResult | None], Made]
 ) -> Made | Unreadable:
-    """What is made of a node, or why that cannot be."""
+    """Decode a node, or return the error."""
     if isinstance(node, BaseException):
         return _trouble(node)
     try:
@@ -153,14 +157,14 @@ def _closed_ledger(found: GetResult | None) -> ClosedLedger | None:
 
 
 def _ends(ledger: ClosedLedger) -> dict[int, int]:
-    """The last entries, by ledger."""
+    """Return the last entry of each ledger."""
     return {each.ledger_id: each.entries - 1 for each in ledger.ledgers}
 
 
 def _add_cursor(
     ledger: ClosedLedger, ends: dict[int, int], name: str, found: GetResult | None
 ) -> None:
-    """Of a cursor that went meanwhile nothing is said."""
+    """Add a cursor, unless it was deleted meanwhile."""
     if found is None:
         return
     record = positions.decode_cursor(found.value, ends)

@@ -1,9 +1,9 @@
-"""The compacted ledger of a topic: which it is, which others may be left, and how they go.
+"""The compacted ledger of a topic: the current one, others that may be left, and their deletion.
 
-The cursor `__compaction` says which ledger it is, beside its mark (CompactedTopicLedger): both are
-one write. What was begun and never came that far, and the one before it, nobody would find: so a
-property of the list of ledgers names all that may be there, written together with the ledger
-itself. Who opens the topic deletes those that the cursor does not name.
+The cursor `__compaction` stores the id of the compacted ledger with its mark (CompactedTopicLedger)
+in one write. Nothing else would find the previous ledger, or a new one whose compaction did not
+finish. Therefore a property of the list of ledgers names all that may exist. It is written together
+with each new ledger. Opening the topic deletes those that the cursor does not name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.mledger")
 
-LEDGER_PROPERTY = "CompactedTopicLedger"  # of the cursor, as Pulsar calls it
-NAMES_PROPERTY = "pyxbroker.compactedLedgers"  # of the list of ledgers: ids, with commas
+LEDGER_PROPERTY = "CompactedTopicLedger"  # of the cursor; Pulsar's name
+NAMES_PROPERTY = "pyxbroker.compactedLedgers"  # of the list of ledgers: ids, separated by commas
 NAMES_MAX = 64
 
 
 def current(managed_ledger: ManagedLedger) -> int | None:
-    """The compacted ledger; None: there is none."""
+    """Return the current compacted ledger, or None."""
     cursor = managed_ledger.cursors.get(COMPACTION)
     return None if cursor is None else cursor.position_properties.get(LEDGER_PROPERTY)
 
 
 def known(managed_ledger: ManagedLedger) -> set[int]:
-    """All compacted ledgers that there may be of a topic."""
+    """Return all compacted ledgers of a topic that may exist."""
     found = set()
     for each in managed_ledger.properties.get(NAMES_PROPERTY, "").split(",")[:NAMES_MAX]:
         if each.isascii() and each.isdecimal() and len(each) <= 18:
@@ -43,12 +43,12 @@ def known(managed_ledger: ManagedLedger) -> set[int]:
 async def create(
     managed_ledger: ManagedLedger, listener: LedgerListener, topic: str, last: bytes
 ) -> LedgerHandle:
-    """A new one, to be written; last: the id of the last message in it, a MessageIdData.
+    """Create a compacted ledger. `last` is the id of its last message, a MessageIdData.
 
     Raises LedgerError, MetadataError, ManagedLedgerError.
     """
     others = known(managed_ledger)
-    return await managed_ledger.create_beside(
+    return await managed_ledger.create_with_property(
         lambda naming: managed_ledger.client.create_compacted(listener, topic, last, naming),
         NAMES_PROPERTY,
         lambda ledger_id: _names({*others, ledger_id}),
@@ -56,10 +56,10 @@ async def create(
 
 
 async def delete(managed_ledger: ManagedLedger, topic: str, ledger_ids: Iterable[int]) -> None:
-    """Deletes some that nobody reads any more: only their space is at stake.
+    """Delete compacted ledgers without readers. An error costs only their space.
 
-    Whoever makes a topic may give it properties of any name, so a ledger has to say itself that it
-    is a compacted one of the topic.
+    Clients may give a topic any properties, so the metadata of a ledger must confirm that it is a
+    compacted ledger of the topic.
     """
     gone = set()
     client = managed_ledger.client
@@ -75,11 +75,11 @@ async def delete(managed_ledger: ManagedLedger, topic: str, ledger_ids: Iterable
     properties = {**managed_ledger.properties, NAMES_PROPERTY: _names(left)}
     if not left:
         del properties[NAMES_PROPERTY]
-    managed_ledger.properties = properties  # in the list with its next write
+    managed_ledger.properties = properties  # stored with the next write of the list
 
 
 async def delete_orphans(managed_ledger: ManagedLedger, topic: str) -> None:
-    """Deletes all that nobody reads: the ones before it, and what was begun and not finished."""
+    """Delete all compacted ledgers but the current one, including incomplete ones."""
     now = current(managed_ledger)
     orphans = {each for each in known(managed_ledger) if each != now}
     if orphans:
@@ -91,7 +91,7 @@ def _names(ledger_ids: Iterable[int]) -> str:
 
 
 def message_id(position: Position, partition: int) -> bytes:
-    """A MessageIdData as Pulsar's client writes it: with a batch size of 0."""
+    """Encode a MessageIdData like Pulsar's client, with a batch size of 0."""
     from pyxbroker.proto import PulsarApi as pb
 
     found = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=0)

@@ -1,13 +1,13 @@
-"""A cursor: what one subscription has acknowledged of a managed ledger, kept over restarts.
+"""A cursor: the durable acknowledgements of one subscription of a managed ledger.
 
-Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger at whose end
-is the newest state (cursor_ledger.py). A new cursor, and one that was closed cleanly, has its state
-in the node alone (cursorsLedgerId -1); the first state after that begins a cursor ledger. The node
-is switched over to a new cursor ledger only when the state in it is durable, so a crash at any
-moment finds one of the two.
+The state is in a metadata node per cursor and in a cursor ledger, whose last entries have the
+newest state (ManagedCursorImpl, cursor_ledger.py). The state of a new cursor, and of one that was
+closed cleanly, is in the node alone (cursorsLedgerId -1). The first write after that begins a
+cursor ledger. The node changes to a new cursor ledger only once the state in it is durable, so a
+crash at any moment leaves one of the two valid.
 
-Acknowledgements are written lazily, at most mark_delete_per_s times a second, and position_held_s
-after they came at the latest; who wants an answer when they are durable asks for it with persist().
+Acknowledgements are written lazily: at most mark_delete_per_s times a second, and at most
+position_held_s after they arrived. persist() returns a future that resolves once they are durable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = get_logger("pyxbroker.mledger")
 
 NO_LEDGER = -1
 NODE_BYTES_MAX = 256 << 10
-"""Batches that take more are not put into the cursor's node."""
+"""Larger batch acknowledgements are not stored in the cursor's node."""
 
 
 class CursorError(Exception):
@@ -52,23 +52,23 @@ class CursorError(Exception):
 
 
 class CursorClosed(CursorError):
-    """Whoever opens the managed ledger next has the cursor; this one changes nothing any more."""
+    """The managed ledger is closed, and its next owner has the cursor."""
 
 
 class CursorDeleted(CursorError):
-    """There is no such cursor any more, or will soon be none."""
+    """The cursor is deleted or being deleted."""
 
 
 class Cursor:
-    """One reader's acknowledgements. durable=False lives in memory only (readers)."""
+    """The acknowledgements of one reader. durable=False lives in memory only (readers)."""
 
-    # What is behind this position is kept, where that is more than what is not acknowledged: the
-    # state that says what was before the mark is not durable yet.
+    # Entries after this position are retained if it is before the mark: the state that covers the
+    # entries up to the mark is not durable yet.
     kept_after: Position | None = None
-    _node_is_old = False  # it has other properties of the subscription
-    _node_may_be_gone = False  # it was deleted, and nobody knows whether that came to be
-    _is_deleted = False  # or is about to be
-    _deletion: asyncio.Future[None] | None = None  # resolves when one that is under way is over
+    _node_is_old = False  # it has former properties of the subscription
+    _node_may_be_gone = False  # it was deleted with an unknown outcome
+    _is_deleted = False  # or being deleted
+    _deletion: asyncio.Future[None] | None = None  # resolves when the current deletion has ended
 
     def __init__(
         self, managed_ledger: ManagedLedger, name: str, mark_delete: Position, durable: bool = True
@@ -79,15 +79,15 @@ class Cursor:
         self.acks = AckSet(*mark_delete, tracked=durable)
         self.properties: dict[str, str] = {}  # of the subscription
         self.position_properties: dict[str, int] = {}
-        self.last_active_ms = int(time.time() * 1000)  # when somebody used it last
-        self._ledger_since_s = time.time()  # when its state was put in another place
+        self.last_active_ms = int(time.time() * 1000)  # time of the last use
+        self._ledger_since_s = time.time()  # when its current ledger was begun
         self.version = MUST_NOT_EXIST
-        self.node_hash = 0  # of the bytes that the node has
-        self.ledger_id = NO_LEDGER  # that the node names
-        self._noted_active_ms = 0  # what the node says of that
+        self.node_hash = 0  # of the node's value
+        self.ledger_id = NO_LEDGER  # in the node
+        self._noted_active_ms = 0  # last_active_ms in the node
         self.closed = False
         self.failure: CursorError | None = None
-        self._is_away = False  # the metadata store did not answer when it was written last
+        self._is_store_away = False  # the metadata store did not answer the last write
         self._ledger: CursorLedger | None = None  # being written
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
@@ -98,8 +98,8 @@ class Cursor:
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(self, run: AckRun) -> int:
-        """Acknowledges single entries, and single messages of batches; unknown positions are
-        ignored. Returns how many entries and batches it changed.
+        """Acknowledge single entries, and single messages of batches; unknown positions are
+        ignored. Returns the number of entries and batches that changed.
         """
         if self.closed:
             return 0
@@ -110,15 +110,15 @@ class Cursor:
         return changed
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
-        """The same for (ledger_id, entry_id) pairs."""
+        """Acknowledge (ledger_id, entry_id) pairs."""
         return self.acknowledge(AckRun.of(positions))
 
     def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
-        """Cumulative acknowledgement; how many entries it acknowledged that were not, 0 also when
-        it is behind the mark or beyond the last entry.
+        """Acknowledge cumulatively. Returns the number of newly acknowledged entries, which is 0
+        for a position before the mark or beyond the last entry.
 
-        With an ack set (words, bit 1: not acknowledged) the entry itself stays, and of the batch in
-        it only those messages are acknowledged that the set leaves out.
+        With an ack set (words, bit 1: not acknowledged) the entry itself is not acknowledged, only
+        those messages of its batch that the set excludes.
         """
         mark = self.acks.mark_delete
         if self.closed or position <= mark or position > self.managed_ledger.last_confirmed:
@@ -127,11 +127,11 @@ class Cursor:
         last = self.managed_ledger.last_entry(ledger_id)
         if last is None or entry_id > last:
             return 0
-        # Within a ledger, and with nothing acknowledged after the mark, ids are enough to count.
+        # In the mark's ledger, and without acknowledgements after it, entry ids suffice to count.
         is_plain = ledger_id == mark.ledger_id and self.acks.holes == 0
         before = -mark.entry_id if is_plain else self.backlog
         if ack_set:
-            # For the first entry of a ledger, everything before it is what earlier ledgers have.
+            # For the first entry of a ledger, this acknowledges all earlier ledgers.
             if (ledger_id, entry_id - 1) > mark:
                 self.acks.mark_delete_to(ledger_id, entry_id - 1)
             self.acks.acknowledge_batch(ledger_id, entry_id, ack_set)
@@ -142,7 +142,7 @@ class Cursor:
         return acked
 
     def _acknowledged(self, before: int) -> None:
-        """before: id of the ledger that the mark was in."""
+        """Update the cursor; `before` is the ledger that the mark was in."""
         after = self.managed_ledger.ledger_after
         self.acks.advance(after)
         if self.acks.has_passed_batches:
@@ -152,41 +152,41 @@ class Cursor:
         self._dirty = True
         mark = self.acks.mark_delete
         if mark.ledger_id != before or after(*mark) is not None:
-            # A ledger was passed, or the mark is at the end of one that is closed.
+            # The mark has passed a ledger, or has reached the end of a closed one.
             self.managed_ledger.trim()
         self._schedule_write()
 
     def _drop_passed(self, acks: AckSet) -> None:
-        """Forgets the batches that the mark has passed, a few in each turn."""
+        """Release the batches that the mark has passed, in steps of one loop iteration each."""
         if not acks.drop_passed():
             asyncio.get_running_loop().call_soon(self._drop_passed, acks)
 
     def _drop_batches(self, acks: AckSet) -> None:
-        """The same with all that a set has which is not the cursor's any more."""
+        """Release all batches of a set that the cursor no longer uses, in the same steps."""
         if not acks.drop_batches():
             asyncio.get_running_loop().call_soon(self._drop_batches, acks)
 
     @property
     def last_entry_id(self) -> int:
-        """Of the ledger that keeps its position; -1: there is none that is being written."""
+        """The last entry of the current cursor ledger; -1: there is no such ledger."""
         return -1 if self._ledger is None else self._ledger.last_entry_id
 
     @property
     def ledger_since_s(self) -> float:
-        """When that ledger was begun, or the cursor opened, in s since 1970."""
+        """When the cursor ledger was begun, or the cursor opened, in s since 1970."""
         return self._ledger_since_s
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
+        """The number of unacknowledged entries."""
         between = self.managed_ledger.entries_between(
             self.acks.mark_delete, self.managed_ledger.last_confirmed
         )
         return between - int(self.acks.holes)
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
-        """Moves the cursor (seek): everything after mark_delete is unacknowledged again, except
-        the messages that an ack set leaves out of the batch that comes next.
+        """Move the cursor (seek): everything after mark_delete becomes unacknowledged, except for
+        the messages that an ack set excludes from the batch that follows.
 
         Raises CursorClosed, CursorDeleted.
         """
@@ -205,30 +205,30 @@ class Cursor:
 
     @property
     def needs_after(self) -> Position:
-        """What is behind this position is kept for it."""
+        """The position after which entries are retained for this cursor."""
         return self.acks.mark_delete if self.kept_after is None else self.kept_after
 
     def put_state(self, mark: Position, properties: dict[str, int]) -> None:
-        """All that the entries up to a mark say is in some numbers, which are kept with it."""
+        """Store numbers with the position. They represent all entries up to the mark."""
         self.position_properties = properties
         if not self.acknowledge_up_to(mark):
             self._note_change()
             self._schedule_write()
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
-        """Keeps a number with the position; the future resolves when it is durable."""
+        """Store a number with the position; the future resolves when it is durable."""
         self.position_properties[key] = value
         self._note_change()
         return self.persist()
 
     def drop_property(self, key: str) -> asyncio.Future[None]:
-        """Keeps a number no longer; the future resolves when that is durable."""
+        """Remove a number; the future resolves when that is durable."""
         self.position_properties.pop(key, None)
         self._note_change()
         return self.persist()
 
     def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
-        """The subscription has other texts; the future resolves when they are durable."""
+        """Replace the subscription's properties; the future resolves when they are durable."""
         self.properties = properties
         self._node_is_old = self.durable
         self._note_change()
@@ -241,8 +241,8 @@ class Cursor:
     # --- writing the state --------------------------------------------------------------------
 
     def fail_writes(self, error: Exception) -> None:
-        """The journal has failed: what is acknowledged is kept in memory, and in the node when the
-        cursor is closed.
+        """Stop writing after a journal failure. Acknowledgements stay in memory, and go to the
+        node when the cursor is closed.
         """
         if self.failure is None:
             self.failure = CursorError(f"the position of {self.name} is in memory only: {error}")
@@ -259,18 +259,18 @@ class Cursor:
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def on_limits(self) -> None:
-        """How often it may be written has changed."""
+        """Apply a changed rate of writes."""
         if self._timer is not None:
             self._stop_timer()
             self._schedule_write()
 
     def _on_timer(self) -> None:
-        # Thousands may have the same time, and go on together after each write.
+        # Thousands of cursors may be due together, so they are paced.
         line = self.managed_ledger.cursor_line
         line.run(partial(self._on_turn, line))
 
     def _on_turn(self, line: Line) -> None:
-        """It is this one's turn, unless its timer was stopped meanwhile."""
+        """Write, unless the timer was stopped meanwhile."""
         if self._timer is not None:
             self._stop_timer()
             if self._has_to_write and not self.closed:
@@ -281,9 +281,9 @@ class Cursor:
         return self._dirty or (self._ledger is not None and self._ledger.wants_whole)
 
     def persist(self) -> asyncio.Future[None]:
-        """A future that resolves when everything acknowledged until now is durable.
+        """Return a future that resolves when all acknowledgements until now are durable.
 
-        It fails once the cursor is closed or deleted: its node may be that of another one by then.
+        It fails once the cursor is closed or deleted, since another cursor may own the node then.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._check_writable()
@@ -300,7 +300,7 @@ class Cursor:
         return future
 
     def _refusal(self) -> CursorError:
-        """Why nothing of it is written any more."""
+        """Return the reason why the cursor is no longer written."""
         if self._is_deleted:
             return CursorDeleted(f"Subscription {self.name} was deleted meanwhile.")
         return self._closed_error()
@@ -312,12 +312,12 @@ class Cursor:
         )
 
     def _check_writable(self) -> None:
-        """A cursor may be newer than the failure."""
+        """Apply a journal failure that happened before the cursor was created."""
         if self.durable and self.managed_ledger.write_failure is not None:
             self.fail_writes(self.managed_ledger.write_failure)
 
     def _start_writer(self, line: Line | None = None) -> None:
-        """line: what it waits in for its turn at each step."""
+        """Start the writer task; `line` is the queue in which its steps are paced."""
         if self._writer is None:
             writing = self._write_all()
             self._writer = asyncio.get_running_loop().create_task(
@@ -330,7 +330,7 @@ class Cursor:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_write_failed(error)
         elif self._waiters:
-            # They came when the writer had nothing more to do and was not gone yet.
+            # They arrived after the writer's last check and before it ended.
             self._start_writer()
         elif self._has_to_write and not self.closed:
             self._schedule_write()
@@ -338,27 +338,26 @@ class Cursor:
     def _on_write_failed(self, error: BaseException) -> None:
         self._dirty = True
         if isinstance(error, JournalFailed):
-            # One line for the broker tells it. The managed ledger fails with its cursors, whoever
-            # of them met it first.
+            # The broker logs this once. The managed ledger fails with all its cursors.
             self.managed_ledger.fail_writes(error)
             self.fail_writes(error)
         elif isinstance(error, CursorClosed):
-            # The managed ledger says why.
+            # The failure of the managed ledger is logged elsewhere.
             self.failure = error
         elif not isinstance(error, (CursorError, LedgerError, MetadataError, ManagedLedgerError)):
-            # Who comes back finds the position that was written last.
+            # The last written position is valid after the topic is loaded again.
             failed = self.managed_ledger.on_defect("a cursor cannot be written", error)
             self.failure = self._write_error(failed)
         elif not isinstance(error, Unavailable):
             self._log_failure(error)
             self.failure = self._write_error(error)
         else:
-            if not self._is_away:
-                # Told once: it is tried again at the usual rate.
-                self._is_away = True
+            if not self._is_store_away:
+                # Logged once: writes are retried at the usual rate.
+                self._is_store_away = True
                 self._log_failure(error)
             if not self.closed:
-                # The store may come back, so what is acknowledged meanwhile is written then.
+                # The store may recover; then the write includes later acknowledgements.
                 self._schedule_write()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -366,7 +365,7 @@ class Cursor:
                 waiter.set_exception(self.failure or self._write_error(error))
 
     def _write_error(self, error: BaseException) -> CursorError:
-        # What the metadata store says may name files, which is for the log only.
+        # The store's message may name files, which only the log should contain.
         why = "the metadata store cannot take it" if isinstance(error, MetadataError) else error
         return CursorError(f"the position of {self.name} could not be written: {why}")
 
@@ -379,7 +378,7 @@ class Cursor:
         )
 
     async def _write_all(self) -> None:
-        """Writes the state, and again while somebody waits for what changed meanwhile."""
+        """Write the state, repeatedly while callers wait for later changes."""
         while True:
             self._dirty = False
             waiters, self._waiters = self._waiters, []
@@ -388,8 +387,8 @@ class Cursor:
             except BaseException:
                 self._waiters = waiters + self._waiters
                 raise
-            if self._is_away:
-                self._is_away = False
+            if self._is_store_away:
+                self._is_store_away = False
                 log.info(
                     "a cursor can be written again",
                     managed_ledger=self.managed_ledger.name,
@@ -411,7 +410,7 @@ class Cursor:
             await self._write_node(self.ledger_id)
 
     def _check_alive(self) -> None:
-        """Raises CursorClosed when the managed ledger may have another owner by now."""
+        """Raise CursorClosed if the managed ledger may have another owner."""
         if self.managed_ledger.is_dead:
             raise self._closed_error()
 
@@ -429,7 +428,7 @@ class Cursor:
             await ledger.write(self.acks, self.position_properties, urgent=True)
             await self._write_node(ledger.ledger_id)
         except (CursorError, LedgerError):
-            # Nothing names the ledger, and nobody else would ever delete it.
+            # Nothing refers to the ledger, so it would never be deleted.
             await self._delete_ledger(ledger.ledger_id)
             raise
         self._ledger = ledger
@@ -437,7 +436,7 @@ class Cursor:
         await self._delete_ledger(previous)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        """Deletes a ledger that the node does not name (any more): only its space is at stake."""
+        """Delete a ledger that the node does not name. An error costs only its space."""
         if ledger_id == NO_LEDGER:
             return
         try:
@@ -451,7 +450,7 @@ class Cursor:
             )
 
     async def _write_node(self, ledger_id: int) -> None:
-        """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
+        """Point the cursor's node at a cursor ledger, or (NO_LEDGER) store the state in it."""
         self._check_alive()
         path = paths.cursor(self.managed_ledger.name, self.name)
         last_active_ms, properties = self.last_active_ms, self.properties
@@ -463,7 +462,7 @@ class Cursor:
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
             if self._node_may_be_gone and self.version != MUST_NOT_EXIST:
-                # By ourselves, whatever was answered: the subscription stays, so it gets another.
+                # We deleted it ourselves and were told of an error: recreate it.
                 self.version = MUST_NOT_EXIST
                 await self._write_node(ledger_id)
                 return
@@ -479,31 +478,32 @@ class Cursor:
             self._node_is_old = False
 
     async def _check_node(self, path: str) -> None:
-        """Raises BadVersion when another broker deleted the node and made it anew, where one may:
-        its versions begin anew then. The bytes tell, which have times.
+        """Raise BadVersion if another broker may have deleted and recreated the node.
+
+        Versions restart then, so the value is compared, which contains times.
         """
         store = self.managed_ledger.store
         if self.version == MUST_NOT_EXIST or not store.is_shared:
             return
         found = await store.get(path)
         if found is None or hash(found.value) != self.node_hash:
-            raise BadVersion(f"{path} is not what was written to it last")
+            raise BadVersion(f"{path} is not what was last written to it")
 
     async def create_node(self) -> None:
-        """Makes a new durable cursor's node, with its state."""
+        """Create the node of a new durable cursor, with its state."""
         self._creating = asyncio.ensure_future(self._write_node(NO_LEDGER))
         await asyncio.shield(self._creating)
 
     async def created(self) -> None:
-        """Waits until the node of a new cursor is durable. Raises what kept it from that."""
+        """Wait until the node of a new cursor is durable. Raises the error of its creation."""
         if self._creating is not None:
             await asyncio.shield(self._creating)
 
     # --- the end ------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Puts the state into the node and lets the cursor ledger go; nothing may be acked
-        after.
+        """Store the state in the node and delete the cursor ledger. Acknowledgements after this
+        are ignored.
         """
         await self._finish_deletion()
         if self.closed:
@@ -529,12 +529,12 @@ class Cursor:
 
     @property
     def _may_write_node(self) -> bool:
-        """Only the journal has failed, so that the node can have what was acknowledged since."""
+        """True if only the journal failed, so that the node can store the acknowledgements."""
         managed_ledger = self.managed_ledger
         return managed_ledger.write_failure is not None and not managed_ledger.is_dead
 
     async def _close_in_ledger(self) -> None:
-        """There is too much for a node: its ledger keeps it, as Pulsar reads it where it can."""
+        """Store a state that is too large for the node in the cursor ledger, for Pulsar to read."""
         if self._ledger is None:
             if self._dirty:
                 await self._write_once(urgent=False)
@@ -542,7 +542,7 @@ class Cursor:
             await self._ledger.write_for_pulsar(self.acks, self.position_properties)
 
     def abandon(self) -> None:
-        """The managed ledger failed: nothing is begun any more, another owner may be at work."""
+        """Begin no further writes: the managed ledger failed, and may have another owner."""
         self.closed = True
         self._stop_timer()
 
@@ -552,30 +552,30 @@ class Cursor:
             self._timer = None
 
     async def settle(self) -> None:
-        """Waits for a write or a deletion that is under way."""
+        """Wait for a write or deletion in progress."""
         await self._finish_deletion()
         await self._finish_writing()
 
     async def _finish_deletion(self) -> None:
-        # Whoever has the node next must not lose it.
+        # The next owner of the node must not lose it.
         while self._deletion is not None:
             await asyncio.wait([self._deletion])
 
     async def _finish_writing(self) -> None:
-        # Beside the write of a new node, another would find a version that it does not know, and
-        # take it for another broker's.
+        # During the creation of the node, another write would not know its version, and would take
+        # the node for another broker's.
         if self._creating is not None and not self._creating.done():
             await asyncio.wait([self._creating])
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
     async def delete(self) -> None:
-        """Removes the cursor for good. MetadataError: it is as it was, and it may be tried again.
+        """Delete the cursor. After a MetadataError it is unchanged, and the caller may retry.
 
-        Nothing is written once its node is being deleted. Raises CursorClosed when the managed
+        No state is written once the deletion of the node begins. Raises CursorClosed if the managed
         ledger fails meanwhile.
         """
-        was_closed = self.closed  # with a managed ledger that is deleted
+        was_closed = self.closed  # its managed ledger is being deleted
         over = self._deletion = asyncio.get_running_loop().create_future()
         self._is_deleted = True
         self.abandon()
@@ -605,7 +605,7 @@ class Cursor:
         try:
             await self.managed_ledger.store.delete(path)
         except NotFound:
-            log.warning("the cursor's node was gone already", cursor=self.name)
+            log.warning("a cursor's node did not exist when it was deleted", cursor=self.name)
         await self._delete_ledger(self.ledger_id)
 
 
@@ -616,9 +616,9 @@ async def recover_cursor(
     version: int,
     patience: Patience | None = None,
 ) -> Cursor:
-    """Opens a cursor from its node: the state is there, or in its ledger.
+    """Open a cursor from its node, with the state in the node or in the cursor ledger.
 
-    Its place in the managed ledger is settled by place_cursor(), when that is known.
+    place_cursor() adjusts it to the managed ledger once that is recovered.
     """
     ends = {each: _end(managed_ledger, each) for each in managed_ledger.ledgers}
     record = positions.decode_cursor(value, ends)
@@ -630,7 +630,7 @@ async def recover_cursor(
     cursor.properties = record.cursor_properties
     cursor.last_active_ms = cursor._noted_active_ms = record.last_active_ms
     if not managed_ledger.was_closed or not record.last_active_ms:
-        # Somebody may have used it until the broker ended.
+        # The cursor may have been in use until the broker ended.
         cursor.last_active_ms = max(record.last_active_ms, managed_ledger.client.started_ms)
     cursor.position_properties = record.properties
     if record.cursors_ledger_id != NO_LEDGER:
@@ -648,8 +648,8 @@ def _end(managed_ledger: ManagedLedger, ledger_id: int) -> int:
 
 
 def place_cursor(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
-    """Settles where a cursor is that was recovered. A mark beyond the last entry (entries that were
-    never confirmed) is moved back to it.
+    """Adjust a recovered cursor. A mark beyond the last entry (entries that were never confirmed)
+    is moved back to it.
     """
     if cursor.acks.mark_delete > managed_ledger.last_confirmed:
         cursor.acks.mark_delete_to(*managed_ledger.last_confirmed)

@@ -1,18 +1,17 @@
-"""The ledger that a cursor keeps its state in: what its entries are, and how they are read again.
+"""Cursor ledgers: the entries in which a cursor stores its state, and their recovery.
 
-Every entry is a PositionInfo, so its mark-delete position can be read by any Pulsar broker. Of what
-is acknowledged after the mark, an entry has
+Every entry is a PositionInfo, so any Pulsar broker can read its mark-delete position. For the
+acknowledgements after the mark, an entry has one of these:
 
-- everything, in Pulsar's format: a whole state. So it is while there are few ranges and batches.
-- what has changed since earlier entries: `changes.since` names the first of them, and the state is
-  what they and this one have together. Acknowledgements are only ever added to each other (a seek
-  begins with a whole state), so that the order does not matter and a lost entry costs only its own.
-- a part of a whole state that is too long for one entry. `changes.before` names the entry whose
-  state counts until the last part is followed by an entry that says `since` the first one.
+- A whole state in Pulsar's format, while there are few ranges and batches.
+- Changes since earlier entries: `changes.since` names the first of them, and the state is the union
+  of those and this one. Acknowledgements only accumulate (a seek begins with a whole state), so the
+  order does not matter and a lost entry loses only its own.
+- A part of a whole state that is too long for one entry. `changes.before` names the entry whose
+  state is valid until an entry after the last part names the first part as `since`.
 
-A million holes are a whole state of a quarter of a megabyte. It is written again only when the
-changes after it take more than it does, so that what is written stays in proportion to what is
-acknowledged.
+A whole state with a million holes takes a quarter of a megabyte. It is written again only after
+changes of the same size, so that the bytes written stay proportional to the acknowledgements.
 """
 
 from __future__ import annotations
@@ -38,38 +37,38 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 log = get_logger("pyxbroker.mledger")
 
 ENTRY_BYTES_MAX = 256 << 10
-"""What is longer is written in parts, so that no client waits for long behind one of them."""
+"""Longer states are written in parts, so that no other write waits long for one of them."""
 PULSAR_ENTRY_BYTES_MAX = 512 << 10
-"""A longer state is not written in Pulsar's format."""
+"""Larger states are not written in Pulsar's format."""
 SMALL_BYTES = 4096
-"""A state up to this size is always written whole: changes take a block of the journal, too."""
+"""States up to this size are always written whole, since changes take a journal block, too."""
 CHANGES_BYTES_MIN = 64 << 10
 CHANGES_MAX = 10_000
-"""Entries that may follow a whole state: recovery reads all of them."""
+"""Entries that may follow a whole state; recovery reads all of them."""
 ENTRY_OVERHEAD = 128
-"""Bytes that an entry costs besides its own, about."""
+"""Approximate cost of an entry in addition to its data."""
 LEDGER_BYTES_MAX = 64 << 20
-"""A longer ledger is replaced by a new one, so that its space comes free."""
+"""Larger ledgers are replaced, so that their space is freed."""
 
 _NONE = -1
 _NOTHING = positions.Piece([], b"")
 
 
 class CursorLedger:
-    """A cursor ledger that is being written, by one writer that waits for each of its writes."""
+    """The cursor ledger being written, by one writer that waits for each of its writes."""
 
     def __init__(self, limits: ManagedLedgerLimits) -> None:
         self.handle: LedgerHandle
         self.is_whole = False
-        """Whether the last entry is a whole state in Pulsar's format."""
+        """True if the last entry is a whole state in Pulsar's format."""
         self.wants_whole = False
-        """Whether it could be, and is not because a write was urgent."""
+        """True if a whole state is possible, but an urgent write wrote changes instead."""
         self._entries_max = limits.cursor_entries_per_ledger_max
         self._ranges_max = limits.ranges_whole_max
         self._rollover_at = time.monotonic() + limits.cursor_rollover_s
-        self._acks: AckSet | None = None  # whose state the entries since _since have
+        self._acks: AckSet | None = None  # the set whose state begins at entry _since
         self._since = _NONE
-        self._last = _NONE  # the newest entry that has a state
+        self._last = _NONE  # the newest entry with a complete state
         self._whole_bytes = 0
         self._changes_bytes = 0
         self._changes = 0
@@ -83,7 +82,7 @@ class CursorLedger:
         cursor: str,
         limits: ManagedLedgerLimits,
     ) -> CursorLedger:
-        """Creates the next ledger of a cursor."""
+        """Create the next ledger of a cursor."""
         ledger = cls(limits)
         ledger.handle = await client.create(ledger, managed_ledger, cursor)
         return ledger
@@ -94,7 +93,7 @@ class CursorLedger:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next state belongs into a new ledger."""
+        """True if the next state belongs in a new ledger."""
         return (
             self.handle.pending.next >= self._entries_max
             or self.handle.length >= max(LEDGER_BYTES_MAX, 16 * self._whole_bytes)
@@ -105,11 +104,11 @@ class CursorLedger:
 
     @property
     def last_entry_id(self) -> int:
-        """The last entry that was confirmed; -1: none yet."""
+        """The last confirmed entry; -1: none yet."""
         return int(self.handle.pending.last_add_confirmed)
 
     async def write(self, acks: AckSet, properties: Mapping[str, int], urgent: bool) -> None:
-        """Makes the state durable; urgently (somebody waits) with as few bytes as possible."""
+        """Make the state durable. If `urgent` (a caller waits), write as few bytes as possible."""
         is_short = self._is_short(acks)
         if self._may_write_changes(acks) and (urgent or not is_short):
             await self._write_changes(acks, properties)
@@ -123,7 +122,7 @@ class CursorLedger:
         return positions.is_short(acks, self._ranges_max, PULSAR_ENTRY_BYTES_MAX)
 
     async def write_for_pulsar(self, acks: AckSet, properties: Mapping[str, int]) -> None:
-        """Makes the state durable in Pulsar's format where that has room for it (a clean close)."""
+        """Make the state durable (clean close), in Pulsar's format if it fits."""
         state = None
         if not self._is_short(acks):
             state = positions.encode_position_as_longs(acks, properties, PULSAR_ENTRY_BYTES_MAX)
@@ -143,7 +142,7 @@ class CursorLedger:
     async def _write_whole(self, acks: AckSet, state: bytes) -> None:
         acks.forget_changes()
         self._last = await self._append(state)
-        self._begin_anew(acks, self._last, len(state))
+        self._restart(acks, self._last, len(state))
         self.is_whole = True
 
     async def _write_parts(self, acks: AckSet, properties: Mapping[str, int]) -> None:
@@ -155,10 +154,10 @@ class CursorLedger:
             size += len(part)
         end = positions.encode_changes(acks, properties, _NOTHING, since=first)
         self._last = await self._append(end)
-        self._begin_anew(acks, first, size)
+        self._restart(acks, first, size)
         self.is_whole = False
 
-    def _begin_anew(self, acks: AckSet, since: int, size: int) -> None:
+    def _restart(self, acks: AckSet, since: int, size: int) -> None:
         self._acks = acks
         self._since = since
         self._whole_bytes = size
@@ -170,7 +169,7 @@ class CursorLedger:
             found = True
             await self._append_changes(acks, properties, piece)
         if not found:
-            # The mark has moved, and nothing behind it.
+            # Only the mark has moved.
             await self._append_changes(acks, properties, _NOTHING)
 
     async def _append_changes(
@@ -183,22 +182,22 @@ class CursorLedger:
         self._last = await self._append(changes)
 
     async def _append(self, data: bytes) -> int:
-        """Appends an entry and waits until it is durable; its id."""
+        """Append an entry, wait until it is durable, and return its id."""
         if self.handle.failure is not None:
             raise self.handle.failure
         entry_id: int = self.handle.pending.next
         self._confirmed = asyncio.get_running_loop().create_future()
-        self.handle.append(EntryRun.of(data, self))  # a failure within it is told as any other
+        self.handle.append(EntryRun.of(data, self))  # on failure it calls on_ledger_failed
         await self._confirmed
         return entry_id
 
     def on_run_confirmed(self, run: EntryRun) -> None:
-        """An entry is on its ack quorum."""
+        """An entry has reached its ack quorum."""
         if self._confirmed is not None and not self._confirmed.done():
             self._confirmed.set_result(None)
 
     def on_run_taken_back(self, run: EntryRun) -> None:
-        """Never called: what a cursor writes has a high priority, and waits."""
+        """Never called: the entries of cursors have priority, and wait for space."""
         raise AssertionError("an entry of a cursor was taken back")
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
@@ -213,18 +212,18 @@ class CursorLedger:
 async def recover_position(
     client: LedgerClient, ledger_id: int, ends: positions.Ends, patience: Patience | None = None
 ) -> tuple[AckSet, dict[str, int]] | None:
-    """Takes a cursor ledger over; (acknowledgements, properties) of its newest state.
+    """Take over a cursor ledger and return (acknowledgements, properties) of its newest state.
 
-    None when it has none, or is gone. What is damaged is reported and passed over: it costs the
-    acknowledgements that only it had. Raises MalformedRecord, and LedgerError or MetadataError when
-    it cannot be read now: what is older is not taken for the newest because of that.
+    Returns None if the ledger has no state or does not exist. Damaged entries are logged and
+    skipped: acknowledgements that only they have are lost. Raises MalformedRecord, and LedgerError
+    or MetadataError for a temporary failure, rather than return an older state.
     """
     patience = patience or Patience(f"reading cursor ledger {ledger_id}")
     find_end = client.recover if client.journal_failure is None else client.end_of
     try:
         last, _ = await patience.ask(partial(find_end, ledger_id))
     except NoSuchLedger:
-        log.warning("a cursor's ledger is gone; its node's position counts", ledger=ledger_id)
+        log.warning("a cursor's ledger does not exist, using the node's position", ledger=ledger_id)
         return None
     reader = _CursorLedgerReader(await patience.ask(partial(client.open_read, ledger_id)), patience)
     try:
@@ -244,7 +243,7 @@ async def _newest_state(
     if info.HasField("changes"):
         since = info.changes.since
         if not 0 <= since <= entry_id:
-            raise MalformedRecord(f"entry {entry_id} adds to entry {since}, behind it")
+            raise MalformedRecord(f"entry {entry_id} refers to later entry {since}")
         async for batch in reader.all(since, entry_id - 1):
             for i in range(len(batch)):
                 earlier = records.decode_position_info(batch.data(i))
@@ -255,7 +254,7 @@ async def _newest_state(
 
 
 class _CursorLedgerReader:
-    """Reads the entries of a cursor ledger that there are, and counts those that are lost."""
+    """Reads the existing entries of a cursor ledger, and counts lost ones."""
 
     def __init__(self, handle: ReadHandle, patience: Patience) -> None:
         self._handle = handle
@@ -264,7 +263,7 @@ class _CursorLedgerReader:
         self._error: LedgerError | None = None
 
     async def newest(self, last: int) -> tuple[int, Any] | None:
-        """(entry id, decoded entry) of the newest entry that has a state and is whole."""
+        """Return (entry id, decoded entry) of the newest entry that completes a state."""
         entry_id = last
         while entry_id >= 0:
             batch = await self._read(entry_id, entry_id)
@@ -276,16 +275,16 @@ class _CursorLedgerReader:
             if not info.HasField("changes") or not info.changes.HasField("before"):
                 return entry_id, info
             if before >= entry_id:
-                raise MalformedRecord(f"entry {entry_id} points behind itself")
+                raise MalformedRecord(f"entry {entry_id} refers to a later entry")
             if before == _NONE:
-                # A ledger counts when its first state is complete, so the end of that was lost.
+                # A ledger is used once its first state is complete, so that state's end was lost.
                 info.changes.since = 0
                 return entry_id, info
             entry_id = before
         return None
 
     async def all(self, first: int, last: int) -> AsyncIterator[EntryBatch]:
-        """Every entry from first to last that is not lost."""
+        """Yield every entry from first to last that is not lost."""
         while first <= last:
             batch = await self._read(first, last)
             if batch is None:
@@ -295,7 +294,7 @@ class _CursorLedgerReader:
             first = batch.entry_id(len(batch) - 1) + 1
 
     async def _read(self, first: int, last: int) -> EntryBatch | None:
-        """Entries from first on; None: that one is lost."""
+        """Return entries from `first` on, or None if that entry is lost."""
         try:
             return await self._patience.ask(partial(self._handle.read_future, first, last))
         except (EntryDamaged, NoSuchEntry) as error:
@@ -304,10 +303,10 @@ class _CursorLedgerReader:
             return None
 
     def report(self) -> None:
-        """One line for what is lost."""
+        """Log one line for all lost entries."""
         if self._lost:
             log.error(
-                "entries of a cursor ledger are lost, and acknowledgements that only they had",
+                "entries of a cursor ledger are lost, with acknowledgements that only they had",
                 ledger=self._handle.ledger_id,
                 entries=len(self._lost),
                 first=min(self._lost),

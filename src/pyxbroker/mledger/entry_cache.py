@@ -1,9 +1,9 @@
-"""Entries in the broker's memory, where the bookies are other processes.
+"""A cache of entries in the broker's memory, for bookies in other processes.
 
 The embedded bookie has the latest entries in its write cache, so a broker with one needs no other
-cache. A broker without one keeps what it has lately added and read: the subscriptions of a topic
-that keep up read an entry from its bookie once, or never. All topics of the broker share one limit
-(managedLedgerCacheSizeMB). The oldest entries are evicted first, when the limit is reached and when
+cache. A broker without one caches the entries that it has recently added and read. Subscriptions
+that keep up then read an entry from its bookie at most once. All topics of the broker share one
+limit (managedLedgerCacheSizeMB). The oldest entries are evicted when the limit is reached, and when
 they are older than `age_max_s` (managedLedgerCacheEvictionTimeThresholdMillis).
 """
 
@@ -89,14 +89,14 @@ class LedgerCache:
         self._batches: dict[tuple[int, int], EntryBatch] = {}
         self._keys: list[tuple[int, int]] = []  # of _batches, ascending
         self.reading: dict[tuple[int, int], list[Callable[[LedgerError | None], None]]] = {}
-        """Positions that are being read from a bookie, and the callers that wait for the same."""
+        """Positions being read from a bookie, with the other callers that wait for each."""
 
     def add_run(self, run: EntryRun) -> None:
-        """Take the entries of a confirmed run, whose data is kept in memory."""
+        """Add the entries of a confirmed run, whose data stays in memory."""
         self.add(EntryBatch.of_run(run, has_ids=True))
 
     def add(self, batch: EntryBatch) -> None:
-        """Take a batch that was read, unless one with the same first entry is there."""
+        """Add a batch that was read, unless one with the same first entry is cached."""
         key = (batch.ledger_id, batch.entry_id(0))
         if key in self._batches or batch.byte_count > self._shared.bytes_max:
             return
@@ -108,7 +108,7 @@ class LedgerCache:
         self._shared.add(self, key, batch)
 
     def evict(self, key: tuple[int, int], batch: EntryBatch) -> None:
-        """Drop a batch, if it is still there."""
+        """Drop a batch, if it is still cached."""
         if self._batches.get(key) is batch:
             del self._batches[key]
             at = bisect_right(self._keys, key) - 1
@@ -117,7 +117,7 @@ class LedgerCache:
     def read(
         self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
     ) -> EntryBatch | None:
-        """Return consecutive entries from first on, at most to last; None if first is not there.
+        """Return consecutive entries from `first` to at most `last`; None if `first` is missing.
 
         At least one entry is returned even if it is larger than bytes_max.
         """
@@ -131,7 +131,7 @@ class LedgerCache:
             batch = self._batches[key]
             skipped = entry_id - key[1]
             if key[0] != ledger_id or skipped < 0:
-                break  # of another ledger, or behind a gap
+                break  # of another ledger, or after a gap
             at += 1
             if skipped >= len(batch):
                 if parts:

@@ -1,4 +1,4 @@
-"""What a managed ledger refuses."""
+"""Errors of managed ledgers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ class ManagedLedgerError(Exception):
 
 
 class ManagedLedgerFenced(ManagedLedgerError):
-    """Another owner has taken the managed ledger over."""
+    """Another broker has taken the managed ledger over."""
 
 
 class ManagedLedgerNotReady(ManagedLedgerError):
-    """It was closed, or something is under way that has to end first: it helps to ask again."""
+    """The managed ledger was closed, or an operation must finish first: the caller may retry."""
 
 
 class ManagedLedgerWriteFailed(ManagedLedgerError):
-    """The journal failed: nothing can be added until the broker is started again."""
+    """The journal failed: nothing can be added until the broker is restarted."""
 
 
 class ManagedLedgerTerminated(ManagedLedgerError):
@@ -24,4 +24,4 @@ class ManagedLedgerTerminated(ManagedLedgerError):
 
 
 class ManagedLedgerTakenBack(ManagedLedgerError):
-    """There was no room for a run, and it was taken back; of several, the last one first."""
+    """A run was taken back for lack of space; of several runs the last one comes first."""

@@ -1,4 +1,4 @@
-"""What bounds a managed ledger; the settings are those of managedLedger..."""
+"""Limits of a managed ledger; the settings are those of managedLedger..."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyxbroker.ledger.client import LedgerQuorums
 
 
 class ManagedLedgerLimits(NamedTuple):
-    """When a ledger is closed and the next one begun, and how much is kept."""
+    """When a ledger is closed and the next one begins, and how much is retained."""
 
     entries_per_ledger_max: int = 50_000
     bytes_per_ledger_max: int = 2048 << 20
@@ -19,12 +19,12 @@ class ManagedLedgerLimits(NamedTuple):
     cursor_entries_per_ledger_max: int = 50_000
     cursor_rollover_s: float = 4 * 3600.0
     mark_delete_per_s: float = 1.0
-    position_held_s: float = 60.0  # by that rate, at most
+    position_held_s: float = 60.0  # maximum delay of a write by that rate
     ranges_as_list_max: int = 1_000  # in a cursor's node
     ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
 
     quorums: LedgerQuorums | None = None  # of the next ledgers; None: those of the client
 
     def keeping(self, retention_s: float, retention_bytes: int) -> ManagedLedgerLimits:
-        """The same, but for what is kept of what is acknowledged."""
+        """Return a copy with another retention."""
         return self._replace(retention_s=retention_s, retention_bytes=retention_bytes)

@@ -1,4 +1,4 @@
-"""Who is told what of a managed ledger."""
+"""Callbacks of a managed ledger."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ log = get_logger(__name__)
 
 
 class Listener(Protocol):
-    """Who uses the managed ledger: told of its end."""
+    """The user of a managed ledger, notified of its failure."""
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
 
     def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None: ...
 
 
-FEW = 16  # watchers that are told in one go
+CALLED_TOGETHER_MAX = 16  # watchers that are called together
 
 
 class Watchers:
-    """Who waits for more entries: called once in each turn that brought some, at its end.
+    """Watchers for new entries: each is called once at the end of a turn that brought entries.
 
-    Many are called in rounds that take several turns, each of which begins when the one before it
-    is over: all are told as often, and who was told last does not wait for others to be told twice.
+    Many watchers are called in rounds that span several turns. A round begins after the previous
+    one has ended, so all watchers are called equally often.
     """
 
-    __slots__ = ("_calls", "_is_due", "_round", "_turn")  # there is one for each of many topics
+    __slots__ = ("_calls", "_is_due", "_round", "_turn")  # one instance per topic
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._calls: dict[Callable[[], None], None] = {}  # in their order
-        self._is_due = False  # there is more than the round that is under way may know of
-        self._round: Iterator[Callable[[], None]] | None = None  # those who are not told yet
+        self._calls: dict[Callable[[], None], None] = {}  # in order of registration
+        self._is_due = False  # entries arrived that the current round may have missed
+        self._round: Iterator[Callable[[], None]] | None = None  # watchers still to be called
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -48,11 +48,11 @@ class Watchers:
         self._calls[call] = None
 
     def remove(self, call: Callable[[], None]) -> None:
-        """Nothing happens when it is not there."""
+        """Remove a watcher if it is registered."""
         self._calls.pop(call, None)
 
     def call_at_end(self) -> None:
-        """There is more."""
+        """Schedule a round for new entries."""
         if not self._is_due:
             self._is_due = True
             if self._round is None:
@@ -64,33 +64,33 @@ class Watchers:
     def _begin(self) -> None:
         self._is_due = False
         calls = tuple(self._calls)
-        if len(calls) > FEW:
+        if len(calls) > CALLED_TOGETHER_MAX:
             self._round = iter(calls)
-            self._go_on()
+            self._continue_round()
             return
         for call in calls:
-            _tell(call)
+            _notify(call)
 
-    def _go_on(self) -> None:
-        """A part of a round, as long as there is time for it."""
-        assert self._round is not None, "a round ends here, and begins before it goes on"
+    def _continue_round(self) -> None:
+        """Continue a round as long as there is time."""
+        assert self._round is not None, "no round is in progress"
         news = self._turn.notifications
         began_ns = news.now_ns()
         for call in self._round:
-            # Some may have left since the round began.
+            # Watchers may have been removed since the round began.
             if call in self._calls:
-                _tell(call)
+                _notify(call)
             if news.has_used_slice(began_ns):
-                news.later(self._go_on)
+                news.later(self._continue_round)
                 return
         self._round = None
         if self._is_due:
             news.later(self._begin)
 
 
-def _tell(call: Callable[[], None]) -> None:
-    # One that fails must not keep the news from the others.
+def _notify(call: Callable[[], None]) -> None:
+    # A failing watcher must not affect the others.
     try:
         call()
     except Exception as error:
-        log.failure("news of entries was not taken in", error)
+        log.failure("a watcher of new entries failed", error)

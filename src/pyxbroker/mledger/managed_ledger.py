@@ -1,10 +1,11 @@
-"""A managed ledger: an endless log made of a list of ledgers, with one writer (ManagedLedgerImpl).
+"""A managed ledger: an endless log in a list of ledgers, with one writer (ManagedLedgerImpl).
 
-The list is one metadata node. Its last ledger is the one being written; opening a managed ledger
-takes that one over (fences and recovers it), so that an earlier owner can confirm nothing more, and
-goes on in a new ledger. Every change of the list is a compare-and-set: when somebody else changed
-the node, the managed ledger belongs to them and this one is fenced. So a write of it goes to its
-end also where who wants it is cancelled: else its own would look like that of somebody else.
+The list is one metadata node, and its last ledger is the one being written. Opening a managed
+ledger takes that ledger over (fences and recovers it), so that an earlier owner can confirm nothing
+more, and continues in a new ledger. Every change of the list is a compare-and-set: if another
+broker has changed the node, that broker owns the managed ledger, and this one is fenced. Therefore
+a write of the list completes even if its caller is cancelled. Otherwise a broker could mistake its
+own write for another broker's.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.run_to_completion import run_to_completion
 from pyxbroker.base.slices import Slices
-from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
@@ -61,35 +62,35 @@ log = get_logger("pyxbroker.mledger")
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
-CLOSED_AT_ONCE = 64  # cursors
-TOLD_AT_ONCE = 64  # cursors, of limits
+CURSORS_PER_CLOSE = 64  # cursors that are closed together
+CURSORS_PER_CALL = 64  # cursors whose limits change in one call
 PASSING = (State.OPENING, State.CREATING_LEDGER, State.TERMINATED, State.CLOSED)
-"""States that others follow soon, here or where it is opened anew."""
+"""States after which a retry helps, here or after the managed ledger is opened again."""
 
 
 class ManagedLedger:
-    """The log of one topic. Made by open_managed_ledger (mledger/opening.py).
+    """The log of one topic. open_managed_ledger (mledger/opening.py) creates it.
 
-    What few of them ever have is of the class until then: up to 30 attributes, objects share what
-    they are called.
+    Rarely used attributes default on the class, so that instances stay within CPython's shared-key
+    limit of 30.
     """
 
-    add_stats: AddStats | None = None  # once something was added
-    before_list_write: Callable[[], None] | None = None  # brings its properties up to date
+    add_stats: AddStats | None = None  # set by the first add
+    before_list_write: Callable[[], None] | None = None  # updates the properties
     entries_read = 0
     entries_read_from_disk = 0  # of them, those that were not in memory
-    on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
+    on_confirmed: Callable[[EntryRun], None] | None = None  # called with durable runs
     terminated_position: Position | None = None
-    # The same once all that was appended is confirmed: the list must not say so before.
+    # The terminated position once all appended entries are confirmed, to be stored in the list.
     stored_end: Position | None = None
-    last_added_s = 0.0  # when an entry was confirmed last, since 1970; 0: none since it was opened
-    was_closed = False  # by who had it before; else it was killed, or could not
-    write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
+    last_added_s = 0.0  # when an entry was last confirmed, since 1970; 0: none since it was opened
+    was_closed = False  # the previous owner closed it cleanly
+    write_failure: ManagedLedgerWriteFailed | None = None  # set: nothing can be stored any more
     _failure: ManagedLedgerError | None = None
-    _trim_failure: Exception | None = None  # why the last trim deleted nothing
-    holder: Cursor | None = None  # one of those that needed the oldest ledger, when last looked at
+    _trim_failure: Exception | None = None  # the error of the last trim
+    holder: Cursor | None = None  # a cursor that needed the oldest ledger at the last check
     _cursor_line: Line | None = None
-    cache: LedgerCache | None = None  # where the bookies are other processes
+    cache: LedgerCache | None = None  # for bookies in other processes
 
     def __init__(
         self,
@@ -108,12 +109,12 @@ class ManagedLedger:
         self.properties: dict[str, str] = {}
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
-        self.unreadable: set[str] = set()  # cursors: nobody knows what they need, so all is kept
+        self.unreadable: set[str] = set()  # cursors; nothing is trimmed, as their needs are unknown
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
         self.entries_added = 0
-        self.size = 0  # bytes of all ledgers of the list
-        self._ids: list[int] = []  # of self.ledgers, ascending
+        self.size = 0  # bytes of all ledgers in the list
+        self._ids: list[int] = []  # keys of self.ledgers, ascending
         self._cumulative: list[int] = [0]  # entries before each closed ledger
         self._current_since = 0.0
         self._waiting: deque[EntryRun] = deque()
@@ -121,47 +122,45 @@ class ManagedLedger:
         self._readers: dict[int, ReadHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
-        self._closing = False  # for good
-        self.is_closing = False  # for as long as it takes
+        self._closing = False  # stays set
+        self.is_closing = False  # during close()
         self._info_lock = asyncio.Lock()
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Calls wake once in each turn that brought entries, at its end, until unwatch(wake)."""
+        """Call wake at the end of each turn that brought entries, until unwatch(wake)."""
         self._watchers.add(wake)
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nothing happens when it does not watch."""
+        """Stop calling wake, if it is watching."""
         self._watchers.remove(wake)
 
     def set_limits(self, limits: ManagedLedgerLimits) -> None:
-        """Its limits have changed, or are known by now."""
+        """Apply new limits."""
         before, self.limits = self.limits, limits
         may_begin = self.state is State.TOO_FEW_BOOKIES and not self._closing
         if may_begin and limits.quorums != before.quorums:
             self.state = State.CREATING_LEDGER
             self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
         if limits.mark_delete_per_s != before.mark_delete_per_s:
-            if len(self.cursors) <= TOLD_AT_ONCE:
+            if len(self.cursors) <= CURSORS_PER_CALL:
                 for cursor in self.cursors.values():
                     cursor.on_limits()
             else:
-                self.spawn(self._tell_cursors(limits.mark_delete_per_s))
+                self.spawn(self._apply_rate(limits.mark_delete_per_s))
 
-    async def _tell_cursors(self, rate: float) -> None:
-        """They are written at another rate, as long as it is that one. Those that are made
-        meanwhile know it.
-        """
+    async def _apply_rate(self, rate: float) -> None:
+        """Apply a changed rate to the present cursors, until it changes again."""
         slices = Slices()
         for cursor in list(self.cursors.values()):
             if self.limits.mark_delete_per_s != rate:
-                return  # whatever it is now is told to all of them
+                return  # another task applies the new rate to all cursors
             cursor.on_limits()
             await slices.pause()
 
     # --- the list -----------------------------------------------------------------------------
 
     def index_ledgers(self) -> None:
-        """Rebuilds what is derived from self.ledgers after the list changed."""
+        """Update what is derived from self.ledgers after the list changed."""
         self._ids = sorted(self.ledgers)
         total = 0
         self._cumulative = []
@@ -174,13 +173,13 @@ class ManagedLedger:
 
     @property
     def ledger_ids(self) -> Sequence[int]:
-        """Of all ledgers of the list, ascending."""
+        """The ids of all ledgers in the list, ascending."""
         return self._ids
 
     async def write_info(self) -> None:
-        """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
+        """Write the list. Raises ManagedLedgerFenced if another broker has changed it."""
         async with self._info_lock:
-            await to_its_end(self._write_info())
+            await run_to_completion(self._write_info())
 
     async def _write_info(self) -> None:
         try:
@@ -190,18 +189,18 @@ class ManagedLedger:
         self.version = result.version
 
     async def put_property(self, key: str, value: str) -> None:
-        """Keeps a text with the list; as change_properties."""
+        """Store a property with the list, like change_properties."""
         await self.change_properties(lambda properties: {**properties, key: value})
 
     async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Keeps other texts with the list, durable when this returns. Raises what change does,
-        ManagedLedgerError, MetadataError: nobody knows then which of the two whoever opens it next
-        will find.
+        """Change the properties stored with the list, durably. Raises the errors of `change`,
+        ManagedLedgerError, and MetadataError: then the outcome is unknown until the managed ledger
+        is opened again.
         """
         async with self._info_lock:
             if self.is_dead:
                 raise self.refusal()
-            await to_its_end(self._change_properties(change))
+            await run_to_completion(self._change_properties(change))
 
     async def _change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         before = self.properties
@@ -212,21 +211,21 @@ class ManagedLedger:
             self.properties = before
             raise
 
-    async def create_beside(
+    async def create_with_property(
         self,
         create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
         key: str,
         value_of: Callable[[int], str],
     ) -> LedgerHandle:
-        """Creates a ledger that is not of the list, and a property of the list that names it: both
-        or neither. Raises LedgerError, MetadataError, ManagedLedgerError.
+        """Create a ledger outside of the list, and a property of the list that names it, in one
+        atomic write. Raises LedgerError, MetadataError, ManagedLedgerError.
         """
         async with self._info_lock:
             if self.is_dead:
                 raise self.refusal()
-            return await to_its_end(self._create_beside(create, key, value_of))
+            return await run_to_completion(self._create_with_property(create, key, value_of))
 
-    async def _create_beside(
+    async def _create_with_property(
         self,
         create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
         key: str,
@@ -248,7 +247,7 @@ class ManagedLedger:
         return handle
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
-        """The write of a list of ledgers over what the node has now."""
+        """Return the write that replaces the list in the node."""
         if self.before_list_write is not None:
             self.before_list_write()
         records = (
@@ -261,13 +260,13 @@ class ManagedLedger:
         return Put(paths.managed_ledger(self.name), value, self.version)
 
     def fence(self, reason: str) -> ManagedLedgerFenced:
-        """Stops writing, since another broker has changed what only an owner changes."""
+        """Stop writing, since another broker has made a change that only an owner makes."""
         fenced = ManagedLedgerFenced(f"{self.name} is owned by another broker: {reason}")
         self.fail(State.FENCED, fenced)
         return fenced
 
     def last_entry(self, ledger_id: int) -> int | None:
-        """Id of the last confirmed entry of a ledger (-1: none yet), None for an unknown ledger."""
+        """Return the last confirmed entry of a ledger (-1: none yet), None if it is unknown."""
         current = self.current
         if current is not None and ledger_id == current.ledger_id:
             return current.last_add_confirmed
@@ -275,7 +274,7 @@ class ManagedLedger:
         return None if info is None else info.entries - 1
 
     def ledger_after(self, ledger_id: int, entry_id: int) -> int | None:
-        """The ledger that follows when entry_id is the last one of a ledger that is closed."""
+        """Return the following ledger if entry_id is the last one of a closed ledger."""
         if self.current is not None and ledger_id == self.current.ledger_id:
             return None
         last = self.last_entry(ledger_id)
@@ -285,7 +284,7 @@ class ManagedLedger:
         return self._ids[at] if at < len(self._ids) else None
 
     def next_position(self, position: tuple[int, int]) -> Position:
-        """Where the entry after a position is, or will be."""
+        """Return where the entry after a position is, or will be."""
         ledger_id, entry_id = position
         following = self.ledger_after(ledger_id, entry_id)
         while following is not None and self.ledgers[following].entries == 0:
@@ -300,13 +299,13 @@ class ManagedLedger:
         return Position(ledger_id, entry_id + 1)
 
     def first_position(self) -> Position:
-        """Just before the first entry that is kept."""
+        """Return the position just before the first retained entry."""
         if not self._ids:
             return Position(-1, -1)
         return Position(self._ids[0], -1)
 
     def ordinal(self, position: tuple[int, int]) -> int:
-        """How many kept entries are at or before a position."""
+        """Return the number of retained entries up to and including a position."""
         ledger_id, entry_id = position
         at = bisect_right(self._ids, ledger_id) - 1
         if at < 0:
@@ -318,57 +317,57 @@ class ManagedLedger:
         return self._cumulative[at] + min(entry_id, -1 if last is None else last) + 1
 
     def position_of(self, index: int) -> Position:
-        """The position of the index-th kept entry (from 0)."""
+        """Return the position of the index-th retained entry (from 0)."""
         at = bisect_right(self._cumulative, index) - 1
         return Position(self._ids[at], index - self._cumulative[at])
 
     def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
-        """How many kept entries are after one position and not after another."""
+        """Return the number of retained entries in the range (after, last]."""
         return max(self.ordinal(last) - self.ordinal(after), 0)
 
     @property
     def entries(self) -> int:
-        """Entries that are kept."""
+        """The number of retained entries."""
         return self.ordinal(self.last_confirmed)
 
     @property
     def current_since_s(self) -> float:
-        """When the ledger that is being written was begun, in s since 1970; 0: none was yet."""
+        """When the current ledger was begun, in s since 1970; 0: there was none yet."""
         if not self._current_since:
             return 0.0
         return time.time() - (time.monotonic() - self._current_since)
 
     @property
     def watcher_count(self) -> int:
-        """How many wait for entries that come."""
+        """The number of watchers for new entries."""
         return len(self._watchers)
 
     @property
     def is_dead(self) -> bool:
-        """It failed or was closed: it can only be opened anew."""
+        """True if it has failed or was closed, so that it must be opened again."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
 
     def refusal(self) -> ManagedLedgerError:
-        """Why it does not do now what it is asked for."""
+        """Return the error for an operation that the present state does not allow."""
         if self._failure is not None:
             return self._failure
-        told = f"{self.name} is {self.state.value}"
+        reason = f"{self.name} is {self.state.value}"
         if self.state in PASSING:
-            return ManagedLedgerNotReady(f"{told}; try again")
-        return ManagedLedgerError(told)
+            return ManagedLedgerNotReady(f"{reason}; try again")
+        return ManagedLedgerError(reason)
 
     @property
     def is_terminated(self) -> bool:
-        """Its last entry is confirmed, and there will be no other."""
+        """True if its last entry is confirmed, and no other can follow."""
         return self.state is State.TERMINATED and self.current is None
 
     # --- adding -------------------------------------------------------------------------------
 
     def append(self, run: EntryRun) -> None:
-        """Appends a run; run.owner is told when its entries are durable, or why they are not.
+        """Append a run. Its owner is notified when its entries are durable, or with the error.
 
-        The run's data is needed only during this call. Raises ManagedLedgerError when nothing can
-        be added now (the run's owner is not told then).
+        The run's data is needed only during this call. Raises ManagedLedgerError if nothing can be
+        added now; then the run's owner is not notified.
         """
         if self.state is State.OPEN:
             current = self.current
@@ -387,7 +386,7 @@ class ManagedLedger:
             raise self.refusal()
 
     def on_run_confirmed(self, run: EntryRun) -> None:
-        """The current ledger has a run on its ack quorum."""
+        """A run has reached its ack quorum in the current ledger."""
         self.last_confirmed = Position(run.ledger_id, run.last_entry_id)
         self.entries_added += run.count
         self.last_added_s = time.time()
@@ -400,7 +399,7 @@ class ManagedLedger:
             if self.on_confirmed is not None:
                 self.on_confirmed(run)
         except Exception as error:
-            self.on_defect("what is stored was not taken in", error)
+            self.on_defect("handling a confirmed run failed", error)
         self._watchers.call_at_end()
 
     def _begin_add_stats(self) -> AddStats:
@@ -408,23 +407,23 @@ class ManagedLedger:
         return self.add_stats
 
     def last_adds(self) -> tuple[int, ...]:
-        """How long the adds of the last period took, and how large they were (add_stats.pyi)."""
+        """Return histograms of latency and size of the adds in the last period (add_stats.pyi)."""
         return NO_ADDS if self.add_stats is None else self.add_stats.last_period()
 
     def take_back(self) -> None:
-        """Fails the runs that nothing is stored of, while there is no space for them."""
+        """Fail the runs of which nothing is stored, while there is no space for them."""
         if self.client.is_holding:
             self.take_back_waiting()
             if self.current is not None:
                 self.current.take_back()
 
     def take_back_waiting(self) -> None:
-        """The same for those that wait for the next ledger only."""
+        """Fail only the runs that wait for the next ledger."""
         while self._waiting:
             self.on_run_taken_back(self._waiting.pop())
 
     def on_run_taken_back(self, run: EntryRun) -> None:
-        """There was no room for a run, and now it does not wait for it any more."""
+        """Fail a run that had waited for space."""
         error = ManagedLedgerTakenBack(f"nothing can be stored of {self.name}")
         self._fail_run(run, error)
 
@@ -436,7 +435,7 @@ class ManagedLedger:
             self.fail(State.FAILED, ManagedLedgerError(f"{self.name} cannot be written: {error}"))
 
     def fail(self, state: State, error: ManagedLedgerError) -> None:
-        """Stops all writing and answers every run that waits: it has to be opened anew."""
+        """Stop all writing and fail every waiting run. The managed ledger must be opened again."""
         if self._failure is not None and (
             self.state is not State.WRITE_FAILED or state is State.FAILED
         ):
@@ -450,29 +449,29 @@ class ManagedLedger:
             self.listener.on_managed_ledger_failed(error)
 
     def fail_writes(self, error: JournalFailed) -> None:
-        """Nothing can be written any more, and what was confirmed is read and acknowledged on.
+        """Handle a failure of the journal: writes fail, but reads and acknowledgements continue.
 
-        No other owner can come before this process ends: its bookie takes no fence either.
+        No other owner can take over before this process ends, since its bookie accepts no fence.
         """
         if self._failure is not None or self.write_failure is not None:
             return
-        told = self.refuse_writes(error)
-        self._fail_runs(told)
+        failure = self.refuse_writes(error)
+        self._fail_runs(failure)
         if self.listener is not None:
-            self.listener.on_managed_ledger_write_failed(told)
+            self.listener.on_managed_ledger_write_failed(failure)
 
     def refuse_writes(self, error: JournalFailed) -> ManagedLedgerError:
-        """The journal has failed, now or before this was opened."""
-        told = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
-        self.write_failure = told
+        """Refuse writes, after a failure of the journal now or before the managed ledger opened."""
+        failure = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
+        self.write_failure = failure
         self.client.add_errors[self.namespace] += 1
         if not self.is_terminated:
-            self._failure = told
+            self._failure = failure
             if self.state is not State.CLOSED:
                 self.state = State.WRITE_FAILED
         for cursor in self.cursors.values():
-            cursor.fail_writes(told)
-        return told
+            cursor.fail_writes(failure)
+        return failure
 
     def _fail_runs(self, error: ManagedLedgerError) -> None:
         runs = self.current.take_unconfirmed() if self.current is not None else []
@@ -485,30 +484,30 @@ class ManagedLedger:
         try:
             run.owner.on_run_failed(run, error)
         except Exception as defect:
-            # Of one producer: the others wait for their answers as well.
-            log.failure("a run could not be refused", defect, managed_ledger=self.name)
+            # A defect of one producer must not affect the answers to the others.
+            log.failure("notifying the owner of a run failed", defect, managed_ledger=self.name)
 
-    # --- ledgers come and go ------------------------------------------------------------------
+    # --- ledgers are added and removed --------------------------------------------------------
 
     def _roll_over_if_due(self) -> None:
         if time.monotonic() - self._current_since >= self.limits.rollover_min_s:
             self.roll_over()
 
     def roll_over(self) -> None:
-        """Closes the current ledger and begins the next; runs that come meanwhile wait."""
+        """Close the current ledger and begin the next; runs wait meanwhile."""
         if self.state is State.OPEN:
             self.state = State.CREATING_LEDGER
             self.spawn(self._roll_over())
 
     def roll_over_if_consumed(self) -> None:
-        """Space is short: the current ledger goes too, if no cursor and no retention needs it."""
+        """Free space: also close the current ledger if neither cursors nor retention need it."""
         if self.state is State.OPEN and trimming.is_consumed(self):
             self.roll_over()
         else:
             self.trim()
 
     def check_age(self) -> None:
-        """Called now and then: closes a current ledger that is too old, frees old ones."""
+        """Close a current ledger that is too old, and trim. Called periodically."""
         age = time.monotonic() - self._current_since
         if self.state is State.OPEN and self.current is not None:
             full = self.current.pending.next >= self.limits.entries_per_ledger_max or (
@@ -523,7 +522,7 @@ class ManagedLedger:
     async def _roll_over(self) -> None:
         old = self.current
         assert old is not None
-        # Who reads goes on meanwhile; who publishes waits, or is refused for want of space.
+        # Readers continue meanwhile; producers wait, or are refused for lack of space.
         patience = Patience(f"the next ledger of {self.name}", self._waits_for_space)
         try:
             await patience.ask(partial(self._close_ledger, old))
@@ -533,7 +532,7 @@ class ManagedLedger:
         await self._begin_next(patience)
 
     async def _begin_next(self, patience: Patience) -> None:
-        """The next ledger, after one that is closed or none."""
+        """Begin the next ledger, after the previous one was closed or if there was none."""
         try:
             await patience.ask(self.begin_ledger)
         except NotEnoughBookies as error:
@@ -550,32 +549,32 @@ class ManagedLedger:
         self.trim()
 
     def _fail_without_next(self, error: LedgerError | MetadataError) -> None:
-        log.error("there is no next ledger", managed_ledger=self.name, error=error)
-        # What the metadata store says may name files, which is for the log only.
+        log.error("the next ledger cannot be created", managed_ledger=self.name, error=error)
+        # The store's message may name files, which only the log should contain.
         is_metadata = isinstance(error, MetadataError)
-        why = "the metadata store cannot make it" if is_metadata else error
+        why = "the metadata store cannot create it" if is_metadata else error
         self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {why}"))
 
     def refuse_for_bookies(self, error: NotEnoughBookies) -> None:
-        """The next ledger wants more bookies than there are, until the limits change.
+        """Refuse writes, since the next ledger needs more bookies than exist, until limits change.
 
-        What is there is read, acknowledged and deleted as ever.
+        Existing entries are still read, acknowledged and deleted.
         """
-        told = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
-        log.error("there is no next ledger", managed_ledger=self.name, error=error)
+        failure = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
+        log.error("the next ledger cannot be created", managed_ledger=self.name, error=error)
         self.state = State.TOO_FEW_BOOKIES
         self.current = None
         self.index_ledgers()
-        self._fail_runs(told)
+        self._fail_runs(failure)
         if self.listener is not None:
-            self.listener.on_managed_ledger_write_failed(told)
+            self.listener.on_managed_ledger_write_failed(failure)
 
     async def _write_end(self) -> None:
-        """The list gets the end of its last ledger, where no next one brings it along."""
+        """Store the end of the last ledger in the list, if no next ledger does so."""
         try:
             await self.write_info()
         except MetadataError as error:
-            # Whoever opens it finds the end in the ledger's own metadata.
+            # The next owner finds the end in the metadata of the ledger itself.
             log.warning("a list was not written", managed_ledger=self.name, error=error)
         except ManagedLedgerError:
             return
@@ -584,7 +583,7 @@ class ManagedLedger:
         return isinstance(error, NoSpace) and not self._closing
 
     async def _close_ledger(self, handle: LedgerHandle) -> LedgerInfo:
-        """Waits for its last entry, then writes its end; the list knows of it in memory only."""
+        """Wait for the ledger's last entry and close it; the list is updated in memory only."""
         await handle.drain()
         await self.client.close(handle)
         info = self.ledgers[handle.ledger_id]
@@ -594,7 +593,7 @@ class ManagedLedger:
         return info
 
     async def create(self) -> bool:
-        """Makes the managed ledger with its first ledger; False when there is one of that name."""
+        """Create the managed ledger with its first ledger. Return False if it exists."""
         try:
             await self._begin_ledger()
         except BadVersion:
@@ -603,9 +602,9 @@ class ManagedLedger:
         return True
 
     async def begin_ledger(self) -> None:
-        """Creates the next ledger, adds it to the list, and sends what waited for it.
+        """Create the next ledger, add it to the list, and append the waiting runs to it.
 
-        Raises ManagedLedgerFenced when the list has another owner.
+        Raises ManagedLedgerFenced if the list has another owner.
         """
         try:
             await self._begin_ledger()
@@ -613,9 +612,7 @@ class ManagedLedger:
             raise self.fence(str(error)) from error
 
     async def _begin_ledger(self) -> None:
-        """The ledger and the list that names it are one write: neither is ever without the
-        other.
-        """
+        """Create the next ledger and write the list that names it, atomically."""
         async with self._info_lock:
             handle, self.version = await self.client.create_named(
                 self,
@@ -628,12 +625,12 @@ class ManagedLedger:
         self.start_ledger(handle)
 
     def adopt_ledger(self, handle: LedgerHandle) -> None:
-        """Adds a new ledger to the list in memory."""
+        """Add a new ledger to the list in memory."""
         self.ledgers[handle.ledger_id] = LedgerInfo(handle.ledger_id)
         self.index_ledgers()
 
     def start_ledger(self, handle: LedgerHandle) -> None:
-        """Writes to a ledger that the list on disk has. Raises what it failed of meanwhile."""
+        """Start writing to a ledger in the stored list. Raises an error that occurred meanwhile."""
         if self._failure is not None:
             raise self._failure
         self.current = handle
@@ -645,7 +642,7 @@ class ManagedLedger:
             handle.append(run)
 
     def trim(self) -> None:
-        """Deletes ledgers that every cursor has passed and retention does not keep."""
+        """Delete ledgers that every cursor has passed and that retention does not cover."""
         if not self._trimming and self._can_trim and len(self._ids) > 1:
             victims = trimming.victims(self, self._ids[:-1])
             if victims:
@@ -659,7 +656,7 @@ class ManagedLedger:
         return is_steady and not self.unreadable
 
     async def finish_trim(self, retains: bool = True) -> None:
-        """Trims; what can go is gone when it returns. Raises ManagedLedgerError, MetadataError."""
+        """Trim and wait for the end of it. Raises ManagedLedgerError, MetadataError."""
         await self.finish_tasks()
         self.check_trimmable()
         self._trim_failure = None
@@ -675,18 +672,18 @@ class ManagedLedger:
             raise self._trim_failure
 
     def check_trimmable(self) -> None:
-        """Raises ManagedLedgerError while no ledger can be deleted, whatever the cursors passed."""
+        """Raise ManagedLedgerError if no ledger can be deleted at present."""
         if self.unreadable:
             names = ", ".join(sorted(self.unreadable))
             raise ManagedLedgerError(
-                f"nothing of {self.name} is deleted, since nobody knows what these subscriptions"
-                f" need, whose state cannot be read: {names}"
+                f"nothing of {self.name} is deleted, since the state of these subscriptions cannot"
+                f" be read and what they need is unknown: {names}"
             )
         if not self._can_trim:
             raise self.refusal()
 
     async def truncate(self) -> None:
-        """Deletes the closed ledgers that every cursor has passed, whatever is to be retained.
+        """Delete the closed ledgers that every cursor has passed, regardless of retention.
 
         Raises ManagedLedgerError, MetadataError.
         """
@@ -698,7 +695,7 @@ class ManagedLedger:
         try:
             await self.write_info()
         except (MetadataError, ManagedLedgerError) as error:
-            # The list still has them, so that the next trim finds them.
+            # The stored list still has them, so the next trim finds them.
             self.ledgers = {**removed, **self.ledgers}
             self.index_ledgers()
             self._trimming = False
@@ -716,13 +713,13 @@ class ManagedLedger:
     # --- reading ------------------------------------------------------------------------------
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
-        """The first confirmed entry at or after a position; None when there is none yet."""
+        """Return the first confirmed entry at or after a position, or None."""
         if position > self.last_confirmed:
             return None
         ledger_id, entry_id = position
         current = self.current
         if current is not None and ledger_id == current.ledger_id and entry_id >= 0:
-            # Where consumers are that keep up.
+            # The fast path for consumers that keep up.
             return Position(ledger_id, entry_id)
         at = bisect_right(self._ids, ledger_id) - 1
         if at < 0 or self._ids[at] != ledger_id:
@@ -740,7 +737,7 @@ class ManagedLedger:
     def read_cached(
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch | None:
-        """Entries of one ledger from a normalized position on, when they are in memory."""
+        """Return entries of one ledger from a normalized position on, if they are in memory."""
         end = self.last_entry(position.ledger_id)
         if end is None:
             return None
@@ -765,7 +762,7 @@ class ManagedLedger:
         callback: ReadCallback,
         last: int | None = None,
     ) -> None:
-        """The same from disk; callback gets an EntryBatch or a LedgerError, never within this
+        """Read entries from disk. `callback` gets an EntryBatch or a LedgerError, always after this
         call.
         """
         reader = self._readers.get(position.ledger_id)
@@ -857,13 +854,13 @@ class ManagedLedger:
         return None if reader is None else reader.read_cached(*(position.entry_id,) * 2, 1, 1)
 
     async def read_one(self, position: Position) -> EntryBatch:
-        """The entry at a position, as a batch of one. Raises LedgerError."""
+        """Return the entry at a position, as a batch of one. Raises LedgerError."""
         return await self.read_some(position, 1, 1, position.entry_id)
 
     async def read_some(
         self, position: Position, count_max: int, bytes_max: int, last: int | None = None
     ) -> EntryBatch:
-        """Entries from a normalized position on, as `read` brings them. Raises LedgerError."""
+        """Return entries from a normalized position on, like `read`. Raises LedgerError."""
         future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
         self.read(position, count_max, bytes_max, partial(resolve, future), last)
         return await future
@@ -871,14 +868,14 @@ class ManagedLedger:
     # --- the end ------------------------------------------------------------------------------
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine of this managed ledger in the background, kept until it is done."""
+        """Run a coroutine of this managed ledger in the background."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
     @property
     def cursor_line(self) -> Line:
-        """Its cursors wait in it for their turn, where nobody waits for them."""
+        """The queue for background work of its cursors."""
         if self._cursor_line is None:
             self._cursor_line = self.client.cursor_pace.line()
         return self._cursor_line
@@ -889,17 +886,18 @@ class ManagedLedger:
             self.on_defect("a task failed", error)
 
     def on_defect(self, event: str, error: BaseException) -> ManagedLedgerError:
-        """Nobody knows what of this managed ledger still holds: it ends, and is opened anew."""
+        """Fail the managed ledger after an internal error, since its state is uncertain."""
         reference = log.failure(event, error, managed_ledger=self.name)
-        told = f"{self.name} failed; the broker's log says why (reference {reference})"
-        failure = ManagedLedgerError(told)
+        failure = ManagedLedgerError(
+            f"{self.name} failed; see the broker's log (reference {reference})"
+        )
         self.fail(State.FAILED, failure)
         return failure
 
     async def close(self) -> None:
-        """Confirms what was appended, folds cursors into metadata, closes the current ledger.
+        """Confirm appended entries, store cursors in metadata, and close the current ledger.
 
-        What fails keeps nothing else from being closed; the first error is raised in the end.
+        All parts are closed even if one fails; the first error is raised at the end.
         """
         self._closing = self.is_closing = True
         try:
@@ -909,31 +907,31 @@ class ManagedLedger:
             outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
             errors = [outcome for outcome in outcomes if outcome is not None]
             for error in errors[1:]:
-                log.error("a part was not closed either", managed_ledger=self.name, error=error)
+                log.error("another part was not closed", managed_ledger=self.name, error=error)
             if errors:
                 raise errors[0]
         finally:
             self.is_closing = False
 
     async def _close_cursors(self) -> list[BaseException | None]:
-        """What became of each. There may be thousands, and what is written for many at once comes
-        back in one turn of the loop.
+        """Close all cursors in batches, and return their errors. Thousands closed together would
+        complete in one loop iteration.
         """
         outcomes: list[BaseException | None] = []
         cursors = list(self.cursors.values())
-        for at in range(0, len(cursors), CLOSED_AT_ONCE):
-            some = (cursor.close() for cursor in cursors[at : at + CLOSED_AT_ONCE])
+        for at in range(0, len(cursors), CURSORS_PER_CLOSE):
+            some = (cursor.close() for cursor in cursors[at : at + CURSORS_PER_CLOSE])
             outcomes += await asyncio.gather(*some, return_exceptions=True)
         return outcomes
 
     async def settle(self) -> None:
-        """Waits, after a failure, until nothing of this managed ledger is under way any more."""
+        """Wait, after a failure, until all work of this managed ledger has ended."""
         await self.finish_tasks()
         for cursor in list(self.cursors.values()):
             await cursor.settle()
 
     async def finish_tasks(self) -> None:
-        """Waits for what is under way, and for what that begins in its turn."""
+        """Wait for the tasks in progress, and for those that they start."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

@@ -1,4 +1,4 @@
-"""Opening and deleting managed ledgers: taking a topic over from whoever wrote it before."""
+"""Opening managed ledgers, which takes them over from the previous owner, and deleting them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")
 
-READ_AT_ONCE = 64  # cursors
+CURSORS_PER_READ = 64  # cursors that are read together
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -45,13 +45,13 @@ async def open_managed_ledger(
     properties: Mapping[str, str] = NONE,
     cache: EntryCache | None = None,
 ) -> ManagedLedger | None:
-    """Opens a managed ledger, or makes it; None when it does not exist and create is False.
+    """Open a managed ledger, or create it; None if it does not exist and `create` is False.
 
-    properties are those of a new one; cache is for bookies in other processes. What cannot be read
-    now is asked for again, for PATIENCE_S in all; then it is not opened, rather than with something
-    older, and may be opened later. Raises LedgerError and MetadataError. When the journal has
-    failed it is opened for reading only, and so it is while there are fewer bookies than its next
-    ledger is to have.
+    `properties` are those of a new managed ledger; `cache` is for bookies in other processes. Reads
+    that fail are retried, for PATIENCE_S in total. Then the managed ledger is not opened, rather
+    than opened with an older state. Raises LedgerError and MetadataError. After a failure of the
+    journal it is opened read-only, and likewise while there are too few bookies for its next
+    ledger.
     """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
     managed_ledger.properties = dict(properties)
@@ -62,7 +62,7 @@ async def open_managed_ledger(
     refusal: LedgerError | None = failure
     found = None
     while found is None:
-        # A new one costs a single write: it is not asked for first, creating it tells as well.
+        # Creating a new one takes a single write, which also detects an existing one.
         try:
             if create and refusal is None and await managed_ledger.create():
                 return managed_ledger
@@ -73,28 +73,28 @@ async def open_managed_ledger(
             return None
         if found is None and refusal is not None:
             try:
-                # That of the journal is raised again and again: its traceback must not grow.
+                # The journal's failure is raised repeatedly: its traceback must not grow.
                 raise refusal.with_traceback(None)
             finally:
-                del refusal, failure  # whose traceback has this frame
+                del refusal, failure  # their traceback refers to this frame
     try:
         await _open(managed_ledger, found, patience)
     except JournalFailed:
         if failure is not None:
             raise
-        # It failed meanwhile.
+        # The journal failed meanwhile.
         return await open_managed_ledger(name, store, ledgers, limits, create, properties, cache)
     return managed_ledger
 
 
 async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patience) -> None:
-    """Everything is read before a new ledger makes what was read the newest there is."""
+    """Read everything before a new ledger makes the state that was read the newest."""
     managed_ledger.version = found.version
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
     managed_ledger.properties = kept
     managed_ledger.terminated_position = managed_ledger.stored_end = terminated
-    # The list of a terminated one does not tell: it has no open ledger at any time.
+    # The list of a terminated one has no open ledger, whether it was closed or not.
     managed_ledger.was_closed = terminated is None and all(
         each.timestamp_ms for each in ledgers_found
     )
@@ -105,8 +105,8 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
     if closed is not None:
-        # Nothing else asks for its metadata before somebody reads it; what is published until then
-        # would be of another password, and neither of the two opened all of it.
+        # Nothing else reads its metadata before the first read of its entries. Entries published
+        # until then would have another password, and no password could read all of the topic.
         await patience.ask(partial(managed_ledger.client.check_password, closed))
     await _read_cursors(managed_ledger, patience)
     last = _last_position(managed_ledger)
@@ -128,7 +128,7 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
 
 
 def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
-    """The last ledger, where its end is known."""
+    """Return the last ledger if its end is known."""
     last_id = max(managed_ledger.ledgers, default=None)
     if last_id is None:
         return None
@@ -139,8 +139,9 @@ def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
 async def _recover_last_ledger(
     managed_ledger: ManagedLedger, may_write: bool, patience: Patience
 ) -> None:
-    """Fences the ledger that was being written and learns what it holds; an empty one is
-    dropped. Where nobody can write it need not be fenced, and is left as it is.
+    """Fence the ledger that was being written and determine its end; drop it if it is empty.
+
+    Without `may_write` it is not fenced: no broker can write it.
     """
     if not managed_ledger.ledgers:
         return
@@ -154,7 +155,7 @@ async def _recover_last_ledger(
         entries = await client.stored_entries(last_id)
         if entries:
             log.error(
-                "the last ledger is not in metadata, and what it holds is not served",
+                "the last ledger is not in metadata, and its entries are not served",
                 managed_ledger=managed_ledger.name,
                 ledger=last_id,
                 entries=entries,
@@ -173,7 +174,7 @@ async def _recover_last_ledger(
 
 
 def _last_position(managed_ledger: ManagedLedger) -> Position | None:
-    """The last entry that the closed ledgers hold."""
+    """Return the position of the last entry in the closed ledgers."""
     if not managed_ledger.ledgers:
         return None
     last = managed_ledger.ledgers[max(managed_ledger.ledgers)]
@@ -181,14 +182,14 @@ def _last_position(managed_ledger: ManagedLedger) -> Position | None:
 
 
 async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> None:
-    """From then on they are told when the managed ledger fails."""
+    """Recover all cursors. From then on the managed ledger notifies them of failures."""
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
     names = await patience.ask(partial(store.children, path))
     slices = Slices()
     found: list[GetResult | BaseException | None] = []
-    for at in range(0, len(names), READ_AT_ONCE):
-        some = names[at : at + READ_AT_ONCE]
+    for at in range(0, len(names), CURSORS_PER_READ):
+        some = names[at : at + CURSORS_PER_READ]
         found += await asyncio.gather(
             *(patience.ask(partial(store.get, f"{path}/{name}")) for name in some),
             return_exceptions=True,
@@ -204,7 +205,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> No
                 raise node
             cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
         except (MalformedRecord, MalformedLedgerMetadata, CorruptStore) as error:
-            # The topic serves all other subscriptions; a request for this one is refused.
+            # The topic serves all other subscriptions, and requests for this one are refused.
             managed_ledger.unreadable.add(name)
             log.error(
                 "a cursor cannot be read; nothing is trimmed until it is repaired or deleted",
@@ -217,11 +218,10 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> No
 
 
 async def delete_managed_ledger(managed_ledger: ManagedLedger, topic: str = "") -> None:
-    """Deletes a managed ledger with its cursors and ledgers, and what there is of the compacted
-    ledgers of its topic; it must have no user any more.
+    """Delete an unused managed ledger with its cursors and ledgers, and compacted ledgers.
 
-    What an error leaves behind can be opened again, and deleted. Raises ManagedLedgerError when it
-    failed before, since then it may have another owner.
+    After an error, the remaining parts can be opened again and deleted. Raises ManagedLedgerError
+    if it has failed before, since it may have another owner.
     """
     await managed_ledger.close()
     if managed_ledger.state is not State.CLOSED:
@@ -243,9 +243,9 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger, topic: str = "") 
 
 
 async def delete_unreadable_cursor(managed_ledger: ManagedLedger, name: str) -> None:
-    """Deletes a cursor that could not be read, and its ledger where its node still tells which.
+    """Delete a cursor that cannot be read, and its ledger if the node still names it.
 
-    What was kept for it may be trimmed then. Raises MetadataError: it may be tried again.
+    Afterwards ledgers retained for it may be trimmed. After a MetadataError the caller may retry.
     """
     path = paths.cursor(managed_ledger.name, name)
     ledger_id = await _ledger_of_unreadable(managed_ledger, path)
@@ -264,5 +264,5 @@ async def _ledger_of_unreadable(managed_ledger: ManagedLedger, path: str) -> int
             NO_LEDGER if node is None else positions.decode_cursor(node.value, {}).cursors_ledger_id
         )
     except (MalformedRecord, CorruptStore):
-        # Only a file of the bookie knows it now, if any does; it takes a few kilobytes.
+        # At most a file of the bookie still names the ledger, which has a few kilobytes.
         return NO_LEDGER

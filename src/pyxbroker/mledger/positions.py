@@ -1,12 +1,12 @@
-"""The state of managed ledgers and cursors as the records that Pulsar keeps (see records.py).
+"""Conversion of managed ledgers and cursors to and from Pulsar's records (see records.py).
 
-What a cursor has acknowledged after its mark is written as Pulsar writes it, a list of ranges, or
-in pieces of runs of words, of which a cursor ledger can have any number (cursor_ledger.py). Ranges
-and batches are encoded by the ack set itself, since there can be many: their bytes are put behind
-those of the message, which is what protobuf makes of a repeated field.
+The acknowledgements after a cursor's mark are written like Pulsar does, as a list of ranges, or in
+pieces with runs of words, of which a cursor ledger may have any number (cursor_ledger.py). The ack
+set encodes ranges and batches itself, since there may be many. Their bytes are appended to those of
+the message, which is how protobuf encodes a repeated field.
 
-What is restored is bounded by what the ledgers really hold: an entry that does not exist cannot be
-acknowledged, whatever the bytes say.
+Restoring is limited by the ledgers' actual entries: an entry that does not exist cannot be
+acknowledged, whatever a record contains.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyxbroker.mledger import records
 from pyxbroker.proto import MLDataFormats
 
 Ends = Mapping[int, int]
-"""Last entry id of each ledger of a managed ledger; -1: it has none yet."""
+"""The last entry id of each ledger of a managed ledger; -1: it has none yet."""
 
 ENTRY_ID_MAX = 2**63 - 1
 LONG_BYTES_MAX = 10
-_RANGE_BYTES_MAX = 50  # what an encoded range takes
-_BATCH_BYTES_MAX = 40  # what an encoded batch takes besides its words
-_RUNS_BYTES = 32  # what the runs of a ledger take besides themselves
-_RUNS_BYTES_MIN = 128  # less room is not worth beginning the runs of a ledger
+_RANGE_BYTES_MAX = 50  # of an encoded range
+_BATCH_BYTES_MAX = 40  # of an encoded batch, without its words
+_RUNS_BYTES = 32  # overhead of the runs of a ledger
+_RUNS_BYTES_MIN = 128  # minimum room for beginning the runs of a ledger
 
 
 def _number(message: Any, field: str) -> int:
@@ -42,7 +42,7 @@ _CURSOR_BATCHES = _number(MLDataFormats.ManagedCursorInfo, "batchedEntryDeletion
 
 
 class LedgerRecord(NamedTuple):
-    """One ledger of a ManagedLedgerInfo; raw is the whole record, with fields that are not ours."""
+    """One ledger of a ManagedLedgerInfo; raw is the whole record, including unknown fields."""
 
     ledger_id: int
     entries: int
@@ -52,7 +52,7 @@ class LedgerRecord(NamedTuple):
 
 
 class LedgerInfo:
-    """One ledger of the list. entries and size count only once the ledger is closed."""
+    """One ledger of the list. entries and size are valid only once the ledger is closed."""
 
     __slots__ = ("entries", "ledger_id", "raw", "size", "timestamp_ms")
 
@@ -68,13 +68,13 @@ class LedgerInfo:
         self.entries = entries
         self.size = size
         self.timestamp_ms = timestamp_ms  # when it was closed
-        self.raw = raw  # the stored record, which may have fields that are not ours
+        self.raw = raw  # the stored record, which may have unknown fields
 
 
 def encode_ledger_list(
     ledgers: Iterable[LedgerRecord], properties: Mapping[str, str], terminated: Position | None
 ) -> bytes:
-    """The value of a managed ledger's node. A ledger without timestamp is the one being written."""
+    """Encode a managed ledger's node. The ledger without a timestamp is the open one."""
     info = MLDataFormats.ManagedLedgerInfo()
     for ledger in ledgers:
         record = info.ledgerInfo.add()
@@ -96,7 +96,7 @@ def encode_ledger_list(
 def decode_ledger_list(
     value: bytes,
 ) -> tuple[list[LedgerRecord], dict[str, str], Position | None]:
-    """(ledgers, properties, terminated position) of a managed ledger's node."""
+    """Return (ledgers, properties, terminated position) of a managed ledger's node."""
     info = records.decode_managed_ledger_info(value)
     ledgers = [
         LedgerRecord(
@@ -120,8 +120,8 @@ def _texts(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
 
 
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
-    """Whether what is acknowledged after the mark is at most limit ranges and limit batches, and
-    neither takes more than bytes_max, whatever the limit.
+    """Return True if the acknowledgements after the mark fit into `limit` ranges and `limit`
+    batches, each of at most bytes_max in total.
     """
     ranges_max = min(limit, bytes_max // _RANGE_BYTES_MAX)
     return (
@@ -136,7 +136,7 @@ def _batches_bytes_max(acks: AckSet) -> int:
 
 
 def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
-    """A whole state as an entry of a cursor ledger, in Pulsar's format with ranges."""
+    """Encode a whole state as an entry of a cursor ledger, in Pulsar's format with ranges."""
     return (
         records.encode_position_info(_position_info(acks, properties))
         + acks.encode_ranges(_POSITION_RANGES)
@@ -147,7 +147,7 @@ def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
 def encode_position_as_longs(
     acks: AckSet, properties: Mapping[str, int], bytes_max: int
 ) -> bytes | None:
-    """The same with bits (individualDeletedMessageRanges); None: that is longer than bytes_max."""
+    """Encode a whole state as bits (individualDeletedMessageRanges), or None if it is too long."""
     if acks.longs_size() * LONG_BYTES_MAX + _batches_bytes_max(acks) > bytes_max:
         return None
     info = _position_info(acks, properties)
@@ -159,7 +159,7 @@ def encode_position_as_longs(
 def encode_changes(
     acks: AckSet, properties: Mapping[str, int], piece: Piece, **place: int
 ) -> bytes:
-    """A piece as an entry of a cursor ledger; place is the `since` or `before` of it."""
+    """Encode a piece as an entry of a cursor ledger; `place` is its `since` or `before`."""
     info = _position_info(acks, properties)
     info.changes.SetInParent()
     for name, value in place.items():
@@ -170,17 +170,17 @@ def encode_changes(
 
 
 class Piece(NamedTuple):
-    """Some of what is acknowledged after the mark, encoded."""
+    """A part of the acknowledgements after the mark, encoded."""
 
     runs: list[tuple[int, bytes]]  # ledger id, acknowledged entries
     batches: bytes
 
 
 def pieces(acks: AckSet, bytes_max: int, only_changed: bool) -> Iterator[Piece]:
-    """What is acknowledged after the mark, or what of it changed, in pieces of about bytes_max.
+    """Yield the acknowledgements after the mark, or their changes, in pieces of about bytes_max.
 
-    What a piece has is no longer noted as changed. The set may change while the pieces are taken:
-    each of them is right at its time, and what it missed is among the next changes.
+    A piece clears the marks of changes in it. The set may change between pieces: each of them is
+    consistent, and later changes are marked.
     """
     runs: list[tuple[int, bytes]] = []
     size = 0
@@ -218,15 +218,15 @@ def _position_info(acks: AckSet, properties: Mapping[str, int]) -> Any:
 
 
 def restore_position(info: Any) -> tuple[AckSet, dict[str, int]]:
-    """The mark and the properties of a decoded entry of a cursor ledger."""
+    """Return the mark and the properties of a decoded entry of a cursor ledger."""
     acks = _mark(info.ledgerId, info.entryId)
     return acks, {text_of(each.name): each.value for each in info.properties}
 
 
 def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
-    """Adds what a decoded entry of a cursor ledger acknowledges after the mark.
+    """Add the acknowledgements of a decoded entry of a cursor ledger.
 
-    Raises MalformedRecord, also for what would take more memory than any cursor does.
+    Raises MalformedRecord, also if they take more memory than a cursor may have.
     """
     try:
         _restore_ranges(acks, info.individualDeletedMessages, ends)
@@ -240,20 +240,20 @@ def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
 
 
 def _mark(ledger_id: int, entry_id: int) -> AckSet:
-    """An ack set with nothing but a mark. Raises MalformedRecord for one that nothing follows."""
+    """Return an ack set with only a mark. Raises MalformedRecord for a mark at the highest id."""
     if entry_id == ENTRY_ID_MAX:
         raise MalformedRecord(f"no entry follows the mark {ledger_id}:{entry_id}")
     return AckSet(ledger_id, max(entry_id, -1), tracked=True)
 
 
 class CursorRecord(NamedTuple):
-    """What a cursor's node says."""
+    """The content of a cursor's node."""
 
     cursors_ledger_id: int
     acks: AckSet
     properties: dict[str, int]
     cursor_properties: dict[str, str]
-    last_active_ms: int  # when somebody used it last; 0: unknown
+    last_active_ms: int  # time of the last use; 0: unknown
 
 
 def encode_cursor(
@@ -263,7 +263,7 @@ def encode_cursor(
     cursor_properties: Mapping[str, str],
     last_active_ms: int = 0,
 ) -> bytes:
-    """The value of a cursor's node; with a cursor ledger only the mark counts, as a last resort."""
+    """Encode a cursor's node; with a cursor ledger, its mark is only a fallback."""
     mark = acks.mark_delete
     info = MLDataFormats.ManagedCursorInfo(
         cursorsLedgerId=cursors_ledger_id,
@@ -282,7 +282,7 @@ def encode_cursor(
 
 
 def decode_cursor(value: bytes, ends: Ends) -> CursorRecord:
-    """What a cursor's node says. Raises MalformedRecord."""
+    """Decode a cursor's node. Raises MalformedRecord."""
     info = records.decode_managed_cursor_info(value)
     acks = _mark(info.markDeleteLedgerId, info.markDeleteEntryId)
     try:
@@ -300,7 +300,7 @@ def decode_cursor(value: bytes, ends: Ends) -> CursorRecord:
 
 
 def _all_batches(acks: AckSet, number: int) -> bytes:
-    """Every batch with messages left, as the repeated field `number`."""
+    """Encode every partially acknowledged batch, as the repeated field `number`."""
     encoded = b""
     for ledger_id in acks.batch_ledger_ids():
         entry_id = 0
@@ -315,7 +315,7 @@ def _restore_ranges(acks: AckSet, field: Any, ends: Ends) -> None:
         lower, upper = each.lowerEndpoint, each.upperEndpoint
         start = lower.entryId
         if lower.ledgerId != upper.ledgerId:
-            # The range goes on over ends of ledgers: all between is acknowledged, too.
+            # A range across ledgers acknowledges everything in between.
             for ledger_id in ends:
                 if lower.ledgerId <= ledger_id < upper.ledgerId:
                     after = lower.entryId if ledger_id == lower.ledgerId else -1

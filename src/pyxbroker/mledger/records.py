@@ -1,6 +1,6 @@
-"""What a managed ledger and its cursors store: protobuf messages to bytes and back.
+"""Encoding of the protobuf messages of managed ledgers and cursors.
 
-A value is the bare message, or compressed when the operator of the cluster asked for it
+A value is the bare message, or compressed if the operator of the cluster configured it
 (managedLedgerInfoCompressionType, managedCursorInfoCompressionType). Then it is
 
   offset  size  content (integers big-endian)
@@ -9,7 +9,7 @@ A value is the bare message, or compressed when the operator of the cluster aske
   6       n     ManagedLedgerInfoMetadata or ManagedCursorInfoMetadata (the same two fields)
   6+n     rest  the compressed message; LZ4 and Snappy are raw blocks
 
-We read both forms and write the bare one. The source is Pulsar's MetaStoreImpl.
+Both forms are read, and the bare one is written. The source is Pulsar's MetaStoreImpl.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_managed_ledger_info(info: Any) -> bytes:
 
 
 def decode_managed_ledger_info(value: bytes) -> Any:
-    """A ManagedLedgerInfo; an empty one for the empty value that a topic is created with."""
+    """Decode a ManagedLedgerInfo; a new topic's empty value is an empty message."""
     return _decode(MLDataFormats.ManagedLedgerInfo, value)
 
 
@@ -43,7 +43,7 @@ def encode_managed_cursor_info(info: Any) -> bytes:
 
 
 def decode_managed_cursor_info(value: bytes) -> Any:
-    """A ManagedCursorInfo."""
+    """Decode a ManagedCursorInfo."""
     return _decode(MLDataFormats.ManagedCursorInfo, value)
 
 
@@ -52,7 +52,7 @@ def encode_position_info(info: Any) -> bytes:
 
 
 def decode_position_info(entry: bytes) -> Any:
-    """A PositionInfo, the entry of a cursor ledger; entries are never compressed."""
+    """Decode a PositionInfo, an entry of a cursor ledger, which is never compressed."""
     return parse(MLDataFormats.PositionInfo, entry)
 
 
@@ -64,7 +64,7 @@ def _decode(message_class: Any, value: bytes) -> Any:
         return parse(message_class, value)
     body = _ENVELOPE.size + header_size
     if body > len(value):
-        raise MalformedRecord(f"a compressed {message_class.__name__} is cut short")
+        raise MalformedRecord(f"a compressed {message_class.__name__} is truncated")
     header = parse(MLDataFormats.ManagedLedgerInfoMetadata, value[_ENVELOPE.size : body])
     if not 0 <= header.uncompressedSize <= UNCOMPRESSED_BYTES_MAX:
         raise MalformedRecord(f"a {message_class.__name__} claims {header.uncompressedSize} bytes")

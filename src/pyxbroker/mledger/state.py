@@ -6,8 +6,8 @@ import enum
 
 
 class State(enum.Enum):
-    """What a managed ledger can do now; WRITE_FAILED and TERMINATED ones are read as ever,
-    and so are those that are TOO_FEW_BOOKIES.
+    """The state of a managed ledger. In WRITE_FAILED, TERMINATED and TOO_FEW_BOOKIES it can still
+    be read.
     """
 
     OPENING = "opening"

@@ -1,7 +1,7 @@
-"""Terminating a managed ledger: it can be read and acknowledged for ever, and not written again.
+"""Terminating a managed ledger, after which it can be read and acknowledged, but not written.
 
-Its list in metadata says so (terminatedPosition, the last entry there will ever be), so that it is
-not opened for writing again. Mirrors ManagedLedgerImpl.asyncTerminate.
+The list in metadata stores the last entry (terminatedPosition), so that the managed ledger is never
+opened for writing again. Mirrors ManagedLedgerImpl.asyncTerminate.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyxbroker.mledger.state import State
 
 
 async def terminate(managed_ledger: ManagedLedger) -> Position:
-    """Closes the last ledger for good; returns the last position, of which the entry id is -1 when
-    its ledger is empty. What was appended before is confirmed; what comes later is refused.
+    """Close the last ledger for good and return the last position, with entry id -1 if that ledger
+    is empty. Runs appended before are confirmed; later ones are refused.
 
-    Raises ManagedLedgerError, also when the managed ledger cannot be written any more.
+    Raises ManagedLedgerError, also if the managed ledger cannot be written any more.
     """
     while managed_ledger.state is State.CREATING_LEDGER:
         await managed_ledger.finish_tasks()
@@ -51,9 +51,9 @@ async def _terminate(managed_ledger: ManagedLedger) -> None:
         await managed_ledger.write_info()
         managed_ledger.current = None
     except (LedgerError, MetadataError) as error:
-        # It is not known how much of it is done: whoever opens it again finds out.
-        told = ManagedLedgerError(f"{managed_ledger.name} was not terminated: {error}")
-        managed_ledger.fail(State.FAILED, told)
+        # The outcome is unknown until the managed ledger is opened again.
+        failure = ManagedLedgerError(f"{managed_ledger.name} was not terminated: {error}")
+        managed_ledger.fail(State.FAILED, failure)
     except ManagedLedgerError:
-        # It belongs to another broker, and is fenced.
+        # Another broker owns it, and it is fenced.
         return

@@ -1,4 +1,4 @@
-"""Which ledgers of a managed ledger nobody needs any more: acknowledged, and not retained."""
+"""Trimming: choosing the ledgers that are acknowledged by all cursors and not retained."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
-    """Ids of the closed ledgers, which are in order, that can be deleted."""
-    # What is asked for first is what costs nothing where there are many cursors, or ledgers.
-    if not closed or _is_kept(managed_ledger, closed[0]) or _is_held(managed_ledger, closed[0]):
+    """Return the ids of the ledgers that can be deleted, out of the closed ones in order."""
+    # The cheap checks come first, since there may be many cursors or ledgers.
+    if not closed or _is_retained_now(managed_ledger, closed[0]):
+        return []
+    if _is_needed(managed_ledger, closed[0]):
         return []
     slowest = _slowest(managed_ledger)
     found: list[int] = []
@@ -34,19 +36,19 @@ def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
     return found
 
 
-def _is_kept(managed_ledger: ManagedLedger, oldest: int) -> bool:
-    """Whether retention keeps the oldest ledger."""
+def _is_retained_now(managed_ledger: ManagedLedger, oldest: int) -> bool:
+    """Return True if retention covers the oldest ledger."""
     info = managed_ledger.ledgers[oldest]
     age_ms = time.time() * 1000 - info.timestamp_ms
     return _is_retained(managed_ledger.limits, age_ms, managed_ledger.size - info.size)
 
 
-def _is_held(managed_ledger: ManagedLedger, oldest: int) -> bool:
-    """Whether some durable cursor needs the oldest ledger.
+def _is_needed(managed_ledger: ManagedLedger, oldest: int) -> bool:
+    """Return True if a durable cursor needs the oldest ledger.
 
-    Each acknowledgement that passes a ledger asks this. The one that was found last mostly answers
-    it. Of many one is taken by chance: the first to go on, each time, would make all be looked at
-    by each.
+    Every acknowledgement that passes a ledger checks this. The cursor found last mostly answers it.
+    Out of several cursors a random one is chosen: if it were always the first one to advance, each
+    advance would check all cursors again.
     """
     end = (oldest, managed_ledger.ledgers[oldest].entries - 1)
     holder = managed_ledger.holder
@@ -63,7 +65,7 @@ def _is_held(managed_ledger: ManagedLedger, oldest: int) -> bool:
 
 
 def is_consumed(managed_ledger: ManagedLedger) -> bool:
-    """Whether the ledger that is being written could be deleted as well if it were closed."""
+    """Return True if the current ledger could be deleted, if it were closed."""
     current = managed_ledger.current
     if current is None or managed_ledger.unreadable or current.last_add_confirmed < 0:
         return False
@@ -73,7 +75,7 @@ def is_consumed(managed_ledger: ManagedLedger) -> bool:
 
 
 def _slowest(managed_ledger: ManagedLedger) -> Position:
-    """Everything up to here is acknowledged by every durable cursor."""
+    """Return the position up to which every durable cursor has acknowledged everything."""
     cursors = managed_ledger.cursors.values()
     return min(
         (cursor.needs_after for cursor in cursors if cursor.durable),
@@ -82,10 +84,10 @@ def _slowest(managed_ledger: ManagedLedger) -> Position:
 
 
 def _is_retained(limits: ManagedLedgerLimits, age_ms: float, rest_bytes: int) -> bool:
-    """Whether retention keeps a ledger of an age, when the ones after it have rest_bytes.
+    """Return True if retention covers a ledger, given its age and the bytes of all later ledgers.
 
-    It does while the ledger is young enough and without it less than the size would be left; a
-    negative limit is none (ManagedLedgerImpl, isLedgerRetentionOverSizeQuota).
+    It does while the ledger is young enough and the later ledgers are below the size limit. A
+    negative limit means no limit (ManagedLedgerImpl, isLedgerRetentionOverSizeQuota).
     """
     is_young = limits.retention_s < 0 or age_ms < limits.retention_s * 1000
     is_within = limits.retention_bytes < 0 or rest_bytes < limits.retention_bytes

@@ -21,8 +21,8 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
-from pyxbroker.policies.records import DELETED
-from pyxbroker.policies.resolver import Record, Refusal, decode, resolve
+from pyxbroker.policies.records import DELETED, decode
+from pyxbroker.policies.resolver import Record, Refusal, resolve
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.table import NAMES, of_system_topic
 from pyxbroker.policies.values import Policies

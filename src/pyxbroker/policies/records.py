@@ -7,17 +7,19 @@ What we do not know of a record, as another version of Pulsar's broker may have 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
-from pyxbroker.policies.resolver import decode
+
+if TYPE_CHECKING:
+    from pyxbroker.metadata.cache import MetadataCache
 
 DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
 ROUNDS_MAX = 100  # the change of another broker is written in each of them
@@ -133,6 +135,17 @@ async def read_cached(cache: MetadataCache, path: str) -> Fields | None:
     if value is None:
         return None
     return fields_of(path, value, lambda value: cache.parsed(path, value, decode))
+
+
+def decode(value: bytes) -> dict[str, Any]:
+    """The fields of a record in metadata. Raises ValueError when it is not a JSON object."""
+    try:
+        fields = json.loads(value)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"it is {type(fields).__name__}, not an object")
+    return fields
 
 
 def fields_of(path: str, value: bytes, parse: Callable[[bytes], Fields] = decode) -> Fields:

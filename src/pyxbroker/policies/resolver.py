@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.policies.shapes import CLUSTER, Level, Path, Policy
 from pyxbroker.policies.table import TABLE
 from pyxbroker.policies.values import Policies
@@ -39,17 +39,6 @@ class Refusal(NamedTuple):
     owner: str
     field: str
     reason: str
-
-
-def decode(value: bytes) -> dict[str, Any]:
-    """The fields of a record in metadata. Raises ValueError when it is not a JSON object."""
-    try:
-        fields = json.loads(value)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"it is {type(fields).__name__}, not an object")
-    return fields
 
 
 def resolve(

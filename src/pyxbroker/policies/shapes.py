@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.settings.config import Config
 
 INT_MAX = 2**31 - 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+
+from pyxbroker.base.named_tuple import NamedTuple
 
 DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
 DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"

@@ -3,9 +3,9 @@
     from pyxbroker.proto import PulsarApi as pb
     command = pb.BaseCommand(type=pb.BaseCommand.PING)
 
-The build compiles proto/*.proto to one descriptor set. A file is put into protobuf's pool when it
-is first named, and a message class is made when it is first used: a role pays for what it speaks.
-The pool is our own, so that another library with files of the same names cannot collide with it.
+The build compiles proto/*.proto to one descriptor set. A file is added to protobuf's pool when it
+is first used, and so is a message class, so that a process loads only what it needs. The pool is
+private: other libraries with .proto files of the same names cannot conflict with it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DESCRIPTORS = Path(__file__).with_name("descriptors.bin")
 
 
 def _native() -> Any:
-    """protobuf's implementation in C, None when another one is at work.
+    """Return protobuf's implementation in C, or None if another one is active.
 
-    Its public modules for pools and message classes import the implementation in Python as well,
-    whether it is used or not: a twentieth of a start, and of the memory of an idle broker.
+    The public modules for pools and message classes always import the implementation in Python as
+    well. That is a twentieth of the startup time, and of the memory of an idle broker.
     """
     if api_implementation.Type() != "upb":
         return None
@@ -46,14 +46,14 @@ def _new_pool() -> Any:
 
 
 def _message_class(descriptor: Descriptor) -> Any:
-    """The class of a message, made with those of its fields when it is first asked for."""
+    """Return the class of a message, created on first use together with those of its fields."""
     if _upb is None:
         from google.protobuf.message_factory import GetMessageClass
 
         return GetMessageClass(descriptor)
     made = getattr(descriptor, "_concrete_class", None)
     if made is None:
-        # As GetMessageClass does it; our files have no extensions.
+        # As in GetMessageClass; our files have no extensions.
         attributes = {"DESCRIPTOR": descriptor, "__module__": None}
         made = _upb.MessageMeta(descriptor.name, (Message,), attributes)
         for field in descriptor.fields:
@@ -68,7 +68,7 @@ _files: dict[str, bytes] = {}
 
 
 class ProtoFile:
-    """What one .proto file defines: messages as classes, enums as wrappers, enum values as ints."""
+    """The contents of one .proto file: message classes, enum wrappers, enum values as ints."""
 
     def __init__(self, descriptor: FileDescriptor) -> None:
         self.DESCRIPTOR = descriptor
@@ -107,10 +107,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _read_descriptors() -> None:
-    """Splits the FileDescriptorSet (repeated bytes field 1) without parsing the files in it.
+    """Split the FileDescriptorSet (repeated bytes field 1) without parsing the files in it.
 
-    Each file begins with its own field 1, its name: parsing them is left to the pool, and only for
-    those that are asked for.
+    Each file begins with its own field 1, its name. The pool parses a file only when it is used.
     """
     data = _DESCRIPTORS.read_bytes()
     offset = 0
@@ -121,7 +120,7 @@ def _read_descriptors() -> None:
 
 
 def _length_delimited(data: bytes, offset: int) -> tuple[bytes, int]:
-    """The bytes of a field with number 1 and wire type 2 at `offset`, and where the next one is."""
+    """Return a field with number 1 and wire type 2 at `offset`, and the offset of the next one."""
     if data[offset] != 0x0A:
         raise ValueError(f"{_DESCRIPTORS} is damaged; build the package again")
     offset += 1

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.bookie.cookie import (
     Cookie,

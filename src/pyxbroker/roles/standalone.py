@@ -29,7 +29,6 @@ from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
-from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.stalls import STALL_S, StallLog
 from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.stats.broker_series import BrokerStats
+    from pyxbroker.stats.latencies import Latency
     from pyxbroker.stats.metrics import Turns
 
 log = get_logger("pyxbroker.standalone")
@@ -160,7 +160,7 @@ class Standalone:
                 self.broker.pace,
                 self.broker.client_memory,
                 self.config.connectionHandshakeTimeoutSeconds,
-                self.broker.door,
+                self.broker.poller,
             )
             if ports.web is not None:
                 self._web.start(ports.web)
@@ -217,6 +217,8 @@ class Standalone:
 
     def latencies(self) -> dict[str, Latency]:
         """How long messages took to be stored, and the bookie's adds, syncs and reads."""
+        from pyxbroker.stats.latencies import Latency
+
         stored = self._bookie.storage.latencies()
         latencies = {field: Latency(*each) for field, each in stored.items()}
         return {

@@ -1,1 +1,1 @@
-"""The schemas of topics: what they are, which may follow which, and where they are kept."""
+"""The schemas of topics: their types, compatibility rules and storage."""

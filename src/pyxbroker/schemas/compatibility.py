@@ -1,7 +1,7 @@
-"""Whether a schema is one, and which schema may follow which: Pulsar's strategies.
+"""Validation of schemas, and Pulsar's compatibility strategies.
 
-BACKWARD: what is new can read what is old. FORWARD: what is old can read what is new. FULL: both.
-The plain ones look at the newest version, the transitive ones at every version. Mirrors Pulsar's
+BACKWARD: the new schema can read old data. FORWARD: the old schema can read new data. FULL: both.
+Plain strategies check the newest version, transitive ones every version. Mirrors Pulsar's
 SchemaCompatibilityCheck for each type, and its StructSchemaDataValidator.
 """
 
@@ -14,7 +14,7 @@ from pyxbroker.schemas.values import (
     AVRO_FAMILY,
     PRIMITIVES,
     SCHEMA_BYTES_MAX,
-    NoSchema,
+    MalformedSchema,
     Schema,
     SchemaType,
     halves,
@@ -28,21 +28,21 @@ BACKWARD = ("BACKWARD", "BACKWARD_TRANSITIVE")
 FORWARD = ("FORWARD", "FORWARD_TRANSITIVE")
 FULL = ("FULL", "FULL_TRANSITIVE")
 
-Known = dict[bytes, avro.AvroSchema]
-"""Definitions that were read: of one schema, and of its halves."""
+ParsedSchemas = dict[bytes, avro.AvroSchema]
+"""Parsed definitions, of a schema and of its halves."""
 
 
 class _Mismatch(Exception):
-    """One schema may not follow another."""
+    """A schema may not follow another one."""
 
 
 def is_transitive(strategy: str) -> bool:
-    """Whether a strategy looks at every version."""
+    """Return True if a strategy checks every version."""
     return strategy.endswith(TRANSITIVE)
 
 
 def check_size(schema: Schema) -> None:
-    """Raises InvalidSchema for a definition that is too long to be looked at."""
+    """Raise InvalidSchema for a definition that is too long."""
     if len(schema.data) > SCHEMA_BYTES_MAX:
         raise InvalidSchema(
             f"The definition of the {schema.type} schema has {len(schema.data)} bytes, and at most"
@@ -51,18 +51,18 @@ def check_size(schema: Schema) -> None:
 
 
 def validate(schema: Schema) -> Steps[None]:
-    """Raises InvalidSchema for a definition that is not what its type says."""
+    """Raise InvalidSchema for a definition that is invalid for its type."""
     check_size(schema)
     try:
         yield from _validate(schema)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise InvalidSchema(
             f"Invalid schema definition data for {schema.type} schema: {error}"
         ) from None
 
 
 def _validate_plain(schema: Schema) -> None:
-    """Types that have no definition, with Pulsar's words."""
+    """Validate a type without a definition; the messages are Pulsar's."""
     start = "Invalid schema definition data for "
     if schema.type is SchemaType.STRING:
         if schema.data not in (b"", b"null"):
@@ -80,7 +80,7 @@ def _validate(schema: Schema) -> Steps[None]:
     if kind in AVRO_FAMILY:
         found = yield from avro.parse(schema.data)
         if kind is SchemaType.AVRO and found.root.kind == "union":
-            raise NoSchema("Avro schema typed [UNION] is not supported")
+            raise MalformedSchema("Avro schema typed [UNION] is not supported")
     elif kind is SchemaType.KEY_VALUE:
         for half in halves(schema):
             yield from _validate(half)
@@ -89,27 +89,27 @@ def _validate(schema: Schema) -> Steps[None]:
     elif kind is SchemaType.STRING or kind in PRIMITIVES:
         _validate_plain(schema)
     elif kind is SchemaType.AUTO_CONSUME:
-        raise NoSchema("it is no schema of a topic")
+        raise MalformedSchema("a topic cannot have a schema of this type")
 
 
 def fingerprint(schema: Schema) -> Steps[bytes]:
-    """What equal schemas have in common: Avro's by what they mean, others by their bytes."""
+    """Return a value that equal schemas share: Avro's compare by meaning, others by bytes."""
     found = schema.hash
     if schema.type in AVRO_FAMILY:
         try:
             found = (yield from avro.parse(schema.data)).fingerprint
-        except NoSchema:
-            # Of somebody who was less strict; it equals only itself.
+        except MalformedSchema:
+            # Stored by a broker with weaker checks; it equals only itself.
             return b"?" + found
     return bytes((schema.type,)) + found
 
 
 def check(
-    old: Schema, version: int, new: Schema, strategy: str, known: Known | None = None
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas | None = None
 ) -> Steps[None]:
-    """Raises IncompatibleSchema when a schema may not follow a version, with the reason.
+    """Raise IncompatibleSchema, with the reason, if a schema may not follow a version.
 
-    What is read of the new one is kept in `known`, for the next version that it is compared with.
+    `known` caches the parsed new schema for comparisons with further versions.
     """
     if strategy == ALWAYS_COMPATIBLE:
         return
@@ -123,7 +123,9 @@ def check(
         raise IncompatibleSchema(str(error)) from None
 
 
-def _check(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
+def _check(
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
+) -> Steps[None]:
     kind = new.type
     if kind in AVRO_FAMILY:
         yield from _check_avro(old, version, new, strategy, known)
@@ -135,7 +137,9 @@ def _check(old: Schema, version: int, new: Schema, strategy: str, known: Known) 
         raise _Mismatch("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
 
 
-def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Known) -> Steps[None]:
+def _check_avro(
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
+) -> Steps[None]:
     start = f"Error during schema compatibility check with strategy {strategy}: "
     if strategy in (ALWAYS_INCOMPATIBLE, UNDEFINED):
         raise _Mismatch(f"{start}no other schema may follow version {version}.")
@@ -144,8 +148,10 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Kn
         of_new = known.get(new.data)
         if of_new is None:
             of_new = known[new.data] = yield from avro.parse(new.data)
-    except NoSchema as error:
-        raise _Mismatch(f"{start}version {version} or the new schema is none: {error}.") from None
+    except MalformedSchema as error:
+        raise _Mismatch(
+            f"{start}version {version} or the new schema is invalid: {error}."
+        ) from None
     try:
         if strategy in BACKWARD + FULL:
             why = yield from avro_resolution.mismatch(of_old, of_new)
@@ -160,13 +166,13 @@ def _check_avro(old: Schema, version: int, new: Schema, strategy: str, known: Kn
 
 
 def _check_key_value(
-    old: Schema, version: int, new: Schema, strategy: str, known: Known
+    old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
 ) -> Steps[None]:
     try:
         old_key, old_value = halves(old)
         new_key, new_value = halves(new)
-    except NoSchema as error:
-        raise _Mismatch(f"Version {version} or the new schema is no KEY_VALUE: {error}.") from None
+    except MalformedSchema as error:
+        raise _Mismatch(f"Version {version} or the new schema is not KEY_VALUE: {error}.") from None
     if (old_key.type, old_value.type) != (new_key.type, new_value.type):
         raise _Mismatch(
             "Key schemas or Value schemas are different schema type, from key schema type is"
@@ -178,7 +184,7 @@ def _check_key_value(
 
 
 def _check_half(
-    which: str, old: Schema, version: int, new: Schema, strategy: str, known: Known
+    which: str, old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
 ) -> Steps[None]:
     try:
         yield from _check(old, version, new, strategy, known)
@@ -196,7 +202,7 @@ def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> Steps[Non
     try:
         before = yield from _root_message(old)
         after = yield from _root_message(new)
-    except NoSchema as error:
+    except MalformedSchema as error:
         raise _Mismatch(f"The root message cannot be found: {error}.") from None
     if before != after:
         raise _Mismatch(
@@ -206,7 +212,7 @@ def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> Steps[Non
 
 
 def _root_message(schema: Schema) -> Steps[str]:
-    # Few topics have such a schema, and what reads it is large.
+    # Imported on first use: few topics have such a schema, and the module is large.
     from pyxbroker.schemas.protobuf_native import root_message
 
     return (yield from root_message(schema.data))

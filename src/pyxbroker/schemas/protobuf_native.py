@@ -1,8 +1,8 @@
 """The definition of a PROTOBUF_NATIVE schema: JSON with a FileDescriptorSet and the name of its
-root message, as Pulsar's ProtobufNativeSchemaData.
+root message, like Pulsar's ProtobufNativeSchemaData.
 
-The root message has to be in its file, and each file that is imported has to be there. Whether the
-types of all fields fit together is left to who reads: to build them takes long.
+The root message must be in its file, and each imported file must be present. Whether the types of
+all fields are consistent is left to readers, since building them takes long.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
 from pyxbroker.base.slices import Steps
-from pyxbroker.schemas.values import NoSchema
+from pyxbroker.schemas.values import MalformedSchema
 
 NAMES_PER_STEP = 500
 FILES_MAX = 1000
-"""Of a FileDescriptorSet. Each becomes an object, however short it is."""
+"""Files of a FileDescriptorSet. Each becomes an object, however short it is."""
 
 _FILE = b"\x0a"  # the tag of a file in its set
 
 
 def root_message(data: bytes) -> Steps[str]:
-    """The full name of the message that a definition is about. Raises NoSchema."""
+    """Return the full name of a definition's root message. Raises MalformedSchema."""
     if max(data.count(each) for each in (b",", b":", b"[", b"{")) > NAMES_PER_STEP:
-        raise NoSchema("its JSON has more than the three fields of such a schema")
+        raise MalformedSchema("its JSON has more than the three fields of a PROTOBUF_NATIVE schema")
     try:
         fields: Any = json.loads(data)
         encoded = base64.b64decode(fields["fileDescriptorSet"])
@@ -35,9 +35,9 @@ def root_message(data: bytes) -> Steps[str]:
         _check_files(encoded)
         files = descriptor_pb2.FileDescriptorSet.FromString(encoded).file
     except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
-        raise NoSchema(f"it is no JSON with a FileDescriptorSet: {error!r:.200}") from None
+        raise MalformedSchema(f"it is not JSON with a FileDescriptorSet: {error!r:.200}") from None
     if not isinstance(name, str) or not isinstance(file_name, str):
-        raise NoSchema("the name of the root message or of its file is no text")
+        raise MalformedSchema("the name of the root message or of its file is not text")
     yield
     by_name: dict[str, Any] = {}
     for number, each in enumerate(files, start=1):
@@ -51,18 +51,18 @@ def root_message(data: bytes) -> Steps[str]:
         found = yield from _has_message(root.message_type, name[len(package) :])
         if found:
             return name
-    raise NoSchema(f"{file_name[:100]!r} has no message {name[:100]!r}")
+    raise MalformedSchema(f"{file_name[:100]!r} has no message {name[:100]!r}")
 
 
 def _check_files(encoded: bytes) -> None:
-    """Raises NoSchema where a FileDescriptorSet has too many files. What is no such set ends the
-    look; it is parsed next.
+    """Raise MalformedSchema if a FileDescriptorSet has too many files. Invalid bytes end the check,
+    since parsing reports them next.
     """
     at = files = 0
     while encoded[at : at + 1] == _FILE:
         files += 1
         if files > FILES_MAX:
-            raise NoSchema(f"it has more than {FILES_MAX} files")
+            raise MalformedSchema(f"it has more than {FILES_MAX} files")
         at += 1
         length = 0
         for shift in range(0, 70, 7):
@@ -75,14 +75,14 @@ def _check_files(encoded: bytes) -> None:
 
 
 def _check_imports(by_name: dict[str, Any], root: str) -> Steps[None]:
-    """Whether all files are there that a file needs."""
+    """Raise MalformedSchema if a file that the root imports is missing."""
     seen, todo = {root}, [root]
     names = 0
     while todo:
         name = todo.pop()
         found = by_name.get(name)
         if found is None:
-            raise NoSchema(f"the file {name[:100]!r} is missing")
+            raise MalformedSchema(f"the file {name[:100]!r} is missing")
         for each in found.dependency:
             names += 1
             if names % NAMES_PER_STEP == 0:
@@ -93,7 +93,7 @@ def _check_imports(by_name: dict[str, Any], root: str) -> Steps[None]:
 
 
 def _has_message(messages: Any, name: str) -> Steps[bool]:
-    """Whether messages, and those that are defined in them, have one of a name."""
+    """Return True if a message is among the given ones, or nested in them, by its dotted name."""
     while True:
         first, _, rest = name.partition(".")
         found = None

@@ -1,4 +1,4 @@
-"""What is stored of schemas: protobuf messages to bytes and back, as Pulsar has them."""
+"""Encoding of stored schemas as Pulsar's protobuf messages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pyxbroker.proto import SchemaRegistryFormat, SchemaStorageFormat
 from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, StoredSchema
 
 FIRST = IndexEntry(0, -1, -1, b"")
-"""What the entry of a first version names as the one before it."""
+"""The predecessor that the entry of a first version names."""
 INDEX_IN_ENTRY_MAX = 100
-"""Versions that an entry names of those before it. Pulsar names all, which would make 10,000 of
-them 3 GB; it looks there only for versions that the node does not have, and the node has all."""
+"""Earlier versions that an entry names. Pulsar names all, which would take 3 GB for 10,000
+versions. It reads them only for versions that the node lacks, and the node has all."""
 ENTRIES_PER_STEP = 500
 
-# On the wire 21 is a type of the client's alone; what is stored has no gap there.
+# On the wire 21 is AUTO_CONSUME, which only clients use; stored numbers have no gap there.
 _EXTERNAL_STORED = 22
 
 
 def encode_schema(schema_id: str, stored: StoredSchema) -> bytes:
-    """A SchemaInfo."""
+    """Encode a SchemaInfo."""
     info = SchemaRegistryFormat.SchemaInfo()
     schema = stored.schema
     info.schema_id = schema_id
@@ -39,7 +39,7 @@ def encode_schema(schema_id: str, stored: StoredSchema) -> bytes:
 
 
 def decode_schema(data: bytes, version: int) -> StoredSchema:
-    """The version that a SchemaInfo has. Raises MalformedRecord."""
+    """Decode the version in a SchemaInfo. Raises MalformedRecord."""
     info = parse(SchemaRegistryFormat.SchemaInfo, data)
     is_external = info.type == _EXTERNAL_STORED
     kind = SchemaType.EXTERNAL if is_external else SchemaType(info.type - 1)
@@ -49,7 +49,7 @@ def decode_schema(data: bytes, version: int) -> StoredSchema:
 
 
 def encode_entry(schema_data: bytes, before: Sequence[IndexEntry]) -> bytes:
-    """A SchemaEntry: the entry of the ledger of a version."""
+    """Encode a SchemaEntry, the entry of a version's ledger."""
     entry = SchemaStorageFormat.SchemaEntry()
     entry.schema_data = schema_data
     for each in before[-INDEX_IN_ENTRY_MAX:] or (FIRST,):
@@ -59,13 +59,13 @@ def encode_entry(schema_data: bytes, before: Sequence[IndexEntry]) -> bytes:
 
 
 def decode_entry(data: bytes) -> bytes:
-    """The SchemaInfo in a SchemaEntry. Raises MalformedRecord."""
+    """Return the SchemaInfo in a SchemaEntry. Raises MalformedRecord."""
     found: bytes = parse(SchemaStorageFormat.SchemaEntry, data).schema_data
     return found
 
 
 def encode_locator(newest: IndexEntry, index: bytes) -> bytes:
-    """A SchemaLocator that names one more version than those of an index (index_of)."""
+    """Encode a SchemaLocator with one more version than those of an index (index_of)."""
     locator = SchemaStorageFormat.SchemaLocator()
     _put(locator.info, newest)
     last = SchemaStorageFormat.SchemaLocator()
@@ -77,8 +77,8 @@ def encode_locator(newest: IndexEntry, index: bytes) -> bytes:
 
 
 def index_of(value: bytes) -> bytes:
-    """What a SchemaLocator has of all versions, as it stands there, so that one more costs the
-    same however many they are.
+    """Return the encoded versions of a SchemaLocator without decoding them, so that adding one
+    takes constant time.
     """
     # The newest version comes first, as the field with the lowest number.
     if value[:1] != b"\x0a" or value[1] >= 0x80:
@@ -90,7 +90,7 @@ def index_of(value: bytes) -> bytes:
 
 
 def decode_locator(value: bytes) -> Steps[list[IndexEntry]]:
-    """The versions that a SchemaLocator names, ascending. Raises MalformedRecord."""
+    """Return the versions in a SchemaLocator, ascending. Raises MalformedRecord."""
     locator = parse(SchemaStorageFormat.SchemaLocator, value)
     entries: list[IndexEntry] = []
     for each in locator.index:

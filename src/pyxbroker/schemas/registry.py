@@ -1,9 +1,9 @@
-"""The schema registry: which schema a topic has, and which one it may get (Pulsar's
+"""The schema registry: the schemas of topics, and which schemas they may get (Pulsar's
 SchemaRegistryServiceImpl).
 
-A schema that was registered before is found by its hash, without reading anything; whoever brings
-another one waits for those who brought one to the same topic before. What looks at every version
-reads them one by one, in slices, and keeps none of them.
+A registered schema is found by its hash without reading a ledger. Registrations of new schemas to
+the same topic are serialized. A check of every version reads the versions one by one, in slices,
+and keeps none of them in memory.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from pyxbroker.schemas.storage import SchemaStorage, Versions
 from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, StoredSchema
 
 NOT_FOUND = -1
-"""The version of a schema that is not there."""
+"""The version of a missing schema."""
 
 
 def _is_open() -> None:
-    """Nobody deletes the topic."""
+    """Accept: the topic is not being deleted."""
 
 
 class Rules(NamedTuple):
-    """What holds for the schemas of a topic."""
+    """The rules for registering a schema to a topic."""
 
     strategy: str
-    may_update: bool = True  # whether clients may register further schemas
-    user: str = ""  # who registers it
+    may_update: bool = True  # clients may register further schemas
+    user: str = ""  # the role that registers it
     check_open: Callable[[], None] = _is_open
-    """Raises the error of who comes too late: the topic is being deleted with its schema."""
+    """Raises an error if the topic is being deleted with its schema."""
 
 
 class SchemaRegistry:
     """The schemas of all topics; each is named by `tenant/namespace/<encoded topic>`.
 
-    `check_space` raises the error of who cannot store anything now. Methods raise LedgerError and
+    `check_space` raises an error while storage refuses writes. Methods raise LedgerError and
     MetadataError.
     """
 
@@ -55,21 +55,21 @@ class SchemaRegistry:
         self._changing = Turns[str](store)
         self.counts = SchemaCounts()
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- lookup -------------------------------------------------------------------------------
 
     async def has_schema(self, schema_id: str) -> bool:
-        """Whether a topic has one."""
+        """Return True if a topic has a schema."""
         versions = await self._storage.versions(schema_id)
         return versions is not None and bool(versions.live)
 
     async def latest(self, schema_id: str) -> StoredSchema | None:
-        """The newest version, be it a deletion; None: there never was one."""
+        """Return the newest version, which may be a deletion, or None if there never was one."""
         with self.counts.counting("get", schema_id):
             versions = await self._storage.versions(schema_id)
             return None if versions is None else await self._storage.read(versions.newest)
 
     async def get(self, schema_id: str, version: int) -> StoredSchema | None:
-        """One version; None: there is none, or the schema was deleted since."""
+        """Return one version, or None if it does not exist or was deleted."""
         with self.counts.counting("get", schema_id):
             versions = await self._storage.versions(schema_id)
             if versions is None:
@@ -80,28 +80,28 @@ class SchemaRegistry:
             return None if entry is None else await self._storage.read(entry)
 
     async def every(self, schema_id: str) -> AsyncIterator[StoredSchema]:
-        """The versions since the last deletion, the oldest first."""
+        """Yield the versions since the last deletion, oldest first."""
         versions = await self._storage.versions(schema_id)
         async for each in self._every(versions):
             yield each
 
     async def index(self, schema_id: str) -> list[IndexEntry]:
-        """Where all versions are, deletions among them, the oldest first."""
+        """Return the locations of all versions, including deletions, oldest first."""
         versions = await self._storage.versions(schema_id)
         return [] if versions is None else list(versions.entries)
 
     async def find(self, schema_id: str, schema: Schema) -> int:
-        """The version with the same type and the very same definition, or NOT_FOUND. Raises
-        InvalidSchema for one that is too long.
+        """Return the version with the same type and an identical definition, or NOT_FOUND. Raises
+        InvalidSchema for a definition that is too long.
         """
         compatibility.check_size(schema)
         versions = await self._storage.versions(schema_id)
         return NOT_FOUND if versions is None else await self._find_same(versions, schema)
 
-    # --- what it may get ----------------------------------------------------------------------
+    # --- registration -------------------------------------------------------------------------
 
     async def find_or_create(self, schema_id: str, schema: Schema, rules: Rules) -> int:
-        """The version of a schema that a topic has, or gets. Raises IncompatibleSchema."""
+        """Return the version of a schema, registering it if needed. Raises IncompatibleSchema."""
         with self.counts.counting("put", schema_id):
             return await self._put(schema_id, schema, rules)
 
@@ -144,7 +144,7 @@ class SchemaRegistry:
         return entry.version
 
     async def check(self, schema_id: str, schema: Schema, strategy: str) -> None:
-        """Raises IncompatibleSchema for a schema that the topic may not get."""
+        """Raise IncompatibleSchema for a schema that the topic may not get."""
         await in_slices(compatibility.validate(schema))
         versions = await self._storage.versions(schema_id)
         if versions is not None:
@@ -152,7 +152,7 @@ class SchemaRegistry:
                 await self._check(versions, schema, strategy)
 
     async def check_consumer(self, schema_id: str, schema: Schema, strategy: str) -> None:
-        """Raises IncompatibleSchema for a consumer that cannot read what the topic has."""
+        """Raise IncompatibleSchema for a consumer that cannot read the topic's schemas."""
         if strategy == compatibility.ALWAYS_COMPATIBLE:
             return
         versions = await self._storage.versions(schema_id)
@@ -183,8 +183,8 @@ class SchemaRegistry:
         await in_slices(compatibility.check(old, newest.version, schema, strategy))
 
     async def _check_every(self, versions: Versions, schema: Schema, strategy: str) -> None:
-        # The newest first: it is the one that most likely does not fit.
-        known: compatibility.Known = {}
+        # The newest first, which is the most likely to be incompatible.
+        known: compatibility.ParsedSchemas = {}
         for each in reversed(versions.live[:]):
             old = (await self._storage.read(each)).schema
             await in_slices(compatibility.check(old, each.version, schema, strategy, known))
@@ -200,7 +200,7 @@ class SchemaRegistry:
         return NOT_FOUND
 
     async def _fingerprints(self, versions: Versions) -> dict[bytes, int]:
-        """What each version means -> the first one that means it. They are read once."""
+        """Return fingerprint -> first version with it, for all live versions; cached."""
         if versions.fingerprints is None:
             found: dict[bytes, int] = {}
             async for each in self._every(versions):
@@ -215,10 +215,10 @@ class SchemaRegistry:
             yield await self._storage.read(each)
             await slices.pause()
 
-    # --- deleting -----------------------------------------------------------------------------
+    # --- deletion -----------------------------------------------------------------------------
 
     async def delete(self, schema_id: str, user: str = "") -> int:
-        """Deletes a schema: its newest version says so from now on. That version."""
+        """Delete a schema by adding a deletion as its newest version; return that version."""
         with self.counts.counting("del", schema_id):
             return await self._delete(schema_id, user)
 
@@ -233,10 +233,10 @@ class SchemaRegistry:
                     return entry.version
 
     async def delete_storage(self, schema_id: str) -> None:
-        """Deletes a schema with all that was stored of it; numbers begin anew."""
+        """Delete a schema with all stored versions; their numbers start again."""
         async with self._changing.turn(schema_id):
             await self._storage.delete(schema_id)
 
 
 _CONSUMER_READS_LATEST = ("BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL")
-"""Strategies under which a consumer only has to read the newest version."""
+"""Strategies under which a consumer must only be able to read the newest version."""

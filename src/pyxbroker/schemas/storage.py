@@ -1,10 +1,9 @@
-"""Where the versions of schemas are kept: each in a ledger of its own, named by one node.
+"""Storage of schema versions: each in a ledger of its own, named by one node per schema.
 
 The node /schemas/<schema id> is Pulsar's SchemaLocator and names all versions; each ledger has one
-entry. The entry is durable before the node names it, and the node is changed by compare-and-set:
-who is interrupted in between leaves the schema as it was, and a ledger that nobody reads. Numbers
-go on after a deletion, which is a version itself; when all that is stored is deleted they begin
-anew.
+entry. The entry is durable before the node names it, and the node is changed by compare-and-set. An
+interruption in between leaves the schema unchanged, and an unused ledger. Numbers continue after a
+deletion, which is a version itself. They start again when all versions are deleted from storage.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ from pyxbroker.schemas.values import VERSIONS_MAX, IndexEntry, SchemaType, Store
 log = get_logger("pyxbroker.schemas")
 
 KNOWN_VERSIONS_MAX = 50_000
-"""Versions, of all schemas together, that are kept in mind: 10 MB. Who is asked for again is read
-again."""
+"""Cached versions of all schemas together: 10 MB. Evicted schemas are read again when needed."""
 
 
 class Versions:
-    """What the node of a schema says, and what was found out about its versions since it was read.
+    """The content of a schema's node, and what was read of its versions since.
 
-    `live` are those that count: after the last deletion. Both lists only ever grow at their ends.
+    `live` are the versions after the last deletion. Both lists only grow at their ends.
     """
 
     def __init__(self, node_version: int, index: bytes, entries: list[IndexEntry]) -> None:
@@ -55,7 +53,7 @@ class Versions:
         self.fingerprints: dict[bytes, int] | None = None  # of all live versions; None: not read
 
     def add(self, entry: IndexEntry, node_version: int, index: bytes) -> None:
-        """One more version."""
+        """Append a version."""
         self.node_version = node_version
         self.index = index
         self.entries.append(entry)
@@ -67,11 +65,11 @@ class Versions:
 
     @property
     def newest(self) -> IndexEntry:
-        """The last version, be it a deletion."""
+        """The last version, which may be a deletion."""
         return self.entries[-1]
 
     def at(self, version: int) -> IndexEntry | None:
-        """A version that counts."""
+        """Return a live version, or None."""
         if not self.live:
             return None
         place = version - self.live[0].version
@@ -85,13 +83,13 @@ class SchemaStorage:
         self._store = store
         self._ledgers = ledgers
         self._known: OrderedDict[str, Versions] = OrderedDict()
-        self._counts: dict[str, int] = {}  # versions of each, as they were counted
+        self._counts: dict[str, int] = {}  # versions of each schema, as counted when it was added
         self._known_versions = 0
 
     # --- reading ------------------------------------------------------------------------------
 
     async def versions(self, schema_id: str) -> Versions | None:
-        """What there is of a schema; None: nothing. Raises MetadataError."""
+        """Return the versions of a schema, or None. Raises MetadataError."""
         found = await self._store.get(paths.schema(schema_id))
         if found is None:
             self.forget(schema_id)
@@ -102,17 +100,17 @@ class SchemaStorage:
             return known
         entries = await in_slices(records.decode_locator(found.value))
         versions = Versions(found.version, records.index_of(found.value), entries)
-        self._keep(schema_id, versions)
+        self._cache(schema_id, versions)
         return versions
 
     async def read(self, entry: IndexEntry) -> StoredSchema:
-        """One version. Raises LedgerError, MetadataError."""
+        """Read one version. Raises LedgerError, MetadataError."""
         patience = Patience(f"reading version {entry.version} of a schema")
         handle = await patience.ask(partial(self._ledgers.open_read, entry.ledger_id))
         batch = await patience.ask(partial(handle.read_future, entry.entry_id, entry.entry_id))
         return records.decode_schema(records.decode_entry(batch.data(0)), entry.version)
 
-    def _keep(self, schema_id: str, versions: Versions) -> None:
+    def _cache(self, schema_id: str, versions: Versions) -> None:
         self.forget(schema_id)
         self._known[schema_id] = versions
         self._counts[schema_id] = len(versions.entries)
@@ -121,7 +119,7 @@ class SchemaStorage:
             self.forget(next(iter(self._known)))
 
     def forget(self, schema_id: str) -> None:
-        """Nothing is kept in mind of a schema."""
+        """Drop a schema from the cache."""
         if self._known.pop(schema_id, None) is not None:
             self._known_versions -= self._counts.pop(schema_id)
 
@@ -130,10 +128,10 @@ class SchemaStorage:
     async def append(
         self, schema_id: str, before: Versions | None, stored: StoredSchema
     ) -> IndexEntry | None:
-        """Stores one more version; None when another broker has stored one meanwhile. Within this
-        one, whoever stores one of a schema waits for the one before.
+        """Store one more version; return None if another broker has stored one meanwhile.
 
-        Raises IncompatibleSchema when there are too many, LedgerError, MetadataError.
+        Callers in this process must serialize writes of one schema. Raises IncompatibleSchema if
+        there are too many versions, LedgerError, MetadataError.
         """
         entries = [] if before is None else before.entries
         if len(entries) >= VERSIONS_MAX:
@@ -142,7 +140,7 @@ class SchemaStorage:
                 " it with force=true, or use another topic."
             )
         if entries:
-            # As Pulsar does: who cannot read what is there does not add to it.
+            # Like Pulsar: add no version if existing ones are unreadable.
             await self.read(entries[0])
         version = entries[-1].version + 1 if entries else 0
         data = records.encode_schema(schema_id, stored)
@@ -159,30 +157,30 @@ class SchemaStorage:
             return None
         index = records.index_of(value)
         if before is None or stored.deleted:
-            self._keep(schema_id, Versions(put.version, index, [*entries, entry]))
+            self._cache(schema_id, Versions(put.version, index, [*entries, entry]))
         else:
             before.add(entry, put.version, index)
             before.types[version] = stored.schema.type
-            self._keep(schema_id, before)
+            self._cache(schema_id, before)
         return entry
 
     async def _write(self, schema_id: str, data: bytes) -> int:
-        """Makes an entry durable in a ledger of its own; the ledger's id."""
+        """Write a durable entry in a ledger of its own, and return the ledger's id."""
         writer = _Writer()
         handle = await self._ledgers.create_for_schema(writer, schema_id)
         try:
             await writer.write(handle, data)
             await self._ledgers.close(handle)
         except BaseException:
-            # Nobody names it yet.
+            # No node names the ledger yet.
             await self._ledgers.delete(handle.ledger_id)
             raise
         return handle.ledger_id
 
     async def delete(self, schema_id: str) -> None:
-        """Deletes a schema with all of its versions. Raises MetadataError.
+        """Delete a schema with all of its versions. Raises MetadataError.
 
-        The node goes first: who is interrupted leaves ledgers that nobody reads.
+        The node is deleted first: an interruption leaves unused ledgers.
         """
         path = paths.schema(schema_id)
         while True:
@@ -192,7 +190,7 @@ class SchemaStorage:
             try:
                 entries = await in_slices(records.decode_locator(found.value))
             except MalformedRecord as error:
-                log.warning("a schema's node cannot be read; its ledgers stay", error=error)
+                log.warning("a schema's node cannot be read; its ledgers remain", error=error)
                 entries = []
             try:
                 await self._store.delete(path, found.version)
@@ -207,22 +205,22 @@ class SchemaStorage:
 
 
 class _Writer:
-    """Waits for the only entry of a ledger."""
+    """Writes the only entry of a ledger, and waits for it."""
 
     def __init__(self) -> None:
         self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def write(self, handle: LedgerHandle, data: bytes) -> None:
-        handle.append(EntryRun.of(data, self))  # a failure within it is told as any other
+        handle.append(EntryRun.of(data, self))  # on failure it calls on_ledger_failed
         await self._confirmed
 
     def on_run_confirmed(self, run: EntryRun) -> None:
-        """The entry is on its ack quorum."""
+        """The entry has reached its ack quorum."""
         if not self._confirmed.done():
             self._confirmed.set_result(None)
 
     def on_run_taken_back(self, run: EntryRun) -> None:
-        """Never called: what the broker remembers has a high priority, and waits."""
+        """Never called: the broker's own entries have priority, and wait for space."""
         raise AssertionError("the entry of a schema was taken back")
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:

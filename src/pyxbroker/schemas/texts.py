@@ -1,4 +1,4 @@
-"""Values as texts, and the bytes that Pulsar's schemas make of them."""
+"""Encoding of values given as text, as Pulsar's schemas encode them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import struct
 from collections.abc import Callable
 
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX, parse_light
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX, parse_light
 from pyxbroker.schemas.values import SchemaType
 
 INTEGERS = {SchemaType.INT8: 8, SchemaType.INT16: 16, SchemaType.INT32: 32, SchemaType.INT64: 64}
 REALS = {SchemaType.FLOAT: ">f", SchemaType.DOUBLE: ">d"}
 BOOLEANS = {"true": b"\x01", "false": b"\x00"}
-DIGITS_MAX = 20  # of a whole number, with its sign
+DIGITS_MAX = 20  # of an integer, with its sign
 REAL_CHARACTERS_MAX = 400
 
 
@@ -21,7 +21,7 @@ def _integer(bits: int) -> Callable[[str], bytes]:
         digits = text.strip()
         limit = 1 << (bits - 1)
         if not digits.lstrip("+-").isdecimal() or len(digits) > DIGITS_MAX:
-            raise ValueError(f"{text!r:.50} is no whole number")
+            raise ValueError(f"{text!r:.50} is not an integer")
         number = int(digits)
         if not -limit <= number < limit:
             raise ValueError(f"{number} does not fit into {bits} bits")
@@ -37,7 +37,7 @@ def _real(form: str) -> Callable[[str], bytes]:
         try:
             return struct.pack(form, float(text))
         except (ValueError, OverflowError):
-            raise ValueError(f"{text!r:.50} is no number of this type") from None
+            raise ValueError(f"{text!r:.50} is not a number of this type") from None
 
     return encode
 
@@ -50,11 +50,11 @@ def _boolean(text: str) -> bytes:
 
 
 async def encode_json(text: str) -> bytes:
-    """The same for JSON, which may take long to read: too much is refused before that."""
+    """Encode JSON. Raises ValueError; a text with too many values is refused before parsing."""
     try:
-        await parse_light(text, MANY_SIGNS_MAX)
+        await parse_light(text, MANY_TOKENS_MAX)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     return text.encode()
 
 
@@ -65,5 +65,5 @@ ENCODERS: dict[SchemaType, Callable[[str], bytes]] = {
     **{kind: _integer(bits) for kind, bits in INTEGERS.items()},
     **{kind: _real(form) for kind, form in REALS.items()},
 }
-"""What makes bytes of a text; it raises ValueError for one that is no value of the type. That for
-JSON is `encode_json`."""
+"""Functions that encode a text; they raise ValueError for one that is no value of the type. JSON
+has `encode_json`."""

@@ -1,4 +1,4 @@
-"""What a schema is, as clients send it and as it is kept."""
+"""Schemas, as clients send them and as they are stored."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 SCHEMA_BYTES_MAX = 256 << 10
 VERSIONS_MAX = 10_000
-"""Of one topic, deletions among them: Pulsar keeps the list of all in one node, which may have
-1 MiB."""
+"""Versions of one topic, including deletions: Pulsar stores the list of all in one node, which is
+limited to 1 MiB."""
 
 _LENGTH = struct.Struct(">i")
 
 
 class SchemaType(IntEnum):
-    """The types of schemas by their numbers on the wire (Pulsar's Schema.Type); names are Java's,
-    which REST and errors use.
+    """The types of schemas, by their numbers on the wire (Pulsar's Schema.Type). The names are
+    Java's, which REST and errors use.
     """
 
     NONE = 0
@@ -49,14 +49,14 @@ class SchemaType(IntEnum):
 
 
 AVRO_FAMILY = frozenset((SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF))
-"""Types whose definitions are Avro's."""
+"""Types with Avro definitions."""
 PRIMITIVES = frozenset(
     each
     for each in SchemaType
     if SchemaType.BOOLEAN <= each <= SchemaType.TIMESTAMP
     or SchemaType.INSTANT <= each <= SchemaType.LOCAL_DATE_TIME
 )
-"""Types that have no definition."""
+"""Types without a definition."""
 
 
 class Schema(NamedTuple):
@@ -68,7 +68,7 @@ class Schema(NamedTuple):
 
     @property
     def hash(self) -> bytes:
-        """What tells definitions apart, without their types."""
+        """A hash of the definition, without the type."""
         return hashlib.sha256(self.data).digest()
 
 
@@ -83,7 +83,7 @@ class StoredSchema(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """Where a version is."""
+    """The location of a version."""
 
     version: int
     ledger_id: int
@@ -92,26 +92,26 @@ class IndexEntry(NamedTuple):
 
     @property
     def is_deletion(self) -> bool:
-        """Whether the schema was deleted then: what came before does not count any more."""
+        """True if this version deletes the schema, so that earlier ones do not count."""
         return not self.hash
 
 
-class NoSchema(Exception):
-    """A definition is not what its type says, with what is wrong."""
+class MalformedSchema(Exception):
+    """A definition is invalid for its type; the message describes what is wrong."""
 
 
 def halves(schema: Schema) -> tuple[Schema, Schema]:
-    """The schemas of key and value of a KEY_VALUE schema. Raises NoSchema."""
+    """Return the schemas of key and value of a KEY_VALUE schema. Raises MalformedSchema."""
     properties = dict(schema.properties)
     found, offset = [], 0
     for which in ("key", "value"):
         if offset + _LENGTH.size > len(schema.data):
-            raise NoSchema(f"the length of the {which}'s schema is missing")
+            raise MalformedSchema(f"the length of the {which}'s schema is missing")
         (length,) = _LENGTH.unpack_from(schema.data, offset)
         offset += _LENGTH.size
-        length = max(length, 0)  # -1: there is none
+        length = max(length, 0)  # -1: no definition
         if offset + length > len(schema.data):
-            raise NoSchema(f"the {which}'s schema is cut short")
+            raise MalformedSchema(f"the {which}'s schema is truncated")
         data = schema.data[offset : offset + length]
         offset += length
         found.append(Schema(_type_of(properties.get(f"{which}.schema.type")), data))
@@ -119,7 +119,7 @@ def halves(schema: Schema) -> tuple[Schema, Schema]:
 
 
 def key_value_data(key: bytes, value: bytes) -> bytes:
-    """The definition of a KEY_VALUE schema."""
+    """Return the definition of a KEY_VALUE schema."""
     return b"".join((_LENGTH.pack(len(key)), key, _LENGTH.pack(len(value)), value))
 
 
@@ -129,9 +129,9 @@ def _type_of(name: str | None) -> SchemaType:
     try:
         return SchemaType[name]
     except KeyError:
-        raise NoSchema(f"{name[:100]!r} is no type of a schema") from None
+        raise MalformedSchema(f"{name[:100]!r} is not a schema type") from None
 
 
 def version_bytes(version: int) -> bytes:
-    """A version as it is on the wire."""
+    """Encode a version as on the wire."""
     return version.to_bytes(8, "big", signed=True)

@@ -154,7 +154,7 @@ class Config(
 
     def explain_unknown(self) -> str:
         """The keys that nobody has, each with the one that may have been meant."""
-        from pyxbroker.base.near_names import did_you_mean
+        from pyxbroker.base.suggestions import did_you_mean
         from pyxbroker.settings import java_keys
 
         names = {*SCHEMA, *ALIASES, *sources.SILENT, *java_keys.DEFAULTS}

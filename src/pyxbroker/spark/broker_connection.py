@@ -1,76 +1,62 @@
 """What a plan asks of a broker: which topics, how far they reach, what their schemas are.
 
-A blocking connection that asks one question after the other over Pulsar's binary protocol. The
-official client cannot say where a topic begins and ends without a durable subscription, which would
-stay behind; a reader of our own says both, and is gone with its connection.
+The connector blocks, and the client (client/) is asyncio: each question runs the client's event
+loop in the calling thread until it is answered. Between questions nothing is read, so what a broker
+sends ahead waits in the socket.
 
-Works against any broker of the protocol, so nothing here knows ours.
+The official client cannot say where a topic begins and ends without a durable subscription, which
+would stay behind; a reader of our own says both, and is gone with its connection. All this works
+against any broker of the protocol, so nothing here knows ours.
 """
 
 from __future__ import annotations
 
-import socket
-import ssl
+import asyncio
+import os
+import select
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from pyxbroker.client import requests
+from pyxbroker.client.addresses import Address
+from pyxbroker.client.connection import Connection
+from pyxbroker.client.entries import MessageId
+from pyxbroker.client.errors import (
+    CLOSED_BY_SERVER,
+    AnswerTimeout,
+    BrokerRefused,
+    ClientError,
+    ConnectFailed,
+    ConnectionFailed,
+    ConnectionRefused,
+    NotPulsar,
+    ProtocolFault,
+    RedirectLoop,
+    TlsFailed,
+    UntrustedCertificate,
+)
+from pyxbroker.client.lookup import Lookup
+from pyxbroker.client.pool import ConnectionPool
+from pyxbroker.client.settings import ClientSettings
 from pyxbroker.entry_columns import MORE, OTHER, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
-from pyxbroker.spark.positions import BEGINNING, Position, position_of
-from pyxbroker.spark.security import Security
+from pyxbroker.spark.positions import BEGINNING, Position
+from pyxbroker.spark.security import Security, spark_error
 
 T = TypeVar("T")
-C = TypeVar("C", bound="BrokerConnection")
 
 CLIENT_VERSION = "pyxbroker-spark"
-PROTOCOL_VERSION = 21
-DEFAULT_PORT, DEFAULT_PORT_TLS = 6650, 6651
-TLS = "pulsar+ssl"
-FRAME_BYTES_MAX = 128 << 20
-REDIRECTS_MAX = 20
 RETRIES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""How long to wait before asking again while a broker is not ready for a topic."""
-
-READ_BYTES = 1 << 20
-"""Of memory to read into; a frame that is larger gets more, as long as it is there."""
-
-KEPT_BYTES_MAX = 8 << 20
-"""Of that memory, what is kept for the next frames."""
+"""The pauses between questions while a broker is not ready for a topic."""
 
 _CONSUMER = 1
-_ID_MAX = (1 << 64) - 1
-_NOT_READY = ("ServiceNotReady", "MetadataError", "PersistenceError", "TooManyRequests")
-_NOT_THERE = ("TopicNotFound",)
-_OWN = (pb.BaseCommand.PING, pb.BaseCommand.PONG, pb.BaseCommand.AUTH_CHALLENGE)
-_UNASKED = (
-    *(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, pb.BaseCommand.MESSAGE),
-    *(pb.BaseCommand.CLOSE_CONSUMER, pb.BaseCommand.REACHED_END_OF_TOPIC),
-)
-
-
-def address_of(url: str) -> tuple[str, int]:
-    """(host, port) of a broker's URL, whose form option_values.py has checked, or a broker said."""
-    scheme, _, where = url.partition("://")
-    where = where.rstrip("/")
-    host, colon, port = where.rpartition(":")
-    if not colon or where.endswith("]"):
-        host, port = where, str(DEFAULT_PORT_TLS if scheme == TLS else DEFAULT_PORT)
-    return host.strip("[]"), int(port)
-
-
-def urls_of(service_url: str) -> list[str]:
-    """The URLs of the brokers that a service URL names, which may be several."""
-    scheme, _, where = service_url.partition("://")
-    return [f"{scheme}://{each}" for each in where.rstrip("/").split(",")]
-
-
-def is_tls(url: str) -> bool:
-    return url.startswith(f"{TLS}://")
+_NOT_THERE = "TopicNotFound"
 
 
 class Closable(Protocol):
@@ -87,78 +73,82 @@ def closed_on_error(made: Closable) -> Iterator[None]:
         raise
 
 
-class Address(NamedTuple):
-    """Where to connect, and behind a proxy, whom it shall ask."""
+class Runner:
+    """An event loop that runs in the calling thread while something is asked."""
 
-    url: str
-    proxied: str = ""
+    def __init__(self) -> None:
+        self._loop = asyncio.SelectorEventLoop()
+
+    def run(self, question: Coroutine[Any, Any, T], topic: str = "") -> T:
+        """Return the answer. Raises PulsarSparkError for an error of the client."""
+        try:
+            return self.complete(question)
+        except ClientError as error:
+            raise error_of(error, topic) from error
+
+    def complete(self, question: Coroutine[Any, Any, T]) -> T:
+        """Return the answer. Raises ClientError."""
+        return self._loop.run_until_complete(question)
+
+    def run_until_stopped(self, timeout_s: float) -> None:
+        """Run until `stop` is called, but no longer than that."""
+        timer = self._loop.call_later(timeout_s, self._loop.stop)
+        self._loop.run_forever()
+        timer.cancel()
+
+    def stop(self) -> None:
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Close the loop, once the sockets of closed connections are closed."""
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(_end_tasks())
+            self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Let cancelled tasks and closed transports finish."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.sleep(0)
 
 
 class BrokerConnection:
     """One connection to one broker. Close it; nothing of it stays with the broker then."""
 
-    message_bytes_max = 5 << 20
-    """What a message may have; brokers say it, or mean this."""
-
-    def __init__(self, url: str, settings: Settings, proxied: str = "") -> None:
-        """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
-        self.url = url
-        self._timeout_s = settings.timeout_s
-        self._login = settings.security.login
-        self._subscription_prefix = settings.subscription_prefix
-        self._received = Received()
-        self._last_request = 0
-        self._socket = _open_socket(url, settings)
-        with closed_on_error(self):
-            self._connect(proxied)
+    def __init__(
+        self, connection: Connection, runner: Runner, settings: Settings, owns: bool = False
+    ) -> None:
+        """owns: the runner is this connection's alone, and closed with it."""
+        self.url = connection.url
+        self._connection = connection
+        self._runner = runner
+        self._settings = settings
+        self._owns_runner = owns
+        self._descriptor = connection.plain_descriptor
+        self._poll = select.poll()
+        if self._descriptor >= 0:
+            self._poll.register(self._descriptor, select.POLLIN)
+        self._consumer = _Consumer()
+        connection.consumers[_CONSUMER] = self._consumer
 
     def close(self) -> None:
-        self._socket.close()
+        self._connection.close()
+        if self._owns_runner:
+            self._runner.close()
 
     def partitions(self, topic: str) -> int:
         """Of a partitioned topic; 0: it has none. Creates nothing."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
-        ask.partitionMetadata.topic = topic
-        ask.partitionMetadata.metadata_auto_creation_enabled = False
-        answer = self._ask(ask, ask.partitionMetadata).partitionMetadataResponse
-        if answer.response == answer.Failed:
-            if _error_name(answer.error) in _NOT_THERE:
-                return 0  # what reads it says that it is missing
-            raise _refusal(topic, answer.error, answer.message)
-        return int(answer.partitions)
+        try:
+            return self._ask(requests.partitions(self._connection, topic), topic)
+        except TopicMissing:
+            return 0  # what reads it says that it is missing
 
     def topics(self, namespace: str) -> list[str]:
         """The persistent topics of a namespace, each partition by itself."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
-        ask.getTopicsOfNamespace.namespace = namespace
-        ask.getTopicsOfNamespace.mode = pb.CommandGetTopicsOfNamespace.PERSISTENT
-        answer = self._ask(ask, ask.getTopicsOfNamespace)
-        return sorted(answer.getTopicsOfNamespaceResponse.topics)
-
-    def broker_of(self, topic: str, is_final: bool = False) -> Address:
-        """The broker that has the topic. Raises _Redirected.
-
-        is_final: another broker said that this one decides (`authoritative`).
-        """
-        ask = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
-        ask.lookupTopic.topic = topic
-        ask.lookupTopic.authoritative = is_final
-        answer = self._ask(ask, ask.lookupTopic).lookupTopicResponse
-        if answer.response == answer.Failed:
-            raise _refusal(topic, answer.error, answer.message)
-        if answer.response == answer.Redirect:
-            raise _Redirected(self._url_in(answer, topic), answer.authoritative)
-        if answer.proxy_through_service_url:
-            return Address(self.url, self._url_in(answer, topic))
-        return Address(self._url_in(answer, topic))
-
-    def _url_in(self, answer: Any, topic: str) -> str:
-        """The broker's URL of the kind that was asked by."""
-        url = answer.brokerServiceUrlTls if is_tls(self.url) else answer.brokerServiceUrl
-        if not url:
-            kind = "with TLS" if is_tls(self.url) else "without TLS"
-            raise PulsarSparkError(f"the broker that has {topic} cannot be reached {kind}.")
-        return str(url)
+        return self._ask(requests.topics_of(self._connection, namespace))
 
     def ends(self, topic: str) -> tuple[Position, Position]:
         """(before the first message, the last message) of a topic that this broker has.
@@ -176,10 +166,7 @@ class BrokerConnection:
         A broker finds it among entries by bisection, as it does for a seek. Raises TopicMissing.
         """
         name = self.open(topic, BEGINNING)
-        ask = pb.BaseCommand(type=pb.BaseCommand.SEEK)
-        ask.seek.consumer_id = _CONSUMER
-        ask.seek.message_publish_time = moment
-        self._ask(ask, ask.seek, topic)
+        self._ask(requests.seek(self._connection, _CONSUMER, None, moment), topic)
         # A seek closes the consumer; its subscription is there until the connection is not.
         self.open(topic, BEGINNING, name)
         found, _ = self._consumers_ends(topic)
@@ -192,8 +179,8 @@ class BrokerConnection:
 
         What lies behind it is kept by the broker. Raises TopicMissing, Refused.
         """
-        ask = self._subscribe(topic, subscription)
-        self._ask(ask, ask.subscribe, topic)
+        subscribe = requests.subscribe_command(topic, subscription, _CONSUMER)
+        self._ask(self._connection.ask(subscribe), topic)
         mark, last = self._consumers_ends(topic)
         if at.batch >= 0:
             at = Position(at.ledger, at.entry - 1)
@@ -201,75 +188,45 @@ class BrokerConnection:
             # All that is there. Nobody can acknowledge the beginning of a ledger, and need not.
             at = last
         if mark.key < at.key and at.entry >= 0:
-            self._acknowledge(topic, at)
+            ack = requests.ack_command(_CONSUMER, is_cumulative=True)
+            MessageId(at.ledger, at.entry).write(ack.ack.message_id.add())
+            self._ask(requests.acknowledge(self._connection, ack), topic)
         elif mark.key != at.key and at.key < last.key:
             # Back, or to the beginning of a ledger with entries, of which the first is there.
-            self._seek(topic, at._replace(entry=at.entry + 1))
+            next_ = MessageId(at.ledger, at.entry + 1)
+            self._ask(requests.seek(self._connection, _CONSUMER, next_), topic)
             return  # a seek closes the consumer
         self._close_consumer(topic)
 
-    def _acknowledge(self, topic: str, last: Position) -> None:
-        ask = pb.BaseCommand(type=pb.BaseCommand.ACK)
-        ask.ack.consumer_id = _CONSUMER
-        ask.ack.ack_type = pb.CommandAck.Cumulative
-        place = ask.ack.message_id.add()
-        place.ledgerId, place.entryId = last.ledger, last.entry
-        self._ask(ask, ask.ack, topic)
-
-    def _seek(self, topic: str, next_: Position) -> None:
-        """next_: what the subscription would be given first."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.SEEK)
-        ask.seek.consumer_id = _CONSUMER
-        ask.seek.message_id.ledgerId = next_.ledger & _ID_MAX
-        ask.seek.message_id.entryId = next_.entry & _ID_MAX
-        self._ask(ask, ask.seek, topic)
-
     def _consumers_ends(self, topic: str) -> tuple[Position, Position]:
         """(where the consumer stands, the last message) of a topic."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
-        ask.getLastMessageId.consumer_id = _CONSUMER
-        answer = self._ask(ask, ask.getLastMessageId, topic).getLastMessageIdResponse
-        first, last = BEGINNING, answer.last_message_id
-        if answer.HasField("consumer_mark_delete_position"):
-            first = position_of(answer.consumer_mark_delete_position)
-        return first, position_of(last)
+        asked = requests.last_message_id(self._connection, _CONSUMER)
+        mark, last = self._ask(asked, topic)
+        first = BEGINNING if mark is None else Position(mark.ledger, mark.entry)
+        return first, Position(last.ledger, last.entry)
 
     def _close_consumer(self, topic: str) -> None:
-        ask = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
-        ask.close_consumer.consumer_id = _CONSUMER
-        self._ask(ask, ask.close_consumer, topic)
+        self._ask(requests.close_consumer(self._connection, _CONSUMER), topic)
 
     def open(self, topic: str, at: Position, name: str = "") -> str:
         """Makes the connection's reader, whose first entry is that at the position; its name.
 
         It has no cursor that is kept: it is gone with the connection. Raises TopicMissing.
         """
-        name = name or f"{self._subscription_prefix}-{uuid.uuid4().hex[:16]}"
-        ask = self._subscribe(topic, name)
-        ask.subscribe.durable = False
-        ask.subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
-        ask.subscribe.start_message_id.entryId = at.entry & _ID_MAX
-        self._ask(ask, ask.subscribe, topic)
+        name = name or f"{self._settings.subscription_prefix}-{uuid.uuid4().hex[:16]}"
+        command = requests.subscribe_command(topic, name, _CONSUMER)
+        command.subscribe.durable = False
+        MessageId(at.ledger, at.entry).write(command.subscribe.start_message_id)
+        self._ask(self._connection.ask(command), topic)
+        self._consumer.is_gone = False
         return name
-
-    def _subscribe(self, topic: str, subscription: str) -> Any:
-        """A command for the connection's only consumer."""
-        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        command.subscribe.topic = topic
-        command.subscribe.subscription = subscription
-        command.subscribe.subType = pb.CommandSubscribe.Exclusive
-        command.subscribe.consumer_id = _CONSUMER
-        # What is not there yet is not made by who reads.
-        command.subscribe.force_topic_creation = False
-        command.subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        return command
 
     def flow(self, permits: int) -> None:
         """Lets the broker send so many messages more to the reader."""
-        command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
-        command.flow.consumer_id = _CONSUMER
-        command.flow.messagePermits = permits
-        self._send(command)
+        try:
+            self._connection.send(requests.flow_command(_CONSUMER, permits))
+        except ClientError as error:
+            raise error_of(error) from error
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
         """Gives entries to columns, what came and once what comes in time; why these stopped, or
@@ -277,217 +234,104 @@ class BrokerConnection:
 
         Raises NotReachable, also when the broker gives the topic away.
         """
-        deadline = time.monotonic() + timeout_s
-        is_read = False
+        connection, deadline = self._connection, time.monotonic() + timeout_s
+        received, is_read = connection.received, False
         while True:
-            done, stop = columns.take(self._received.waiting())
-            self._received.pass_over(done)
+            done, stop = columns.take(received.waiting())
+            received.consume(done)
             if stop == OTHER:
-                self._see_other(deadline)
+                self._see_other()
             elif stop != MORE or is_read:
                 return stop
+            elif not self._read(deadline):
+                return None
             else:
-                try:
-                    self._read(deadline)
-                except NoAnswer:
-                    return None
                 is_read = True
 
-    def _see_other(self, deadline: float) -> None:
-        """A command that is no message, between messages."""
-        command, _ = self._receive_any(deadline)
-        if self._sees_to(command):
-            return
-        if command.type == pb.BaseCommand.CLOSE_CONSUMER:
-            raise NotReachable(f"the broker at {self.url} gave the topic away.")
-        if command.type == pb.BaseCommand.MESSAGE:
+    def _read(self, deadline: float) -> bool:
+        """Read once from the socket; False: nothing came in time. Raises NotReachable.
+
+        A read by the event loop costs 6 us more than one without, and a range of small entries has
+        thousands of them. So the loop is left to TLS, and to the end of the connection.
+        """
+        self._check_open()
+        connection = self._connection
+        received, left_s = connection.received, max(0.0, deadline - time.monotonic())
+        if self._descriptor >= 0:
+            if not self._poll.poll(left_s * 1000):
+                return False
+            with suppress(OSError):
+                if size := os.readv(self._descriptor, (received.room(),)):
+                    received.add(size)
+                    return True
+        before = len(received)
+        connection.on_bytes = self._runner.stop
+        try:
+            self._runner.run_until_stopped(left_s)
+        finally:
+            connection.on_bytes = None
+        if len(received) > before:
+            return True
+        self._check_open()
+        return False
+
+    def _see_other(self) -> None:
+        """Handle a command that is no message, between messages. Raises NotReachable."""
+        self._connection.handle_frames(is_one=True)
+        self._check_open()
+        if self._consumer.entries:
             raise NotReachable(f"the broker at {self.url} sent nonsense: a message without an id.")
 
-    def schema(self, topic: str, version: bytes = b"") -> Any:
-        """The Schema of a topic, of a version or the newest; None: it has none."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
-        ask.getSchema.topic = topic
-        if version:
-            ask.getSchema.schema_version = version
-        answer = self._ask(ask, ask.getSchema).getSchemaResponse
-        if answer.HasField("schema"):
-            return answer.schema
-        if _error_name(answer.error_code) in _NOT_THERE:
-            return None
-        raise _refusal(topic, answer.error_code, answer.error_message)
+    def _check_open(self) -> None:
+        """Raises NotReachable, also when the broker gave the topic away."""
+        if self._connection.error is not None:
+            raise error_of(self._connection.error)
+        if self._consumer.is_gone:
+            raise NotReachable(f"the broker at {self.url} gave the topic away.")
 
-    def tell_schema(self, topic: str, name: str, type_: int) -> None:
-        """Gives a topic that is there a schema without a definition. Raises Refused."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
-        ask.getOrCreateSchema.topic = topic
-        ask.getOrCreateSchema.schema.name = name
-        ask.getOrCreateSchema.schema.type = type_
-        ask.getOrCreateSchema.schema.schema_data = b""
-        answer = self._ask(ask, ask.getOrCreateSchema, topic).getOrCreateSchemaResponse
-        if answer.HasField("error_code"):
-            raise _refusal(topic, answer.error_code, answer.error_message)
-
-    # --- one question ---------------------------------------------------------------------------
-
-    def _connect(self, proxied: str) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-        command.connect.client_version = CLIENT_VERSION
-        command.connect.protocol_version = PROTOCOL_VERSION
-        command.connect.feature_flags.supports_auth_refresh = True
-        self._show(command.connect)
-        if proxied and proxied != self.url:
-            command.connect.proxy_to_broker_url = proxied.partition("://")[2]
-        self._send(command)
-        answer, _ = self._receive(time.monotonic() + self._timeout_s)
-        if answer.type == pb.BaseCommand.ERROR:
-            name = _error_name(answer.error.error)
-            raise Refused(
-                f"the broker at {self.url} refused the connection ({name}):"
-                f" {answer.error.message}{_advice(name)}",
-                may_pass=name in _NOT_READY,
-            )
-        if answer.type != pb.BaseCommand.CONNECTED:
-            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
-        self.message_bytes_max = answer.connected.max_message_size or self.message_bytes_max
-
-    def _ask(self, command: Any, body: Any, topic: str = "") -> Any:
-        """The answer to a command with a request id; an ERROR is raised."""
-        self._last_request += 1
-        body.request_id = self._last_request
-        self._send(command)
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            answer, _ = self._receive(deadline)
-            if answer.type == pb.BaseCommand.ERROR:
-                raise _refusal(topic, answer.error.error, answer.error.message)
-            elif answer.type not in _UNASKED:
-                return answer
-
-    def _show(self, body: Any) -> None:
-        """Says who this is, in a CONNECT."""
-        if self._login.method:
-            body.auth_method_name = self._login.method
-            body.auth_data = self._login.show()
-
-    def _answer_challenge(self) -> None:
-        """A token is about to expire: shows it again, as it is by now."""
-        command = pb.BaseCommand(type=pb.BaseCommand.AUTH_RESPONSE)
-        command.authResponse.client_version = CLIENT_VERSION
-        command.authResponse.protocol_version = PROTOCOL_VERSION
-        command.authResponse.response.auth_method_name = self._login.method
-        command.authResponse.response.auth_data = self._login.show()
-        self._send(command)
-
-    def _pong(self) -> None:
-        self._send(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
-
-    def _send(self, command: Any, section: bytes = b"") -> None:
-        """section: a message's metadata and payload, which follow the command."""
-        body = command.SerializeToString()
-        size = 4 + len(body) + len(section)
-        frame = size.to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + section
-        self._socket.settimeout(self._timeout_s)
-        try:
-            self._socket.sendall(frame)
-        except OSError as error:
-            raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
-
-    def _receive(self, deadline: float) -> tuple[Any, bytes]:
-        """The next command that is none of the connection's own, and what follows it.
+    def entry(self, timeout_s: float | None) -> tuple[Position, bytes]:
+        """Return where the next entry of the reader is, and its section.
 
         Raises NoAnswer, NotReachable.
         """
-        while True:
-            command, section = self._receive_any(deadline)
-            if not self._sees_to(command):
-                return command, section
+        if timeout_s is None:
+            timeout_s = self._settings.timeout_s
+        deadline = time.monotonic() + timeout_s
+        while not self._consumer.entries:
+            if not self._read(deadline):
+                raise NoAnswer(f"{self.url} did not answer in time.")
+            self._connection.handle_frames()
+        return self._consumer.entries.popleft()
 
-    def _sees_to(self, command: Any) -> bool:
-        """Whether it is the connection's own; then it is answered."""
-        if command.type == pb.BaseCommand.PING:
-            self._pong()
-        elif command.type == pb.BaseCommand.AUTH_CHALLENGE:
-            self._answer_challenge()
-        return command.type in _OWN
+    def schema(self, topic: str, version: bytes = b"") -> Any:
+        """The Schema of a topic, of a version or the newest; None: it has none."""
+        return self._ask(requests.schema_of(self._connection, topic, version), topic)
 
-    def _receive_any(self, deadline: float) -> tuple[Any, bytes]:
-        """The next command and what follows it. Raises NoAnswer, NotReachable."""
-        frame = self._frame()
-        while frame is None:
-            self._read(deadline)
-            frame = self._frame()
-        end = 4 + int.from_bytes(frame[:4], "big")
-        from google.protobuf.message import DecodeError
+    def tell_schema(self, topic: str, name: str, type_: int) -> None:
+        """Gives a topic that is there a schema without a definition. Raises Refused."""
+        schema = pb.Schema(name=name, type=type_, schema_data=b"")
+        self._ask(requests.register_schema(self._connection, topic, schema), topic)
 
-        try:
-            return pb.BaseCommand.FromString(frame[4:end]), frame[end:]
-        except DecodeError as error:
-            raise NotReachable(f"the broker at {self.url} sent nonsense: {error}") from error
-
-    def _frame(self) -> bytes | None:
-        """The next one, behind its size; None: it is not there as a whole. Raises NotReachable."""
-        waiting = self._received.waiting()
-        if len(waiting) < 4:
-            return None
-        size = int.from_bytes(waiting[:4], "big")
-        if not 4 < size <= FRAME_BYTES_MAX:
-            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
-        if len(waiting) < 4 + size:
-            return None
-        frame = bytes(waiting[4 : 4 + size])
-        self._received.pass_over(4 + size)
-        return frame
-
-    def _read(self, deadline: float) -> None:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise NoAnswer(f"{self.url} did not answer in time.")
-        self._socket.settimeout(left_s)
-        try:
-            size = self._socket.recv_into(self._received.room())
-        except TimeoutError as error:
-            raise NoAnswer(f"{self.url} did not answer in time.") from error
-        except OSError as error:
-            raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
-        if not size:
-            raise NotReachable(f"the broker at {self.url} closed the connection.")
-        self._received.add(size)
+    def _ask(self, question: Coroutine[Any, Any, T], topic: str = "") -> T:
+        return self._runner.run(question, topic)
 
 
-class Received:
-    """Bytes that came and are not done with, in one piece of memory that is read into."""
+class _Consumer:
+    """The connection's reader: its entries where they are wanted one by one."""
 
     def __init__(self) -> None:
-        self._view = memoryview(bytearray(READ_BYTES))
-        self._begin = self._end = 0
+        self.entries: deque[tuple[Position, bytes]] = deque()
+        self.is_gone = False
 
-    def waiting(self) -> memoryview:
-        return self._view[self._begin : self._end]
+    def on_command(self, kind: int, body: Any, section: bytes) -> None:
+        if kind == pb.BaseCommand.MESSAGE:
+            id = MessageId.read(body.message_id)
+            self.entries.append((Position(id.ledger, id.entry), section))
+        elif kind == pb.BaseCommand.CLOSE_CONSUMER:
+            self.is_gone = True
 
-    def pass_over(self, size: int) -> None:
-        """So many bytes of what waits are done with."""
-        self._begin += size
-        if self._begin == self._end:
-            self._begin = self._end = 0
-            if len(self._view) > KEPT_BYTES_MAX:
-                self._view = memoryview(bytearray(READ_BYTES))
-
-    def room(self) -> memoryview:
-        """Where the next bytes go; `add` says how many came."""
-        waiting = self._end - self._begin
-        if waiting > len(self._view) // 2:
-            self._move(memoryview(bytearray(2 * len(self._view))))
-        elif self._end > len(self._view) // 2:
-            self._move(self._view)
-        return self._view[self._end :]
-
-    def add(self, size: int) -> None:
-        self._end += size
-
-    def _move(self, to: memoryview) -> None:
-        waiting = self._end - self._begin
-        to[:waiting] = self._view[self._begin : self._end]
-        self._view, self._begin, self._end = to, 0, waiting
+    def on_connection_lost(self, error: ClientError) -> None:
+        """Do nothing: what reads looks at the connection."""
 
 
 class NoAnswer(NotReachable):
@@ -502,14 +346,27 @@ class Settings(NamedTuple):
     security: Security
     subscription_prefix: str
 
+    def of_client(self, service_url: str) -> ClientSettings:
+        return ClientSettings(
+            service_url,
+            authentication=self.security.authentication,
+            tls=self.security.tls,
+            connect_timeout_s=self.connect_timeout_s,
+            operation_timeout_s=self.timeout_s,
+            # Here all attempts are counted, and no time passes between questions.
+            lookup_retry_s=0,
+            keep_alive_s=0,
+            client_version=CLIENT_VERSION,
+        )
+
 
 class Cluster:
     """The brokers behind a service URL: a connection to each that had to be asked."""
 
     def __init__(self, service_url: str, settings: Settings) -> None:
-        self._urls = urls_of(service_url)
         self._settings = settings
-        self._connections: dict[Address, BrokerConnection] = {}
+        self._client_settings = settings.of_client(service_url)
+        self._open: _Open | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -524,21 +381,15 @@ class Cluster:
 
     def close(self) -> None:
         """Closes all connections; another question opens them again."""
-        for each in self._connections.values():
-            each.close()
-        self._connections.clear()
+        found, self._open = self._open, None
+        if found is not None:
+            found.pool.close()
+            found.runner.close()
 
     def any_broker(self) -> BrokerConnection:
         """One of those that the service URL names, which answers. Raises NotReachable."""
-        trouble: NotReachable | None = None
-        for _ in range(len(self._urls)):
-            try:
-                return self._at(Address(self._urls[0]))
-            except NotReachable as error:
-                trouble = trouble or error
-                self._urls.append(self._urls.pop(0))  # the next one is asked from now on
-        assert trouble is not None
-        raise trouble
+        found = self._opened()
+        return self._wrapped(found, found.runner.run(found.pool.to_service()))
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
         """See BrokerConnection.schema; the connection may have been idle until it was closed."""
@@ -548,14 +399,17 @@ class Cluster:
             self.close()
             return self.any_broker().schema(topic, version)
 
-    def connect(self, topic: str, kind: type[C]) -> C:
+    def connect(self, topic: str) -> BrokerConnection:
         """A connection of its own with the broker that has a topic. Close it."""
-        url, proxied = self._broker_of(topic)
-        return kind(url, self._settings, proxied)
+        address = self._owner_of(topic)
+        runner = Runner()
+        with closed_on_error(runner):
+            connection = runner.run(Connection.open(address, self._client_settings))
+        return BrokerConnection(connection, runner, self._settings, owns=True)
 
     def reader(self, topic: str, at: Position) -> BrokerConnection:
         """The same with a reader at the position; see BrokerConnection.open."""
-        connection = self.connect(topic, BrokerConnection)
+        connection = self.connect(topic)
         with closed_on_error(connection):
             connection.open(topic, at)
         return connection
@@ -568,73 +422,83 @@ class Cluster:
         """What the broker that has a topic says; it is asked again while it is not ready."""
         for pause_s in (*RETRIES_S, None):
             try:
-                return question(self._at(self._broker_of(topic)))
+                address, found = self._owner_of(topic), self._opened()
+                return question(self._wrapped(found, found.runner.run(found.pool.to(address))))
             except Refused as error:
                 if pause_s is None or not error.may_pass:
                     raise
                 time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    def _broker_of(self, topic: str) -> Address:
-        asked, is_final = self.any_broker(), False
-        for _ in range(REDIRECTS_MAX):
-            try:
-                return asked.broker_of(topic, is_final)
-            except _Redirected as redirected:
-                asked, is_final = self._at(Address(redirected.url)), redirected.is_final
-        raise PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
+    def _owner_of(self, topic: str) -> Address:
+        found = self._opened()
+        return found.runner.run(found.lookup.owner_of(topic), topic)
 
-    def _at(self, where: Address) -> BrokerConnection:
-        if where not in self._connections:
-            self._connections[where] = BrokerConnection(where.url, self._settings, where.proxied)
-        return self._connections[where]
+    def _opened(self) -> _Open:
+        if self._open is None:
+            pool = ConnectionPool(self._client_settings)
+            self._open = _Open(Runner(), pool, Lookup(pool), {})
+        return self._open
+
+    def _wrapped(self, found: _Open, connection: Connection) -> BrokerConnection:
+        """Return the same object for the same connection."""
+        if connection not in found.wrapped:
+            wrapped = BrokerConnection(connection, found.runner, self._settings)
+            found.wrapped[connection] = wrapped
+        return found.wrapped[connection]
 
 
-def _open_socket(url: str, settings: Settings) -> socket.socket:
-    """Raises NotReachable."""
-    host, port = address_of(url)
-    context = settings.security.context() if is_tls(url) else None
-    try:
-        made = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
-    except OSError as error:
-        raise NotReachable(f"no broker answers at {url}: {error}") from error
-    if context is None:
-        return made
-    try:
-        return context.wrap_socket(made, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        made.close()
-        raise PulsarSparkError(
-            f"the certificate of {url} is not trusted: {error.verify_message}. Give the"
+class _Open(NamedTuple):
+    """What a cluster has while it has connections."""
+
+    runner: Runner
+    pool: ConnectionPool
+    lookup: Lookup
+    wrapped: dict[Connection, BrokerConnection]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def error_of(error: ClientError, topic: str = "") -> PulsarSparkError:
+    """Return the sentence that Spark shows for an error of the client."""
+    if isinstance(error, ConnectionRefused):
+        return Refused(
+            f"the broker at {error.url} refused the connection ({error.code}):"
+            f" {error.message}{_advice(error.code)}",
+            may_pass=error.is_retriable,
+        )
+    if isinstance(error, BrokerRefused):
+        return _refusal(error, topic)
+    if isinstance(error, UntrustedCertificate):
+        return PulsarSparkError(
+            f"the certificate of {error.url} is not trusted: {error.reason}. Give the"
             " authority's by pulsar.client.tlsTrustCertsFilePath."
-        ) from error
-    except OSError as error:
-        made.close()
-        raise NotReachable(f"there is no TLS with {url}: {error}") from error
+        )
+    if isinstance(error, RedirectLoop):
+        return PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
+    if isinstance(error, AnswerTimeout):
+        return NoAnswer(f"{error.url} did not answer in time.")
+    if isinstance(error, ConnectionFailed):
+        for kind, sentence in _LOST.items():
+            if isinstance(error, kind):
+                return NotReachable(sentence.format(url=error.url, reason=error.reason))
+        if error.reason == CLOSED_BY_SERVER:
+            return NotReachable(f"the broker at {error.url} closed the connection.")
+        return NotReachable(f"the broker at {error.url} is gone: {error.reason}")
+    return spark_error(error)
 
 
-class _Redirected(Exception):
-    def __init__(self, url: str, is_final: bool) -> None:
-        super().__init__(url)
-        self.url = url
-        self.is_final = is_final
-
-
-def _error_name(code: int) -> str:
-    return str(pb.ServerError.Name(code))
-
-
-def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
-    name = _error_name(code)
-    message = " ".join(message.split())  # Apache's has schemas of many lines
+def _refusal(error: BrokerRefused, topic: str) -> PulsarSparkError:
+    message = " ".join(error.message.split())  # Apache's has schemas of many lines
     found: TopicMissing | Refused
-    if name in _NOT_THERE:
+    if error.code == _NOT_THERE:
         found = TopicMissing(f"there is no topic {topic}: {message}")
     else:
         what = f"the broker refused {topic}" if topic else "the broker refused"
-        advice = _advice(name)
+        advice = _advice(error.code)
         said = message.rstrip(".") if advice else message
-        found = Refused(f"{what} ({name}): {said}{advice}", name in _NOT_READY, name)
+        found = Refused(f"{what} ({error.code}): {said}{advice}", error.is_retriable, error.code)
     found.words = message
     return found
 
@@ -645,6 +509,12 @@ def _advice(error: str) -> str:
     return f". {found}" if found else ""
 
 
+_LOST: dict[type[ConnectionFailed], str] = {
+    ConnectFailed: "no broker answers at {url}: {reason}",
+    TlsFailed: "there is no TLS with {url}: {reason}",
+    NotPulsar: "what answers at {url} does not speak Pulsar's protocol.",
+    ProtocolFault: "the broker at {url} sent nonsense: {reason}",
+}
 _ADVICE = {
     "AuthenticationError": "Who this is say pulsar.client.authPluginClassName and"
     " pulsar.client.authParams; a token may have expired.",

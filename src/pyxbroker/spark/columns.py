@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker import entry_columns
-from pyxbroker.base.near_names import did_you_mean
+from pyxbroker.base.suggestions import did_you_mean
 from pyxbroker.entry_columns import EntryColumns, Filled
 from pyxbroker.spark.arrays import (
     array_of,

@@ -1,4 +1,4 @@
-"""Sends messages by a connection of our own: those that the official client has no place for.
+"""Sends messages by the client (client/): those that the official client has no place for.
 
 These are messages whose key, or ordering key, is no text in UTF-8. Java's clients put such a key
 into the metadata in base64, and say so beside it; the official Python client cannot say it. Each
@@ -8,17 +8,23 @@ is sent again by the next one, under the same name, so that deduplication drops 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
-from collections import deque
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pyxbroker import _native
-from pyxbroker.base import compression
+from pyxbroker.client.client import Client
+from pyxbroker.client.entries import CODECS, MessageId, OutgoingMessage
+from pyxbroker.client.errors import AnswerTimeout, BrokerRefused, ClientError, MessageTooLarge
+from pyxbroker.client.producer import (
+    ENDING_CODES,
+    REJECTED_CODES,
+    Producer,
+    ProducerSettings,
+)
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.broker_connection import BrokerConnection, Cluster, closed_on_error
+from pyxbroker.spark.broker_connection import Runner, closed_on_error, error_of
 from pyxbroker.spark.errors import (
     NotReachable,
     PulsarSparkError,
@@ -28,7 +34,7 @@ from pyxbroker.spark.errors import (
 )
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
-from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.plan import cluster_of, settings_of
 from pyxbroker.spark.receipts import send_timeout_s
 from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.topics import name_of
@@ -42,10 +48,7 @@ UNANSWERED_BYTES_MAX = 16 << 20
 RETRY_S = 0.3
 BUSY = "ProducerBusy"
 
-_PRODUCER = 1
-_CODECS = {"NONE": 0, "LZ4": 1, "ZLib": 2, "ZSTD": 3, "SNAPPY": 4}
 _TYPES = NUMBERS | {"AVRO": AVRO, "JSON": JSON}
-_MAGIC = b"\x0e\x01"
 
 
 def needs_entry(message: Outgoing) -> bool:
@@ -70,158 +73,127 @@ class EntryProducer:
                 "a row has a key that is no UTF-8, and pulsar.producer.encryptionKeys is given:"
                 " such messages cannot be encrypted here. Encode the key as text."
             )
-        self._options = options
         self._topic = topic
-        self._schema = schema
-        self._name = name
-        self._is_named = bool(name)
-        self._codec = _CODECS[options["pulsar.producer.compressionType"]]
         self._timeout_s = send_timeout_s(options)
-        self._schema_version = b""
-        self._unanswered: deque[tuple[int, bytes]] = deque()
-        self._unanswered_bytes = 0
-        self._next = 0
-        self._cluster: Cluster = cluster_of(options)
-        self._connection: _Connection | None = None
-        self.last_sequence_id = -1
-        """That is stored of this name, as the broker said when it was opened."""
+        self._producer_settings = ProducerSettings(
+            name=name,
+            schema=_schema_of(schema),
+            codec=CODECS[options["pulsar.producer.compressionType"].upper()],
+            send_timeout_s=0,  # the time is that of a call here: between calls nothing is read
+            pending_entries_max=UNANSWERED_MAX,
+            pending_bytes_max=UNANSWERED_BYTES_MAX,
+        )
+        self._futures: set[asyncio.Future[MessageId]] = set()
+        self._failure: ClientError | None = None
+        self._runner = Runner()
+        self._client = Client(settings_of(options).of_client(options["service.url"]))
         with closed_on_error(self):
-            self._patiently(lambda _: None)
+            self._producer = self._opened(self._open)
+
+    @property
+    def last_sequence_id(self) -> int:
+        """That is stored of this name, as the broker said when it was opened."""
+        return self._producer.last_sequence_id
 
     def send(self, message: Outgoing, sequence_id: int | None = None) -> None:
         """Waits where too much is under way. Raises PulsarSparkError."""
-        number = self._next if sequence_id is None else sequence_id
-        self._next = number + 1
-        section = self._section(message, number)
-        self._patiently(lambda connection: connection.send_entry(number, section))
-        self._unanswered.append((number, section))
-        self._unanswered_bytes += len(section)
-        if len(self._unanswered) > UNANSWERED_MAX or self._unanswered_bytes > UNANSWERED_BYTES_MAX:
-            self._settle(len(self._unanswered) // 2)
+        ordering = message.ordering_key
+        sent = OutgoingMessage(
+            message.value,
+            key=message.key,
+            ordering_key=ordering.encode() if isinstance(ordering, str) else ordering,
+            properties=message.properties,
+            event_time_ms=message.event_time,
+            deliver_at_ms=message.deliver_at,
+            sequence_id=sequence_id,
+        )
+        self._raise_failure()
+        if self._producer.is_full:
+            self._run(self._in_time(self._producer.wait_for_room()))
+            self._raise_failure()
+        try:
+            future = self._producer.publish_now(sent)
+        except ClientError as error:
+            raise self._error_of(error) from error
+        self._futures.add(future)
+        future.add_done_callback(self._settle)
 
     def flush(self) -> None:
         """Waits until all is stored. Raises PulsarSparkError."""
-        self._settle(0)
+        if self._futures:
+            self._run(self._in_time(_all(self._futures)))
+        self._raise_failure()
 
     def reopen(self) -> None:
         """Asks the broker anew what is stored, when all was answered. Raises PulsarSparkError."""
-        self._drop()
-        self._patiently(lambda _: None)
+        self._opened(self._reopen)
 
     def close(self) -> None:
-        self._drop()
-        self._cluster.close()
+        """Closes the connection, with which the producer goes."""
+        self._client.close()
+        self._runner.close()
 
-    def _settle(self, left: int) -> None:
-        while len(self._unanswered) > left:
-            number = self._patiently(lambda connection: connection.receipt(self._timeout_s))
-            while self._unanswered and self._unanswered[0][0] <= number:
-                self._unanswered_bytes -= len(self._unanswered.popleft()[1])
+    # --- the client -----------------------------------------------------------------------------
 
-    # --- the connection -------------------------------------------------------------------------
+    async def _open(self) -> Producer:
+        return await self._client.producer(self._topic, self._producer_settings)
 
-    def _patiently(self, do: Callable[[_Connection], T]) -> T:
-        """Does it by a connection, and by another one where that ends, for as long as a message may
-        take. Raises PulsarSparkError.
-        """
+    async def _reopen(self) -> Producer:
+        await self._producer.reopen()
+        return self._producer
+
+    def _opened(self, do: Callable[[], Coroutine[Any, Any, Producer]]) -> Producer:
+        """Try for as long as a message may take. Raises PulsarSparkError."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return do(self._connection or self._open())
+                return self._runner.run(do(), self._topic)
             except (NotReachable, Refused) as error:
-                self._drop()
-                may_pass = isinstance(error, NotReachable) or error.may_pass or error.code == BUSY
+                code = error.code if isinstance(error, Refused) else ""
+                may_pass = isinstance(error, NotReachable) or error.may_pass or code == BUSY
                 if not may_pass or time.monotonic() > deadline:
                     raise PulsarSparkError(f"{self._topic} cannot be written: {error}") from error
-                self._cluster.close()
                 time.sleep(RETRY_S)
 
-    def _open(self) -> _Connection:
-        found = self._cluster.connect(self._topic, _Connection)
-        with closed_on_error(found):
-            answer = found.open_producer(
-                self._topic, self._name, self._is_named, _schema_of(self._schema)
+    async def _in_time(self, waiting: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await asyncio.wait_for(waiting, self._timeout_s)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise self._producer.last_failure or AnswerTimeout(self._producer.url) from None
+
+    def _run(self, question: Coroutine[Any, Any, T]) -> T:
+        """Raises PulsarSparkError."""
+        try:
+            return self._runner.complete(question)
+        except ClientError as error:
+            raise self._error_of(error) from error
+
+    def _settle(self, future: asyncio.Future[MessageId]) -> None:
+        self._futures.discard(future)
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, ClientError) and self._failure is None:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        """Raises PulsarSparkError, if a message was not stored."""
+        if self._failure is not None:
+            raise self._error_of(self._failure)
+
+    def _error_of(self, error: ClientError) -> PulsarSparkError:
+        if isinstance(error, MessageTooLarge):
+            return PulsarSparkError(
+                f"a message with a key that is no UTF-8 has {error.size} bytes, and the broker"
+                f" takes {error.limit}: such messages cannot be sent in parts."
             )
-            for number, section in self._unanswered:
-                found.send_entry(number, section)
-        self._name = answer.producer_name
-        self._schema_version = answer.schema_version
-        self.last_sequence_id = answer.last_sequence_id
-        self._connection = found
-        return found
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    # --- entries --------------------------------------------------------------------------------
-
-    def _section(self, message: Outgoing, number: int) -> bytes:
-        """A message as an entry, from its checksum on."""
-        payload = message.value or b""
-        head = pb.MessageMetadata(
-            producer_name=self._name, sequence_id=number, publish_time=time.time_ns() // 1_000_000
-        )
-        if message.value is None:
-            head.null_value = True
-        if message.key is not None:
-            head.partition_key = key_text(message.key)
-            head.partition_key_b64_encoded = isinstance(message.key, bytes)
-        if message.ordering_key is not None:
-            ordering = message.ordering_key
-            head.ordering_key = ordering if isinstance(ordering, bytes) else ordering.encode()
-        for name, text in message.properties.items():
-            head.properties.add(key=name, value=text)
-        if message.event_time:
-            head.event_time = message.event_time
-        if message.deliver_at:
-            head.deliver_at_time = message.deliver_at
-        if self._schema_version:
-            head.schema_version = self._schema_version
-        if self._codec and payload:
-            head.compression, head.uncompressed_size = self._codec, len(payload)
-            payload = compression.compress(self._codec, payload)
-        encoded = head.SerializeToString()
-        checked = len(encoded).to_bytes(4, "big") + encoded + payload
-        return _MAGIC + _native.crc32c(checked).to_bytes(4, "big") + checked
+        if isinstance(error, BrokerRefused) and error.code in (*REJECTED_CODES, *ENDING_CODES):
+            return PulsarSparkError(f"a message was not acknowledged: {error.message}")
+        reason = error_of(error, self._topic)
+        return PulsarSparkError(f"{self._topic} cannot be written: {reason}")
 
 
-class _Connection(BrokerConnection):
-    """A connection whose only producer it is."""
-
-    def open_producer(self, topic: str, name: str, is_named: bool, schema: Any) -> Any:
-        """The CommandProducerSuccess. Raises NotReachable, Refused."""
-        ask = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        ask.producer.topic = topic
-        ask.producer.producer_id = _PRODUCER
-        if name:
-            ask.producer.producer_name = name
-        ask.producer.user_provided_producer_name = is_named
-        if schema is not None:
-            ask.producer.schema.CopyFrom(schema)
-        return self._ask(ask, ask.producer, topic).producer_success
-
-    def send_entry(self, number: int, section: bytes) -> None:
-        """Raises NotReachable, PulsarSparkError."""
-        if len(section) > self.message_bytes_max:
-            raise PulsarSparkError(
-                f"a message with a key that is no UTF-8 has {len(section)} bytes, and the broker"
-                f" takes {self.message_bytes_max}: such messages cannot be sent in parts."
-            )
-        command = pb.BaseCommand(type=pb.BaseCommand.SEND)
-        command.send.producer_id = _PRODUCER
-        command.send.sequence_id = number
-        self._send(command, section)
-
-    def receipt(self, timeout_s: float) -> int:
-        """The next sequence id that is stored. Raises NotReachable, PulsarSparkError."""
-        answer, _ = self._receive(time.monotonic() + timeout_s)
-        if answer.type == pb.BaseCommand.SEND_RECEIPT:
-            return int(answer.send_receipt.sequence_id)
-        if answer.type == pb.BaseCommand.SEND_ERROR:
-            raise PulsarSparkError(f"a message was not acknowledged: {answer.send_error.message}")
-        raise NotReachable(f"the broker at {self.url} gave the topic away.")
+async def _all(futures: set[asyncio.Future[MessageId]]) -> None:
+    """Wait for all futures; what becomes of each is seen where it is settled."""
+    await asyncio.gather(*futures, return_exceptions=True)
 
 
 def refusal_of(options: Options, topic: str, schema: tuple[str, str] | None) -> str:
@@ -230,15 +202,19 @@ def refusal_of(options: Options, topic: str, schema: tuple[str, str] | None) -> 
     The official client tells the name of an error only.
     """
     name = name_of(topic)
+    runner = Runner()
+    client = Client(settings_of(options).of_client(options["service.url"]))
+    settings = ProducerSettings(schema=_schema_of(schema), send_timeout_s=0)
     try:
         with cluster_of(options) as cluster:
             if not name.is_partitioned and cluster.any_broker().partitions(str(name)):
                 name = name.partition(0)
-            connection = cluster.connect(str(name), _Connection)
-            with closing(connection):
-                connection.open_producer(str(name), "", False, _schema_of(schema))
+        runner.run(client.producer(str(name), settings), str(name))
     except PulsarSparkError as error:
         return error.words if isinstance(error, Refused | TopicMissing) else ""
+    finally:
+        client.close()
+        runner.close()
     return ""
 
 

@@ -7,28 +7,17 @@ client has to give.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-
-from pyxbroker import _native
+from pyxbroker.client.entries import split_section
+from pyxbroker.client.errors import DamagedEntry as DamagedSection
 from pyxbroker.entry_columns import Damaged
-from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.spark.broker_connection import (
-    BrokerConnection,
-    Cluster,
-    NoAnswer,
-    closed_on_error,
-)
-from pyxbroker.spark.errors import NotReachable
-from pyxbroker.spark.positions import Position, position_of
+from pyxbroker.spark.broker_connection import Cluster, NoAnswer, closed_on_error
+from pyxbroker.spark.positions import Position
 
 PERMITS_MAX = 1_000
 """Messages that a broker may send ahead."""
-
-_BROKER_METADATA, _CHECKSUM = b"\x0e\x02", b"\x0e\x01"
 
 
 class Entry(NamedTuple):
@@ -56,7 +45,7 @@ class EntryScan:
     def __init__(self, cluster: Cluster, topic: str, at: Position) -> None:
         """Its first entry is that at the position. Raises PulsarSparkError."""
         self._permits = 0
-        self._connection = cluster.connect(topic, _Connection)
+        self._connection = cluster.connect(topic)
         with closed_on_error(self._connection):
             self._connection.open(topic, at)
 
@@ -78,8 +67,8 @@ class EntryScan:
                 raise
             return None
         try:
-            metadata, payload = parts_of(section)
-        except (Damaged, DecodeError) as error:
+            metadata, payload = split_section(section)
+        except DamagedSection as error:
             self._permits -= 1
             raise DamagedEntry(position, error) from error
         self._permits -= max(metadata.num_messages_in_batch, 1)
@@ -113,35 +102,3 @@ class DamagedEntry(Damaged):
 
 def is_encrypted(metadata: Any) -> bool:
     return len(metadata.encryption_keys) > 0
-
-
-def parts_of(section: bytes) -> tuple[Any, memoryview]:
-    """(MessageMetadata, payload) of an entry. Raises Damaged, DecodeError."""
-    data = memoryview(section)
-    if data[:2] == _BROKER_METADATA:
-        data = data[6 + int.from_bytes(data[2:6], "big") :]
-    if data[:2] == _CHECKSUM:
-        if _native.crc32c(data[6:]) != int.from_bytes(data[2:6], "big"):
-            raise Damaged("its checksum is wrong")
-        data = data[6:]
-    end = 4 + int.from_bytes(data[:4], "big")
-    if not 4 < end <= len(data):
-        raise Damaged("its metadata runs past its end")
-    metadata = pb.MessageMetadata.FromString(data[4:end])
-    if not metadata.IsInitialized():
-        raise Damaged("its metadata cannot be read (what has to be there is missing)")
-    return metadata, data[end:]
-
-
-class _Connection(BrokerConnection):
-    """A connection whose reader is asked for one entry after the other."""
-
-    def entry(self, timeout_s: float | None) -> tuple[Position, bytes]:
-        """Where it is, and its bytes. Raises NoAnswer, NotReachable."""
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        while True:
-            command, section = self._receive(deadline)
-            if command.type == pb.BaseCommand.MESSAGE:
-                return position_of(command.message.message_id), section
-            if command.type == pb.BaseCommand.CLOSE_CONSUMER:
-                raise NotReachable(f"the broker at {self.url} gave the topic away.")

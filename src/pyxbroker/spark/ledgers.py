@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from http.client import responses
 from typing import Any, NamedTuple
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote
 
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.client.admin import AdminClient
+from pyxbroker.client.errors import (
+    BadRedirect,
+    ClientError,
+    ConnectionFailed,
+    HttpRefused,
+    RedirectLoop,
+    UntrustedCertificate,
+)
+from pyxbroker.client.settings import ClientSettings
+from pyxbroker.spark.broker_connection import Runner
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
 from pyxbroker.spark.positions import Position, parse
-from pyxbroker.spark.security import Security
+from pyxbroker.spark.security import Security, spark_error
 
-REDIRECTS_MAX = 20
 NO_OWNER = 412
 """Of a topic that no broker has yet, as when brokers start."""
 
@@ -117,78 +127,53 @@ def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Secur
 
     Raises NotReachable, TopicMissing, PulsarSparkError.
     """
-    asked, target = url, path
-    for _ in range(REDIRECTS_MAX):
-        answer = _get(asked, target, timeout_s, security)
-        if answer.status not in (307, 308, 301, 302):
-            return _json_of(answer, asked, topic)
-        asked, target = _sent_on(answer, asked)
-    raise PulsarSparkError(f"{url} and other brokers send who asks for {topic} round in a ring.")
+    settings = ClientSettings(
+        url,
+        authentication=security.authentication,
+        tls=security.tls,
+        connect_timeout_s=timeout_s,
+        operation_timeout_s=timeout_s,
+    )
+    with closing(Runner()) as runner:
+        try:
+            return runner.complete(_get(settings, path))
+        except HttpRefused as error:
+            raise _refusal(error, url, topic) from None
+        except (ConnectionFailed, UntrustedCertificate) as error:
+            reason = error.reason if error.__cause__ is None else repr(error.__cause__)
+            raise NotReachable(f"admin.url is {url}, and nobody answers there: {reason}") from error
+        except RedirectLoop:
+            raise PulsarSparkError(
+                f"{url} and other brokers send who asks for {topic} round in a ring."
+            ) from None
+        except BadRedirect as error:
+            raise _misled(error) from None
+        except ClientError as error:
+            raise spark_error(error) from None
 
 
-class _Answer(NamedTuple):
-    status: int
-    reason: str
-    location: str
-    body: bytes
+async def _get(settings: ClientSettings, path: str) -> Any:
+    async with AdminClient(settings) as admin:
+        return await admin.get(path)
 
 
-def _get(url: str, path: str, timeout_s: float, security: Security) -> _Answer:
-    """Raises NotReachable."""
-    where = urlsplit(url)
-    host, port = where.hostname or "", where.port
-    headers = {"Accept": "application/json"}
-    if authorization := security.login.header():
-        headers |= {"Authorization": authorization}
-    connection = http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
-    if where.scheme == "https":
-        connection = http.client.HTTPSConnection(
-            host, port or 443, timeout=timeout_s, context=security.context()
-        )
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        location = answer.headers.get("Location", "")
-        return _Answer(answer.status, answer.reason, location, answer.read())
-    except (OSError, http.client.HTTPException) as error:
-        raise NotReachable(f"admin.url is {url}, and nobody answers there: {error!r}") from error
-    finally:
-        connection.close()
+def _misled(error: BadRedirect) -> PulsarSparkError:
+    if not error.target:
+        return PulsarSparkError(f"{error.origin} sends on ({error.status}) to nobody.")
+    return PulsarSparkError(
+        f"{error.origin} sends on to {error.target}, which has no TLS: brokers have to"
+        " tell their URLs with TLS (webServicePortTls)."
+    )
 
 
-def _sent_on(answer: _Answer, url: str) -> tuple[str, str]:
-    """(the URL of another broker, what it is asked) of an answer that names one.
-
-    Who this is is shown to that one too, as Pulsar's own admin clients do, but not in the clear
-    where it was asked by TLS. Raises PulsarSparkError.
-    """
-    where = urlsplit(urljoin(url, answer.location))
-    if not answer.location or where.scheme not in ("http", "https") or not where.hostname:
-        raise PulsarSparkError(f"{url} sends on ({answer.status}) to nobody.")
-    if url.startswith("https://") and where.scheme != "https":
-        raise PulsarSparkError(
-            f"{url} sends on to {where.scheme}://{where.netloc}, which has no TLS: brokers have to"
-            " tell their URLs with TLS (webServicePortTls)."
-        )
-    target = where.path + (f"?{where.query}" if where.query else "")
-    return f"{where.scheme}://{where.netloc}", target
-
-
-def _json_of(answer: _Answer, url: str, topic: str) -> Any:
-    """Raises TopicMissing, PulsarSparkError."""
-    if answer.status == 404:
-        raise TopicMissing(f"{url} knows no topic {topic}.")
-    if answer.status in (401, 403):
-        raise PulsarSparkError(
-            f"{url} does not tell of {topic} ({answer.status} {answer.reason}): who this is say"
-            " pulsar.admin.authPluginClassName and pulsar.admin.authParams, or those of"
+def _refusal(error: HttpRefused, url: str, topic: str) -> PulsarSparkError:
+    if error.status == 404:
+        return TopicMissing(f"{url} knows no topic {topic}.")
+    if error.status in (401, 403):
+        return PulsarSparkError(
+            f"{url} does not tell of {topic} ({error.status} {responses[error.status]}): who this"
+            " is say pulsar.admin.authPluginClassName and pulsar.admin.authParams, or those of"
             " pulsar.client. if these are not given."
         )
-    if answer.status != 200:
-        reason = answer.body[:200].decode(errors="replace")
-        may_pass = answer.status >= 500 or answer.status == NO_OWNER
-        raise Refused(f"{url} answers {answer.status} for {topic}: {reason}", may_pass)
-    try:
-        return json.loads(answer.body)
-    except ValueError as error:
-        raise PulsarSparkError(f"{url} answers for {topic} what is no JSON.") from error
+    may_pass = error.status >= 500 or error.status == NO_OWNER
+    return Refused(f"{url} answers {error.status} for {topic}: {error.reason}", may_pass)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
-from pyxbroker.base.near_names import did_you_mean
+from pyxbroker.base.suggestions import did_you_mean
 from pyxbroker.spark import option_values as read
 from pyxbroker.spark.errors import WrongOption
 from pyxbroker.spark.option_names import INSTEAD, INSTEAD_OF_PREFIXES, SPARKS_OWN

@@ -117,13 +117,17 @@ def uses_client(options: Options) -> bool:
 
 
 def cluster_of(options: Options) -> Cluster:
-    settings = Settings(
+    return Cluster(options["service.url"], settings_of(options))
+
+
+def settings_of(options: Options) -> Settings:
+    """Return how to connect to brokers. Raises WrongOption."""
+    return Settings(
         options["pulsar.client.operationTimeoutMs"],
         options["pulsar.client.connectionTimeoutMs"],
         Security(options),
         options["subscriptionPrefix"],
     )
-    return Cluster(options["service.url"], settings)
 
 
 def patiently(options: Options, ask: Callable[[], T]) -> T:

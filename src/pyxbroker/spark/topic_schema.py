@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyxbroker.schemas.values import NoSchema, Schema, SchemaType, halves
+from pyxbroker.schemas.values import MalformedSchema, Schema, SchemaType, halves
 from pyxbroker.spark.key_values import KEY, VALUE, KeyValues
 from pyxbroker.spark.protobuf_messages import ProtobufMessage
 from pyxbroker.spark.values import (
@@ -57,7 +57,7 @@ def _key_values(schema: Schema) -> KeyValues | None:
             part._replace(properties=_properties_of(properties, name))
             for name, part in zip((KEY, VALUE), halves(schema), strict=True)
         ]
-    except (NoSchema, ValueError):
+    except (MalformedSchema, ValueError):
         return None
     if any(part.type is SchemaType.KEY_VALUE for part in parts):
         return None

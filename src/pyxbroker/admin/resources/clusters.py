@@ -17,7 +17,7 @@ from pyxbroker.admin.resources.names import (
     read_json,
     texts_of,
 )
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     CREATE_CLUSTER,
@@ -31,6 +31,7 @@ from pyxbroker.auth.authorization import (
     UPDATE_FAILURE_DOMAIN,
     UPDATE_PEER_CLUSTERS,
 )
+from pyxbroker.base.compact_json import to_short_json
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TenantName
@@ -108,7 +109,8 @@ URLS = {
 async def get_clusters(request: Request) -> Response:
     """The names of all clusters."""
     names = await request.app.broker.clusters.names()
-    return Response.json([name for name in names if name != GLOBAL])
+    # Asked for to learn that a broker is up, so it does not wait for what only others need.
+    return Response(to_short_json([name for name in names if name != GLOBAL]), JSON)
 
 
 async def get_cluster(request: Request) -> Response:

@@ -158,7 +158,7 @@ async def read_json(request: Request) -> object:
         return None
     content = request.endpoint.content
     assert content is not None
-    return await request.json(content.bytes_max, content.signs_max)
+    return await request.json(content.bytes_max, content.tokens_max)
 
 
 async def read_body(request: Request) -> bytes:

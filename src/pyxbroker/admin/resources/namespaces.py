@@ -36,7 +36,7 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.bundles import bundles_of
 from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, properties_trouble
 from pyxbroker.metadata import paths
 from pyxbroker.policies.grants import AUTH
@@ -360,7 +360,7 @@ ENDPOINTS = (
             "Pulsar's Policies.",
             {"application/json": POLICIES},
             bytes_max=POLICIES_BYTES_MAX,
-            signs_max=MANY_SIGNS_MAX,
+            tokens_max=MANY_TOKENS_MAX,
         ),
     ),
     Endpoint(

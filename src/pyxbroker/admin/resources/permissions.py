@@ -37,7 +37,7 @@ from pyxbroker.auth.authorization import (
     REVOKE_PERMISSION,
 )
 from pyxbroker.base.errors import InvalidTopicName
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS
 
@@ -201,7 +201,7 @@ ENDPOINTS = (
                 {"application/json": {"type": "array", "items": {"type": "object"}}},
                 required=True,
                 bytes_max=BYTES_MAX,
-                signs_max=MANY_SIGNS_MAX,
+                tokens_max=MANY_TOKENS_MAX,
             ),
         )
         for verb, handler, summary in (

@@ -30,7 +30,7 @@ from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
 from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.java_hash import java_hash
-from pyxbroker.base.json_weight import SIGNS_MAX, parse_light
+from pyxbroker.base.json_weight import TOKENS_MAX, parse_light
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import write_message
@@ -273,7 +273,7 @@ async def _brought(text: object) -> Schema:
     try:
         if not isinstance(text, str):
             raise ValueError("it is no text")
-        found = await parse_light(text, SIGNS_MAX)
+        found = await parse_light(text, TOKENS_MAX)
         if not isinstance(found, dict):
             raise ValueError("it is no object")
         kind, data = found.get("type"), found.get("schema") or ""

@@ -15,7 +15,7 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
-from pyxbroker.base.json_weight import MANY_SIGNS_MAX, SIGNS_MAX, is_heavy, parse_light
+from pyxbroker.base.json_weight import MANY_TOKENS_MAX, TOKENS_MAX, is_heavy, parse_light
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.policies.values import Policies
@@ -23,7 +23,7 @@ from pyxbroker.schemas.registry import Rules, SchemaRegistry
 from pyxbroker.schemas.values import (
     SCHEMA_BYTES_MAX,
     IndexEntry,
-    NoSchema,
+    MalformedSchema,
     Schema,
     SchemaType,
     StoredSchema,
@@ -202,7 +202,7 @@ async def _schema_of(value: object) -> Schema:
 
 async def _halves_of(text: str) -> bytes:
     """The definition of a KEY_VALUE schema from {"key": ..., "value": ...}. Raises ValueError."""
-    value = await parse_light(text, MANY_SIGNS_MAX)
+    value = await parse_light(text, MANY_TOKENS_MAX)
     if not isinstance(value, dict) or not {"key", "value"} <= value.keys():
         raise ValueError("it has no key and value")
     key, of_value = (
@@ -238,7 +238,7 @@ async def _text_of(schema: Schema) -> str:
     slices = Slices()
     try:
         of_key, of_value = halves(schema)
-    except NoSchema:
+    except MalformedSchema:
         return schema.data.decode(errors="replace")
     key = await _half_of(of_key)
     await slices.pause()
@@ -249,7 +249,7 @@ async def _text_of(schema: Schema) -> str:
 
 async def _half_of(schema: Schema) -> Any:
     text = schema.data.decode(errors="replace")
-    if await is_heavy(schema.data, SIGNS_MAX):
+    if await is_heavy(schema.data, TOKENS_MAX):
         return text
     try:
         return json.loads(text) if text else ""

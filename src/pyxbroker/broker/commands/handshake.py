@@ -89,9 +89,9 @@ class Handshake:
 
     def over(self, session: Session) -> None:
         """It is known what a client wants and who it is, or it is gone."""
-        stranger, session.stranger = session.stranger, None
-        if stranger is not None:
-            self._broker.half_open.over(stranger)
+        pending, session.pending_connection = session.pending_connection, None
+        if pending is not None:
+            self._broker.half_open.remove(pending)
 
     def _check(self, connect: Any) -> None:
         check_text(connect)
@@ -145,8 +145,8 @@ class Handshake:
         except PulsarError as error:
             self._refuse(connection, error.code, str(error))
             return
-        if session.stranger is not None:
-            self._broker.half_open.look_at(session.stranger)
+        if session.pending_connection is not None:
+            self._broker.half_open.mark_authenticating(session.pending_connection)
         running = self._log_in(connection, connect, authentication)
         task = asyncio.ensure_future(paced(running, session.line))
         session.tasks.add(task)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
-from pyxbroker.base.pacing import Line, bit_by_bit
+from pyxbroker.base.pacing import Line, run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Session, wait_for
 from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -130,7 +130,7 @@ def moving(subscription: Subscription) -> Iterator[None]:
         subscription.closing = False
         subscription.move = None
         done.set_result(None)
-        bit_by_bit(_forget_move(consumers, done), subscription.topic.turn.run)
+        run_incrementally(_forget_move(consumers, done), subscription.topic.turn.run)
 
 
 def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
-    from pyxbroker.base.half_open import Stranger
+    from pyxbroker.base.half_open import PendingConnection
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.login import Login
     from pyxbroker.broker.commands.seek import KeptReader
@@ -37,9 +37,9 @@ class Session:
         "memory",
         "moves",
         "opening",
+        "pending_connection",
         "ping_sent",
         "principal",
-        "stranger",
         "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
@@ -60,7 +60,7 @@ class Session:
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.stranger: Stranger | None = None  # until it is known who it is
+        self.pending_connection: PendingConnection | None = None  # until it logs in
         self.principal = ANONYMOUS
         # What the principal was made of, from the CONNECT on; None while authentication is off.
         self.login: Login | None = None

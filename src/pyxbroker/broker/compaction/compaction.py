@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyxbroker.base.errors import PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.run_to_completion import run_to_completion
 from pyxbroker.base.system_cursors import COMPACTION
-from pyxbroker.base.to_its_end import to_its_end
 from pyxbroker.broker.compaction.compacted import CompactedLedger, open_compacted
 from pyxbroker.broker.compaction.packed_batches import unpack, with_messages
 from pyxbroker.compaction import (
@@ -369,7 +369,7 @@ class _Run:
         )
         writer = _Writer()
         try:
-            await to_its_end(self._create(writer, message_id))
+            await run_to_completion(self._create(writer, message_id))
             await self._write(writer)
             await writer.settle()
             await self._patience.ask(partial(self._log.client.close, writer.handle))
@@ -377,9 +377,9 @@ class _Run:
                 raise CompactionFailed("Its subscription was deleted meanwhile.")
         except BaseException:
             if writer.is_begun:
-                await to_its_end(self._give_up(writer))
+                await run_to_completion(self._give_up(writer))
             raise
-        await to_its_end(self._finish(cursor, writer.handle.ledger_id))
+        await run_to_completion(self._finish(cursor, writer.handle.ledger_id))
         log.info(
             "a topic was compacted",
             topic=topic.name,

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.pacing import bit_by_bit
+from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
 from pyxbroker.broker.dispatch.redelivery import FromMark
@@ -110,7 +110,7 @@ class Failover(FromMark):
         is_telling = self._telling is not None
         self._telling = self._tell_each(list(self._chooser.consumers))
         if not is_telling:
-            bit_by_bit(self._tell_all(), self._topic.turn.run)
+            run_incrementally(self._tell_all(), self._topic.turn.run)
         self._dispatcher.wake()
 
     def _tell_all(self) -> Iterator[Line]:

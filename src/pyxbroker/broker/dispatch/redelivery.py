@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.pacing import bit_by_bit
+from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.broker.dispatch.replay import Replay
 from pyxbroker.delivery import TakenBack, free_items
 
@@ -122,7 +122,7 @@ class OneByOne(FromMark):
             # There are some as long as there are consumers.
             line = self._consumers[0].connection.session.line
             work = _forget_up_to(mark, list(self.counts), self.counts, line)
-            bit_by_bit(work, self._dispatcher.topic.turn.run)
+            run_incrementally(work, self._dispatcher.topic.turn.run)
 
     def retire(self) -> None:
         super().retire()

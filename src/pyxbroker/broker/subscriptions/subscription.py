@@ -17,7 +17,7 @@ from pyxbroker.base.errors import (
     SubscriptionBusy,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.pacing import bit_by_bit
+from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
@@ -344,7 +344,7 @@ class Subscription:
         self.dispatcher = DISPATCHERS[kind](self, policy)
         if going:
             self._going.append(going)
-            bit_by_bit(self._let_go(former, going, but), self.topic.turn.run)
+            run_incrementally(self._let_go(former, going, but), self.topic.turn.run)
         self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)

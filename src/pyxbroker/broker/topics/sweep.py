@@ -295,7 +295,7 @@ def _expiry_ms(found: ClosedLedger, policies: Policies) -> float:
 
 def _age_ms(found: ClosedLedger, slowest: Position | None, age_s: float) -> float:
     """When the ledger with the first entry after a mark will be so old."""
-    left = None if slowest is None else found.first_left(slowest)
+    left = None if slowest is None else found.first_remaining(slowest)
     if left is None:
         return inf
     return (left.timestamp_ms or found.modified_ms) + age_s * 1000
@@ -349,7 +349,7 @@ def _inactive_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> fl
     slowest = found.slowest([name for name in found.cursors if is_system_cursor(name)])
     if slowest is not None and (
         inactive.mode == DELETE_WHEN_NO_SUBSCRIPTIONS
-        or (found.is_known and found.first_left(slowest) is not None)
+        or (found.is_known and found.first_remaining(slowest) is not None)
     ):
         return inf
     idle_s = max(inactive.max_inactive_s, retention_s)

@@ -35,13 +35,18 @@ class Topics:
     """The parts that serve topics, each created with those parts that it calls."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, ledgers: LedgerClient, turn: Turn
+        self,
+        config: Config,
+        store: MetadataStore,
+        cache: MetadataCache,
+        ledgers: LedgerClient,
+        turn: Turn,
     ) -> None:
         self._config = config
         self._store = store
         self._ledgers = ledgers
         self._turn = turn
-        self.cache = cache = MetadataCache(store)
+        self._cache = cache
         broker = of_broker(config)
         self._policies = NamespacePolicies(broker, store, cache, turn.run, config.clusterName)
         unacked_max = broker.unacked_in_broker_max
@@ -111,4 +116,4 @@ class Topics:
         await self.deletion.close_all()
         await self.policies.close()
         self.loader.counts.close()
-        self.cache.close()
+        self._cache.close()

@@ -1,8 +1,8 @@
-"""Who waits, by where they come from, and who of them gives way when they are too many.
+"""A queue of waiting connections that evicts fairly among networks.
 
-From the network that has most of them the first one does: who comes with thousands pushes out its
-own, and not somebody from elsewhere who waits beside them. Nobody is searched for: one more, one
-less and who gives way cost the same, however many there are.
+The network with the most entries loses its oldest one. A client that opens thousands of connections
+therefore evicts its own, and not those of other networks. Adding, removing and choosing the next
+entry to evict take constant time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ IPV6_PREFIX = 64
 K = TypeVar("K", bound=Hashable)
 
 
-class Crowd(Generic[K]):
-    """Those that wait, each of them once."""
+class EvictionQueue(Generic[K]):
+    """Waiting entries, each at most once."""
 
     def __init__(self) -> None:
-        self._networks: dict[K, str] = {}  # where each comes from
-        self._members: dict[str, dict[K, None]] = {}  # of a network, who came first comes first
-        # Networks by how many members they have, those with most at the end; of equals who has had
-        # so many for longest comes first.
+        self._networks: dict[K, str] = {}  # of each entry
+        self._members: dict[str, dict[K, None]] = {}  # entries of a network, oldest first
+        # Element n has the networks with n + 1 members; the network with that many members for the
+        # longest time comes first.
         self._by_size: list[dict[str, None]] = []
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Crowd(Generic[K]):
         return iter(self._networks)
 
     def add(self, key: K, address: str) -> None:
-        """Somebody waits; who does already keeps its place."""
+        """Add an entry. One that is present keeps its position."""
         if key in self._networks:
             return
         network = network_of(address)
@@ -47,7 +47,7 @@ class Crowd(Generic[K]):
         self._resize(network, len(members) - 1, len(members))
 
     def discard(self, key: K) -> None:
-        """It does not wait, or not any more."""
+        """Remove an entry if it is present."""
         network = self._networks.pop(key, None)
         if network is None:
             return
@@ -58,7 +58,7 @@ class Crowd(Generic[K]):
         self._resize(network, len(members) + 1, len(members))
 
     def first(self) -> K | None:
-        """Who gives way: of the network that has most who came first; None where nobody waits."""
+        """Return the entry to evict: the oldest of the largest network; None if there is none."""
         if not self._by_size:
             return None
         return next(iter(self._members[next(iter(self._by_size[-1]))]))
@@ -76,7 +76,7 @@ class Crowd(Generic[K]):
 
 
 def network_of(address: str) -> str:
-    """What one client has for itself: an address of IPv4, a network of IPv6."""
+    """Return the range of addresses that one client may own: an IPv4 address, or an IPv6 /64."""
     return _network_of_ipv6(address) if ":" in address else address
 
 

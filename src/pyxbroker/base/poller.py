@@ -1,9 +1,9 @@
-"""The door of a process: its listening sockets, and who came by them and is not known yet.
+"""The poller of a process for its listening sockets and its unauthenticated connections.
 
-Strangers cost the others turns of the loop, however little each of them does: thousands may come,
-say something, or hang up in one moment. So they are watched by an epoll of the door's own, which is
-one descriptor for the loop, and what any of them makes necessary, on whatever port, is done at a
-pace of the door's own: a tenth of a millisecond in a turn, and one step more.
+Unauthenticated connections must not delay the other clients: thousands may connect, send something
+or hang up in one moment. A separate epoll instance watches them, which is a single descriptor for
+the event loop. All work that they cause, on any port, shares a budget of a tenth of a millisecond
+per loop iteration, which the last step may exceed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Protocol
 
 from pyxbroker.base.pacing import Pace
 
-BUDGET_S = 0.0001  # of a turn
+BUDGET_S = 0.0001  # per loop iteration
 
 
 class Watched(Protocol):
-    """What has a descriptor at the door."""
+    """The owner of a watched descriptor."""
 
     def on_ready(self) -> object:
-        """Something is there, or it has ended: one step of what that makes necessary."""
+        """Handle readiness or the end of the connection, in one step."""
 
 
-class Door:
-    """One for a loop. It watches for as long as there is anything to watch."""
+class Poller:
+    """A secondary poller, one per loop. It is registered while it watches any descriptor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace | None = None) -> None:
         self.loop = loop
@@ -35,8 +35,9 @@ class Door:
         self._watched: dict[int, Watched] = {}
 
     def watch(self, fd: int, watched: Watched) -> None:
-        """Tells it when the descriptor is readable, again and again while it is. Raises OSError or
-        MemoryError where it cannot; nothing is watched then.
+        """Call `watched.on_ready` repeatedly while the descriptor is readable.
+
+        Raises OSError or MemoryError if the descriptor cannot be watched.
         """
         self._epoll.register(fd, select.EPOLLIN)
         if not self._watched:
@@ -48,14 +49,14 @@ class Door:
         self._watched[fd] = watched
 
     def unwatch(self, fd: int) -> None:
-        """To be called before the descriptor is closed, and once."""
+        """Stop watching a descriptor. Call it once, before the descriptor is closed."""
         self._epoll.unregister(fd)
         del self._watched[fd]
         if not self._watched:
             self.loop.remove_reader(self._epoll.fileno())
 
     def _on_ready(self) -> None:
-        """Called once in a turn, for as long as something is ready."""
+        """Handle readiness; the loop calls it in each iteration while a descriptor is ready."""
         line = self._line
         while not line.waiting:
             if not self.pace.is_free:
@@ -70,7 +71,7 @@ class Door:
                 return
 
     def _serve(self) -> bool:
-        """Tells one of those that are ready, which take turns; whether there was any."""
+        """Serve one ready descriptor, in turn. Return False if none is ready."""
         for fd, _ in self._epoll.poll(0, 1):
             self._watched[fd].on_ready()
             return True

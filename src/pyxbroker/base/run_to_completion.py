@@ -1,4 +1,4 @@
-"""What must not be left half done, also when who waits for it is cancelled."""
+"""Work that must not be left incomplete when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to. Who is cancelled meanwhile, however often, is so when it is done."""
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work that completes even if the caller is cancelled.
+
+    The cancellation, however often it is requested, takes effect when the work is done.
+    """
     task = asyncio.ensure_future(work)
     given_up: asyncio.CancelledError | None = None
     while not task.done():
@@ -25,5 +28,5 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if given_up is None:
         return task.result()
     if not task.cancelled() and (failure := task.exception()) is not None:
-        log.info("what was given up failed", error=failure)
+        log.info("work of a cancelled caller failed", error=failure)
     raise given_up

@@ -1,6 +1,6 @@
-"""The names that somebody who wrote another one may have meant.
+"""Suggestions for misspelled names.
 
-Imported when there is such a name: it brings difflib, which nobody else needs.
+Import this module only after a name turned out to be unknown: it imports difflib.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 SHOWN_MAX = 3
-LIKENESS_MIN = 0.6  # of difflib: twice the equal letters, of all letters of both names
-LIKENESS_BELOW_MAX = 0.25  # the nearest one: who is further from the name was hardly meant
+LIKENESS_MIN = 0.6  # difflib's ratio: twice the matching letters by all letters of both names
+LIKENESS_BELOW_MAX = 0.25  # a suggestion may be this much less similar than the best one
 
 
 def did_you_mean(
     name: str, names: Iterable[str], likeness_min: float = LIKENESS_MIN, shown_max: int = SHOWN_MAX
 ) -> str:
-    """`did you mean a or b?` for those of `names` that are nearest, upper and lower case being one;
-    empty when none is near.
+    """Return `did you mean a or b?` with the nearest of `names`, ignoring case.
+
+    The result is empty if none is similar.
     """
     spelled = {each.lower(): each for each in names}
     meant = name.lower()
