@@ -20,6 +20,7 @@ from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker import broker as served
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
@@ -38,6 +39,12 @@ class Message(NamedTuple):
     position: tuple[int, int]
     redelivery_count: int
     data: bytes
+
+
+def stats_of(topic: Topic) -> TopicStats:
+    """Return the statistics of one topic."""
+    [stats] = [each for each in read_stats((topic,)) if each is not None]
+    return stats
 
 
 class Broker:

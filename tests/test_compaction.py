@@ -22,12 +22,11 @@ from compacting import (
 from interrupted import Answer, How, Interrupted
 from late_store import HeldAnswers
 from one_bookie import append, turns, until
-from one_broker import TOPIC, Broker, Client, run
+from one_broker import TOPIC, Broker, Client, run, stats_of
 from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.compaction import compaction as module
 from pyxbroker.broker.compaction.compaction import Status
-from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
 from pyxbroker.ledger.errors import EntryDamaged
@@ -949,9 +948,9 @@ def test_nothing_is_told_as_done_while_nobody_knows_whether_it_is_noted(tmp_path
 def test_metrics_tell_how_it_went(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, single("a", b"1"), single("a", b"2"), single("b", b"1"))
-        assert topic_stats(topic).compaction is None
+        assert stats_of(topic).compaction is None
         await compact(topic)
-        found = topic_stats(topic).compaction
+        found = stats_of(topic).compaction
         assert found is not None
         assert (found.removed, found.succeeded, found.failed, found.entries) == (1, 1, 0, 2)
         assert found.size > len(single("a", b"2"))

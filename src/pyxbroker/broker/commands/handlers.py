@@ -216,11 +216,6 @@ class Handlers:
             ),
         }
 
-    @property
-    def lookups_admitted(self) -> int:
-        """Lookups that are under way, of all clients."""
-        return self._lookups.admitted_now
-
     # --- called by connections ----------------------------------------------------------------
 
     @staticmethod

@@ -430,11 +430,6 @@ class Switch:
         self._retry_s = RETRY_MIN_S
         self._is_closed = False
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is under way, nor to be tried again."""
-        return self._task is None and self._timer is None
-
     def check_soon(self) -> None:
         """The policy has changed."""
         if self._task is not None or self._is_closed:
