@@ -19,6 +19,7 @@ from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.clusters import Clusters
 from pyxbroker.broker.listeners import Addresses, Listeners
+from pyxbroker.broker.lookup import SERVE_ALL
 from pyxbroker.broker.tenants import Tenants
 from pyxbroker.broker.topics.upkeep import QUOTA_CHECK_BOUNDS_S
 from pyxbroker.metadata.cache import MetadataCache
@@ -166,10 +167,13 @@ class FakeService:
         )
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
+        self.ownership = SERVE_ALL
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 
-    async def lookup(self, topic_name: str, listener: str = "", client: str = "") -> Addresses:
+    async def lookup(
+        self, topic_name: str, listener: str = "", client: str = "", authoritative: bool = False
+    ) -> Addresses:
         self.looked_up.append(topic_name)
         if self.refusal is not None:
             raise self.refusal

@@ -15,8 +15,7 @@ import pytest
 
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.errors import refusal_of
-from pyxbroker.admin.server import WebServer
+from pyxbroker.admin.refusals import refusal_of
 from pyxbroker.base.errors import (
     MetadataStoreError,
     PulsarError,
@@ -33,6 +32,7 @@ from pyxbroker.metadata.store import BadVersion
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
 from pyxbroker.settings.config import Config
+from pyxbroker.web.server import WebServer
 
 TIMEOUT_S = 10
 
@@ -55,7 +55,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    server = WebServer(Application(cast(Any, service), service).answer, 0)
+    server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
     server.start(sock)
 
     def request(path: str, method: str) -> Answer:
@@ -182,7 +182,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         sock = listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
-        server = WebServer(Application(cast(Any, service), service).answer, 0)
+        server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
         server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()

@@ -15,9 +15,8 @@ import pytest
 
 from one_broker import Broker
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import topics as resource
-from pyxbroker.admin.response import Response
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker import namespaces
@@ -26,6 +25,8 @@ from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 
 P = "/admin/v2/persistent/public/default"
 NP = "/admin/v2/non-persistent/public/default"
@@ -41,7 +42,7 @@ class Rest:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.app = Application(broker.service, broker.service)
+        self.app = Application(broker.service, lambda: broker.service)
 
     async def answer(
         self, method: str, target: str, body: bytes | str = b"", kind: str = "application/json"

@@ -14,7 +14,7 @@ from harness.tokens import SECRET, settings, token
 
 from one_broker import TOPIC, Broker, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.auth.audit import Audit
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
@@ -24,6 +24,7 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
+from pyxbroker.web.request import Body
 from test_logins import connect, keep_out, let_in
 
 BAD = token("me", SECRET[::-1])
@@ -61,7 +62,7 @@ async def ask(
     headers = {"authorization": f"Bearer {token(role)}", "content-type": "application/json", **more}
     request = Request(method, path, query, headers, stream, address="10.0.0.1")
     service: Any = broker.service
-    return (await Application(service, service).answer(request)).status
+    return (await Application(service, lambda: service).answer(request)).status
 
 
 def serve(directory: Path, scenario: Any, **more: Any) -> None:
@@ -212,7 +213,7 @@ def test_a_bad_token_that_is_served_as_anonymous_is_told_all_the_same(
         headers = {"authorization": f"Bearer {BAD}"}
         request = Request("GET", "/admin/v2/clusters", "", headers, body, address="10.0.0.1")
         service: Any = broker.service
-        assert (await Application(service, service).answer(request)).status == 200
+        assert (await Application(service, lambda: service).answer(request)).status == 200
         assert request.principal == Principal("nobody")
         assert told(lines) == [
             {

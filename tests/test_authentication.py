@@ -16,7 +16,8 @@ from one_broker import Broker
 from one_broker import run as run_broker
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.roles.start import authentication_of, start_standalone
+from pyxbroker.roles.early_parts import authentication_of
+from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import SECRET as SECRET_SETTINGS
 from pyxbroker.settings.config import Config
 from test_admin_topics import Rest

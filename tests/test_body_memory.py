@@ -9,17 +9,15 @@ import struct
 
 import pytest
 
-from pyxbroker.admin import web_connection
-from pyxbroker.admin.errors import HttpError, refusal_of
-from pyxbroker.admin.request import SIGN_BYTES, Body, Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.refusals import refusal_of
+from pyxbroker.admin.request import Request
 from pyxbroker.base.errors import PulsarError
-from pyxbroker.broker.client_memory import (
-    BODIES_PART,
-    BODY_FREE_BYTES,
-    BODY_STEP_BYTES,
-    ClientMemory,
-)
+from pyxbroker.base.memory_budget import BODIES_PART, BODY_FREE_BYTES, BODY_STEP_BYTES
+from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.web import connection as web_connection
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request import SIGN_BYTES, Body
+from pyxbroker.web.response import Response
 from web_client import GET, HOST, LAST, Run, Served, dial, parse, run, served, statuses, talk, until
 
 __all__ = ["run"]

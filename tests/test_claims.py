@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pytest
 
-from pyxbroker.admin import endpoints, request_parser, web_connection
 from pyxbroker.base import limits, log_limits
 from pyxbroker.bookie import space
 from pyxbroker.broker.commands import handlers, seek, topic_list
@@ -30,6 +29,8 @@ from pyxbroker.ledger import patience
 from pyxbroker.metadata import zookeeper
 from pyxbroker.mledger import cursor_ledger
 from pyxbroker.settings.config import SCHEMA
+from pyxbroker.web import connection as web_connection
+from pyxbroker.web import endpoint, request_parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
@@ -44,15 +45,10 @@ PROMISE = re.compile(
 # code of a row or the beginning of a sentence: names of tests have no place in a broker.
 WRITTEN: dict[str, dict[str, str]] = {
     "configuration.md": {
-        "A value that cannot be used": "tests/test_config.py::"
-        "test_a_bad_value_names_place_key_and_what_is_expected",
         "isDelayedDeliveryDeliverAtTimeStrict": "tests/test_delayed_delivery.py::"
         "test_unless_times_are_strict_it_may_come_early_by_a_tick",
-        "webServicePort": "tests/test_cli.py::test_an_empty_web_port_serves_none",
         "keepAliveIntervalSeconds": "tests/test_cli.py::"
         "test_who_is_silent_is_asked_unless_that_is_off",
-        "connectionLivenessCheckTimeoutMillis": "tests/test_liveness.py::"
-        "test_without_a_timeout_nobody_is_asked",
         "maxClientStateSizeInMBPerConnection": "tests/test_client_memory.py::"
         "test_a_connection_opens_no_more_than_its_memory_allows",
         "maxBatchAckStateSizeInMB": "tests/test_ackset.py::"
@@ -73,8 +69,6 @@ WRITTEN: dict[str, dict[str, str]] = {
         "test_the_reserve_is_made_where_there_is_space_and_no_larger_than_an_eighth",
     },
     "policies.md": {
-        "A field with a value that it cannot have": "tests/test_policies.py::"
-        "test_a_wrong_value_is_refused_for_its_policy_alone",
         "While a record cannot be read": "tests/test_inactive_topics.py::"
         "test_policies_that_cannot_be_read_delete_nothing",
         "look_ahead_per_subscription_max": "tests/test_key_shared_dispatch.py::test_the_look_ahead",
@@ -149,7 +143,7 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("operations.md", request_parser.URL_BYTES_MAX, 8 << 10, "(8 KiB of URL,"),
     ("operations.md", request_parser.HEAD_BYTES_MAX, 16 << 10, "16 KiB of headers)"),
     ("operations.md", web_connection.BODY_TIMEOUT_S, 30.0, "30 s for its body"),
-    ("operations.md", endpoints.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
+    ("operations.md", endpoint.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
     ("operations.md", web_connection.KEEP_ALIVE_TIMEOUT_S, 75.0, "is closed after 75 s"),
     ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are in"),
     ("formats.md", cursor_ledger.CHANGES_BYTES_MIN, 64 << 10, "(at least 64 KiB)"),
@@ -443,8 +437,8 @@ def test_files_that_a_page_names_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_series_that_a_page_names_are_defined(path: Path) -> None:
     defined = " ".join(file.read_text() for file in (ROOT / "src/pyxbroker/stats").glob("*.py"))
-    # Of what is not there tests/test_metric_names.py knows more.
-    text, _, _ = path.read_text().partition("## What is not there")
+    # tests/test_metric_names.py checks the missing series.
+    text, _, _ = path.read_text().partition("## Missing series")
     named = re.findall(r"`((?:bookie|pulsar|pyxbroker|process)_\w+)`", text)
     whole = [re.sub(r"_(sum|count|bucket|total)$", "", name) for name in named]
     assert [name for name in whole if name not in defined] == []

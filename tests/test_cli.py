@@ -359,7 +359,7 @@ def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:
         pid = broker.process.pid
         assert broker.stop()[0] == 0
     assert finished.returncode == 1
-    assert f"in use by the process {pid}" in error_line(finished)
+    assert f"in use by process {pid}" in error_line(finished)
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         finished = run(*command, "--data", tmp_path)
         assert finished.returncode == 1
         line = error_line(finished)
-        assert f"The directory {tmp_path} is not empty and is no data directory" in line
+        assert f"The directory {tmp_path} is not a data directory" in line
         assert "'passwd'" in line and "--data" in line
     assert [each.name for each in tmp_path.iterdir()] == ["passwd"]
 
@@ -589,7 +589,7 @@ def test_a_failed_journal_ends_the_process_only_when_asked(tmp_path: Path, ends:
     broker_data = tmp_path / "data"
     end = {
         True: " (error 5); a restart recovers what was acknowledged.",
-        False: f" ({broker_data}); what was acknowledged is safe, the next start recovers it.",
+        False: f" ({broker_data}); acknowledged messages are safe, the next start recovers them.",
     }
     assert sentences[0] == f"pyxbroker: The broker stopped: the journal failed{end[ends]}"
 
@@ -603,7 +603,7 @@ def test_a_lock_is_free_after_kill_nine(tmp_path: Path) -> None:
 
 def test_one_process_locks_a_directory_once(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path / "a" / "b" / "c")
-    with pytest.raises(DataDirectoryError, match=f"in use by the process {os.getpid()}"):
+    with pytest.raises(DataDirectoryError, match=f"in use by process {os.getpid()}"):
         DataDirectory(first.path)
     first.close()
     (first.path / "pyxbroker.lock").write_bytes(b"\xff\0garbage")

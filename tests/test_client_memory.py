@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base import memory_budget
 from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.base.memory_budget import ConnectionMemory
 from pyxbroker.broker import client_memory
 from pyxbroker.broker.client_memory import (
     CONSUMER_BYTES,
     KEY_SHARED_BYTES,
     READER_BYTES,
     ClientMemory,
-    ConnectionMemory,
 )
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.topics.producer import Producer
@@ -276,7 +277,7 @@ def test_watchers_of_one_pattern_share_their_names(tmp_path: Path) -> None:
 def test_names_that_are_too_many_for_a_connection_are_not_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_memory, "CONNECTION_SETTING", "the limit")
+    monkeypatch.setattr(memory_budget, "CONNECTION_SETTING", "the limit")
     monkeypatch.setattr("pyxbroker.broker.commands.topic_list.WATCHED_NAME_BYTES", 1 << 20)
 
     async def scenario(broker: Broker) -> None:
@@ -321,7 +322,7 @@ def test_commands_about_what_is_open_count_while_they_wait(
         for number in range(100):
             client.send(pb.CommandCloseProducer(producer_id=1, request_id=number))
         await until(lambda: len(client.connection.session.tasks) == 100)
-        assert memory(broker).used > before + 100 * client_memory.COMMAND_BYTES
+        assert memory(broker).used > before + 100 * memory_budget.COMMAND_BYTES
         held.set()
         for _ in range(100):
             await client.receive("success")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from harness.coercion_cases import INT_MAX, LONG_MAX, PARAMETERS, REFUSED, ROWS, Parameter, Row
 
-from pyxbroker.admin.coercion import read_float
-from pyxbroker.admin.endpoints import Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import checked_actions
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.resources.names import strings_of, texts_of
 from pyxbroker.settings.sections.topics import SCHEMA_STRATEGIES
+from pyxbroker.web.coercion import read_float
+from pyxbroker.web.endpoint import Query
+from pyxbroker.web.errors import HttpError
 from test_router import endpoint, request
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request_parser import RequestParser
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base import collector
 from pyxbroker.base.collector import Collector
@@ -25,6 +23,8 @@ from pyxbroker.ledger.errors import NoSuchEntry
 from pyxbroker.ledger.reader import ReadHandle, Segment
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request_parser import RequestParser
 
 LATER: list[Callable[[], None]] = []
 

@@ -16,10 +16,9 @@ import pytest
 from fake_service import FakeService
 from pyxbroker.admin import answering, documents, policy_table
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import RESOURCES, Endpoint, every_endpoint
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.endpoints import RESOURCES, every_endpoint
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import names
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
     GET_TENANT,
@@ -41,6 +40,9 @@ from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.broker.broker_limits import INDEX_INTERCEPTOR
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 
 ROOT = Path(__file__).parent.parent
 ROWS = list(every_endpoint())
@@ -96,7 +98,7 @@ def asked(
         stream = body or Body(0, lambda: None)
         if body is None:
             stream.end()
-        application = Application(cast(Any, service), service)
+        application = Application(cast(Any, service), lambda: service)
         request = Request(method, path, query, {}, stream, **more)
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()

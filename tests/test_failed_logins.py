@@ -23,8 +23,7 @@ from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, settings, t
 from fake_service import FakeService
 from one_broker import Broker, Client
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.request import Request
 from pyxbroker.auth import failed_logins
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.basic import BasicProvider
@@ -37,6 +36,8 @@ from pyxbroker.broker.commands.login import shown_by
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_audit import lines, told
 from test_logins import REFRESHES, answer, connect, expire, keep_out, let_in, serve
 from test_waiting_requests import reset
@@ -242,7 +243,7 @@ def application_of(store: MemoryStore, **more: Any) -> tuple[FakeService, Applic
     config = Config(**settings(**more))
     service = FakeService(store, config)
     service.authentication = Authentication(config)
-    return service, Application(cast(Any, service), cast(Any, service))
+    return service, Application(cast(Any, service), lambda: cast(Any, service))
 
 
 def ask(

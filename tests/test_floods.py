@@ -14,14 +14,14 @@ import pytest
 from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.request_parser import RequestParser
-from pyxbroker.admin.response import Response
 from pyxbroker.base.half_open import HalfOpen
 from pyxbroker.base.pacing import Line, Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.request_parser import RequestParser
+from pyxbroker.web.response import Response
 from web_client import Served as Web
 from web_client import dial
 from web_client import served as web_served

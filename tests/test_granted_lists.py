@@ -11,10 +11,11 @@ from harness.tokens import settings, token
 
 from one_broker import TOPIC, Broker, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.request import Body
 from test_logins import connect, let_in
 
 NAMESPACE = "public/default"
@@ -49,7 +50,9 @@ async def ask(broker: Broker, role: str, path: str) -> tuple[int, bytes]:
     body.end()
     headers = {"authorization": f"Bearer {token(role)}"}
     service: Any = broker.service
-    answer = await Application(service, service).answer(Request("GET", path, "", headers, body))
+    answer = await Application(service, lambda: service).answer(
+        Request("GET", path, "", headers, body)
+    )
     return answer.status, answer.body if isinstance(answer.body, bytes) else b""
 
 

@@ -20,8 +20,6 @@ from certificates import client_context, server_context
 from one_broker import Broker, Client, command_of
 from one_broker import run as run_broker
 from oracles import wire
-from pyxbroker.admin import server as admin_server
-from pyxbroker.admin.server import HANDSHAKE_S, WebServer
 from pyxbroker.base.half_open import (
     TLS_RECORD_BYTES_MAX,
     HalfOpen,
@@ -34,6 +32,8 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.base.poller import Poller
 from pyxbroker.broker.broker_port import BrokerPort
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web import server as admin_server
+from pyxbroker.web.server import HANDSHAKE_S, WebServer
 from served import nothing_can_be_watched_by
 from web_client import LAST, Run, echo, parse, run, until
 

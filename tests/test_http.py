@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from pyxbroker.admin import request_parser
-from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.web import connection as connection
+from pyxbroker.web import request_parser
+from pyxbroker.web.response import Response
 from web_client import GET, HOST, LAST, Run, dial, echo, parse, run, served, statuses, talk
 
 __all__ = ["run"]

@@ -11,13 +11,15 @@ from harness.tokens import SECRET, settings, token
 
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import Endpoint, every_endpoint
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.endpoints import every_endpoint
+from pyxbroker.admin.request import Request
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_endpoints import path_of
 
 CLUSTERS = "/admin/v2/clusters"
@@ -43,7 +45,7 @@ def asked(
         if body is None:
             stream.end()
         request = Request(method, path, query, headers or {}, stream)
-        application = Application(cast(Any, service), service)  # type: ignore[arg-type]
+        application = Application(cast(Any, service), lambda: service)  # type: ignore[arg-type]
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()
         return answer, request.principal

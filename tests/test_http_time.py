@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from pyxbroker.admin import server
-from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.web import connection as connection
+from pyxbroker.web import server
+from pyxbroker.web.response import Response
 from web_client import (
     GET,
     HOST,

@@ -16,7 +16,7 @@ import pytest
 from one_broker import TOPIC, Broker, command_of, run
 from oracles import wire
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.broker.listeners import (
@@ -29,6 +29,7 @@ from pyxbroker.broker.listeners import (
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
+from pyxbroker.web.request import Body
 from web_client import until
 
 TWO = "inner:pulsar://10.0.0.1:6650,outer:pulsar://b.example:6660,outer:pulsar+ssl://b.example:6661"
@@ -209,7 +210,7 @@ def test_rest_answers_for_the_listener_that_a_request_names(tmp_path: Path) -> N
             body.end()
             request = Request("GET", path, query, headers, body)
             service: Any = broker.service
-            answer = await Application(service, service).answer(request)
+            answer = await Application(service, lambda: service).answer(request)
             assert isinstance(answer.body, bytes)
             return answer.status, json.loads(answer.body)
 

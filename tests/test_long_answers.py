@@ -15,13 +15,14 @@ import pytest
 
 from fake_service import FakeService, Topic
 from pyxbroker.admin.app import MADE_AT_ONCE, Application
-from pyxbroker.admin.long_answers import LongAnswers
-from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import metrics, statistics
-from pyxbroker.admin.response import Response
 from pyxbroker.broker.statistics import internal_stats
 from pyxbroker.broker.statistics import statistics as topic_statistics
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.web.long_answers import LongAnswers
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_admin_topics import NAME, P, Rest
 from test_admin_topics import run as run_rest
 from web_client import GET, Run, dial, parse, run, served, talk, until
@@ -223,7 +224,7 @@ def test_two_scrapes_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         service: Any = FakeService(MemoryStore())
-        app = Application(service, service)
+        app = Application(service, lambda: service)
         collector = await app.collector.get()
         monkeypatch.setattr(collector, "sample", running.counted(collector.sample))
         answers = await asyncio.gather(*(app.answer(asked("/metrics")) for _ in range(10)))
@@ -292,7 +293,7 @@ def test_what_scrapes_hold_is_charged_and_there_is_room_for_some() -> None:
         service: Any = FakeService(MemoryStore())
         service.loaded = [Topic(f"{NAME}/t{number}", "public/default") for number in range(100)]
         memory = service.client_memory
-        app = Application(service, service)
+        app = Application(service, lambda: service)
 
         async def held_bytes() -> int:
             request = asked("/metrics")

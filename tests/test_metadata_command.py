@@ -88,7 +88,7 @@ def finding(severity: Severity, data: Path) -> Finding:
 def test_check_says_that_all_is_well(data: Path, asked: dict[str, Any]) -> None:
     result = call(data, "check")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"The metadata in {data / 'metadata'} is as it was written.\n"
+    assert result.stdout == f"The metadata in {data / 'metadata'} is undamaged.\n"
     assert asked["check of"] == (data / "metadata",)
 
 
@@ -124,11 +124,11 @@ def test_check_ends_with_one_for_any_damage_and_repair_for_what_is_left(
 
 
 def test_copies_are_listed_for_people_and_for_programs(data: Path, asked: dict[str, Any]) -> None:
-    assert "There is no copy of " in call(data, "copies").stdout
+    assert "There are no copies of " in call(data, "copies").stdout
     path = data / "metadata.copies" / "0000000007.copy"
     asked["list_copies"] = [CopyInfo(path, 7, 1_769_860_800_123, 4711, 12, 9000, False)]
     assert call(data, "copies").stdout == (
-        f"{path}  made 2026-01-31 12:00:00 UTC, 12 nodes, 9000 bytes, DAMAGED\n"
+        f"{path}  written 2026-01-31 12:00:00 UTC, 12 nodes, 9000 bytes, DAMAGED\n"
     )
     [copy] = json.loads(call(data, "copies", "--json").stdout)
     assert (copy["file"], copy["intact"], copy["madeMs"]) == (str(path), False, 1_769_860_800_123)
@@ -150,7 +150,7 @@ def test_backup_into_a_directory_that_is_not_there_blames_no_metadata(
 ) -> None:
     result = call(data, "backup", str(tmp_path / "none" / "monday"))
     assert result.exit_code == 2
-    assert f"there is no directory {tmp_path / 'none'} for the copy" in result.stderr
+    assert f"the directory {tmp_path / 'none'} for the copy does not exist" in result.stderr
     assert "backup of" not in asked
 
 
@@ -161,13 +161,14 @@ def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, An
         refused = call(data, "restore", answer=answer)
         assert refused.exit_code == 1
         assert "restore of" not in asked
-        assert "is set aside and made anew from the newest intact copy" in refused.stderr
+        assert " aside and rebuilds it from the newest intact copy" in refused.stderr
         assert refused.stderr.endswith("pyxbroker: Nothing was changed.\n")
     result = call(data, "restore", answer="y\n")
     assert result.exit_code == 0
     assert asked["restore of"] == (data / "metadata", None, True)
-    assert f"from the copy {data / 'c'} and 3 changes since: 12 nodes, 1 that" in result.stdout
-    assert f"What was there before is {aside} now." in result.stdout
+    assert f"from the copy {data / 'c'} and 3 changes since: 12 nodes. " in result.stdout
+    assert "Nodes of the previous metadata that are gone: 1." in result.stdout
+    assert f"The previous metadata is now in {aside}." in result.stdout
     call(data, "restore", "--yes", "--copy", "/backup/monday", "--without-changes", "--json")
     assert asked["restore of"] == (data / "metadata", Path("/backup/monday"), False)
 
@@ -200,12 +201,12 @@ def test_ledgers_that_nobody_knows_are_named_and_given_up_only_when_asked(
 ) -> None:
     asked["unknown_ledgers"] = list(range(30))
     result = call(data, "repair")
-    assert "30 ledgers in the storage that no metadata names, kept: 0, 1, 2," in result.stdout
+    assert "30 ledgers in the storage unknown to the metadata, kept: 0, 1, 2," in result.stdout
     assert "19, ...; `pyxbroker metadata repair --delete-unknown-ledgers`" in result.stdout
     assert "forget_unknown_ledgers of" not in asked
     asked["unknown_ledgers"], asked["forget_unknown_ledgers"] = [], [7]
     result = call(data, "repair", "--delete-unknown-ledgers")
-    assert "1 ledger given up: 7." in result.stdout
+    assert "1 ledger marked for deletion: 7." in result.stdout
     plain = json.loads(call(data, "repair", "--delete-unknown-ledgers", "--json").stdout)
     assert plain == {"findings": [], "deletedLedgers": [7], "unknownLedgers": []}
 
@@ -231,7 +232,7 @@ def test_a_directory_in_use_is_left_alone(data: Path, asked: dict[str, Any], nam
     finally:
         lock.close()
     assert result.exit_code == 1
-    assert f"in use by the process {os.getpid()}" in result.stderr
+    assert f"in use by process {os.getpid()}" in result.stderr
     assert [key for key in asked if key.endswith(" of")] == []
 
 
@@ -239,7 +240,7 @@ def test_a_directory_in_use_is_left_alone(data: Path, asked: dict[str, Any], nam
 def test_no_data_directory_is_made(tmp_path: Path, name: str) -> None:
     result = call(tmp_path / "none", name)
     assert result.exit_code == 1
-    assert f"There is no data directory {tmp_path / 'none'}." in result.stderr
+    assert f"The data directory {tmp_path / 'none'} does not exist." in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -306,7 +307,7 @@ def flip(file: Path, old: str, new: str) -> None:
 def test_repair_writes_a_cookie_again(served: Path, asked: dict[str, Any]) -> None:
     file = served / "bookie" / FILE
     text = file.read_text()
-    assert call(served, "repair").stdout.startswith("There was nothing to repair")
+    assert call(served, "repair").stdout.startswith("Nothing to repair")
     instance = text.rpartition('instanceId: "')[2]
     flipped = chr(ord(instance[3]) ^ 1)
     damages = [
@@ -337,5 +338,5 @@ def test_repair_does_not_give_a_bookie_to_the_metadata_of_another_cluster(
     file.write_text(foreign)
     result = call(served, "repair")
     assert result.exit_code == 1
-    assert "they do not belong together, neither was changed" in result.stdout
+    assert "they do not belong together, so neither was changed" in result.stdout
     assert file.read_text() == foreign

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from fake_service import STORAGE, FakeService, Subscription, Topic
-from pyxbroker.admin.web_counts import WebCounts
 from pyxbroker.auth.login_counts import LoginCounts
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.broker.statistics.stats import (
@@ -27,6 +26,7 @@ from pyxbroker.schemas.schema_counts import NamespaceCounts
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions
 from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
+from pyxbroker.web.counts import WebCounts
 from test_metrics import series, text_of, took, value
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def own_series(text: str) -> dict[str, Series]:
 
 def reasons() -> list[str]:
     """The patterns in the table of what is not there."""
-    section = PAGE.read_text().partition("## What is not there")[2]
+    section = PAGE.read_text().partition("## Missing series")[2]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [pattern for row in rows for pattern in re.findall(r"`([^`]+)`", row)]
 

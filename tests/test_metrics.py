@@ -26,7 +26,6 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base import log
 from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
@@ -49,6 +48,7 @@ from pyxbroker.stats.definitions import COUNTER
 from pyxbroker.stats.latencies import WINDOW_S, Latency
 from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
 from pyxbroker.stats.slices import SLICE_S
+from pyxbroker.web.server import WebServer
 from stored import storage
 
 TOPIC = "persistent://public/default/t"
@@ -549,7 +549,7 @@ def test_a_client_that_takes_gzip_gets_it(accepted: str, is_packed: bool) -> Non
         service = FakeService(store)
         many_topics(service)
         sock = listen("127.0.0.1", 0)
-        server = WebServer(Application(cast(Any, service), service).answer, 0)
+        server = WebServer(Application(cast(Any, service), lambda: service).answer, 0)
         server.start(sock)
 
         def get() -> tuple[http.client.HTTPResponse, bytes]:

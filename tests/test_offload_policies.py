@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.namespace_record import new
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.policies.change_events import TopicRecord, decode, encode
 from pyxbroker.settings.config import Config
+from pyxbroker.web.errors import HttpError
 from test_admin_topics import DONE, Rest, run
 
 NS = "/admin/v2/namespaces/public/default"

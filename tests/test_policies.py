@@ -1119,8 +1119,8 @@ def test_objects_say_what_they_leave_out() -> None:
 # --- who is told ----------------------------------------------------------------------------------
 
 
-UNREADABLE = ("policies cannot be read, those before stay", "public/default")
-GONE = ("a namespace is gone, its open topics keep their policies", "public/default")
+UNREADABLE = ("policies cannot be read, the last ones stay in force", "public/default")
+GONE = ("a namespace was deleted, its open topics keep their policies", "public/default")
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
@@ -1150,7 +1150,7 @@ def test_what_cannot_be_read_leaves_open_topics_as_they_are(
         await change(broker, {"max_producers_per_topic": [], "max_consumers_per_topic": 4})
         await in_force(topic, "consumers_max", 4)
         assert topic.policies.producers_max == 1
-        of_field = ("a policy cannot be what its field says, it stays as it was",)
+        of_field = ("invalid field in a policy record, the policy keeps its last value",)
         assert (*of_field, "public/default", "max_producers_per_topic") in logged(caplog)
         caplog.clear()
         await change(broker, None)
@@ -1454,7 +1454,7 @@ async def test_a_store_that_is_away_is_asked_again(
         await store.put(PATH, record_of(2))
         await until(lambda: follower.policies.producers_max == 2)
         assert not away
-        assert "those before stay" in caplog.text
+        assert "the last ones stay in force" in caplog.text
         policies.close()
 
 
@@ -1479,7 +1479,7 @@ async def test_many_followers_are_told_in_slices(
             await asyncio.sleep(0)
             turns += any(each.policies.producers_max == 2 for each in followers)
         assert turns > 20, "100 ms were to be done, 2 ms at a time"
-        assert "a topic did not take its policies over" in caplog.text
+        assert "a topic did not apply its policies" in caplog.text
         assert "ZeroDivisionError" in caplog.text
         policies.close()
 
@@ -1512,14 +1512,14 @@ async def test_what_one_topic_says_is_looked_at_by_that_topic_alone(tmp_path: Pa
         # Who left is told nothing, and who came for it is.
         successor = Follower(name=one.partition(7))
         policies.follow("public/default", successor)
-        policies.leave("public/default", followers[one.partition(7)])
-        policies.leave("public/default", followers[one.partition(0)])
+        policies.unfollow("public/default", followers[one.partition(7)])
+        policies.unfollow("public/default", followers[one.partition(0)])
         policies.set_record(one, False, {"maxProducerPerTopic": 6})
         await until(lambda: successor.policies.producers_max == 6)
         assert followers[one.partition(0)].policies.producers_max == 5
         assert followers[one.partition(7)].policies.producers_max == 5
         for each in (successor, followers[one], followers[other], followers[other.partition(0)]):
-            policies.leave("public/default", each)
+            policies.unfollow("public/default", each)
         namespace = policies._namespaces["public/default"]
         assert (namespace.followers, namespace.partitions) == ({}, {})
         policies.close()

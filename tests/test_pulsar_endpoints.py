@@ -14,13 +14,15 @@ from unittest.mock import AsyncMock
 import pytest
 
 from pyxbroker.admin import documents
-from pyxbroker.admin.endpoints import RESOURCES, Endpoint, every_endpoint, load
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.endpoints import RESOURCES, every_endpoint, load
 from pyxbroker.admin.not_built import NOT_BUILT, NOT_FOUND, NOT_IMPLEMENTED, OFF, Part, refused
 from pyxbroker.admin.pulsar_endpoints import PulsarEndpoint, endpoints
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.router import Router
+from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import AUTHENTICATED, SUPERUSER, TENANT_ADMIN, Scope
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request import Body
+from pyxbroker.web.router import Router
 
 PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 THEIRS = list(endpoints())

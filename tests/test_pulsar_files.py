@@ -140,9 +140,7 @@ def test_a_file_with_every_key_of_pulsars_is_used_as_it_is(tmp_path: Path, older
     with standalone(tmp_path / "data", "--config", str(conf)) as broker:
         err = broker.stop()[2]
     assert complaints(err) == []
-    [told] = [
-        line for line in err.splitlines() if "settings of Pulsar's have no effect here" in line
-    ]
+    [told] = [line for line in err.splitlines() if "settings of Pulsar have no effect here" in line]
     assert f"number={len(config.ignored.at_default)}" in told
 
 

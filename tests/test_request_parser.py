@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request_parser import END, NEXT, End, Event, Found, Head, RequestParser, State
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request_parser import END, NEXT, End, Event, Found, Head, RequestParser, State
 
 ROOM = 1000
 HOST = b"Host: broker\r\n"
@@ -144,9 +144,9 @@ def test_a_start_does_not_wait_for_what_a_first_client_needs() -> None:
     seen = "import sys, pyxbroker.roles.standalone; print(*sys.modules)"
     command = [sys.executable, "-c", seen]
     modules = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert "pyxbroker.admin.server" in modules
-    late = {"httptools", "email.utils", "http", "pyxbroker.admin.response"}
-    late |= {"pyxbroker.admin.web_connection", "pyxbroker.admin.endpoints"}
+    assert "pyxbroker.web.server" in modules
+    late = {"httptools", "email.utils", "http", "pyxbroker.web.response"}
+    late |= {"pyxbroker.web.connection", "pyxbroker.web.endpoint", "pyxbroker.admin.endpoints"}
     assert not late & set(modules)
 
 

@@ -19,10 +19,11 @@ from pyxbroker.admin.app import ENTRIES_READ_MAX
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import messages
 from pyxbroker.admin.resources.broker_stats import TOPIC_NAME_BYTES
-from pyxbroker.admin.response import Response
-from pyxbroker.broker.client_memory import ANSWERS_PART, ClientMemory
+from pyxbroker.base.memory_budget import ANSWERS_PART
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.topics.entry_view import EntryView
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.web.response import Response
 from test_admin_topics import NAME, P, Rest
 from test_admin_topics import run as run_rest
 from web_client import GET, LAST, Run, Served, dial, parse, run, served, statuses, talk, until

@@ -14,10 +14,9 @@ from fake_service import FakeService
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.endpoints import Endpoint, every_endpoint
+from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import refused
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.request import Request
 from pyxbroker.auth import authorization
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.authorization import (
@@ -47,8 +46,11 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.roles.start import authentication_of
+from pyxbroker.roles.early_parts import authentication_of
 from pyxbroker.settings.config import Config
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
 from test_logins import connect, let_in
 from test_metadata_away import refuse
 
@@ -605,7 +607,7 @@ async def rest(
     if data:
         head["content-type"] = "application/json"
     request = Request(method, target, "", head, stream)
-    return (await Application(broker.service, broker.service).answer(request)).status
+    return (await Application(broker.service, lambda: broker.service).answer(request)).status
 
 
 LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
@@ -721,7 +723,7 @@ def test_what_is_for_whoever_is_known_needs_no_right(tmp_path: Path) -> None:
             body.end()
             head = {"authorization": f"Bearer {token('nobody')}"}
             request = Request("GET", path, "", head, body)
-            answer = await Application(broker.service, source).answer(request)
+            answer = await Application(broker.service, lambda: source).answer(request)
             assert answer.status == 200, path
 
     serve(tmp_path, scenario)
@@ -889,7 +891,7 @@ def test_who_has_lost_a_right_when_its_body_comes_changes_nothing(tmp_path: Path
 
     async def scenario(broker: Broker) -> None:
         await broker.topic()
-        application = Application(broker.service, broker.service)
+        application = Application(broker.service, lambda: broker.service)
         checks = []
         permissions: Any = broker.service.permissions
         check = permissions.check

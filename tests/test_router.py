@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyxbroker.admin.answering import is_change
-from pyxbroker.admin.endpoints import Endpoint, Query
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.router import Node, Router
+from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import OPEN
+from pyxbroker.web.endpoint import Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request import Body
+from pyxbroker.web.response import Response
+from pyxbroker.web.router import Node, Router
 
 
 def request(method: str, path: str, query: str = "", body: bytes | None = None) -> Request:

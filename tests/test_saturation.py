@@ -212,6 +212,6 @@ def test_a_target_tells_the_code_that_it_runs_and_no_other() -> None:
     names = {str(path.relative_to(project)) for path in told}
     assert {
         *("tests/fuzz/fuzz_http.py", "tests/fuzz/driver.py", "src/pyxbroker/__init__.py"),
-        *("src/pyxbroker/admin/web_connection.py", "src/pyxbroker/frames.pxd"),
+        *("src/pyxbroker/web/connection.py", "src/pyxbroker/frames.pxd"),
     } <= names
     assert not any(name.startswith("src/pyxbroker/admin/resources/") for name in names)

@@ -84,20 +84,20 @@ def test_health_tells_that_the_metadata_could_not_be_written_lately_and_names_no
     async def main() -> None:
         config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None)
         service = await start_standalone(config, tmp_path)
-        assert service.failure() is None
+        assert service.broker.failure() is None
         with monkeypatch.context() as patch:
             patch.setattr(Tree, "transact", refuse)
             with pytest.raises(Unavailable):
                 await service.metadata.put("/a", b"")
         caplog.clear()
-        told = str(service.failure())
+        told = str(service.broker.failure())
         (fields,) = [vars(each)["fields"] for each in caplog.records]
         assert "the disk refuses" in str(fields["error"])
         assert told == (
             f"The metadata store refused a request lately. (reference {fields['reference']})"
         )
         monkeypatch.setattr("pyxbroker.broker.broker.METADATA_REFUSAL_S", 0.0)
-        assert service.failure() is None
+        assert service.broker.failure() is None
         await service.stop()
 
     asyncio.run(main())
@@ -121,7 +121,7 @@ def test_the_reserve_is_made_after_the_start_and_a_start_on_a_full_disk_gets_it(
         assert reserve is not None
         if is_full:
             assert reserve.held == 0
-            assert "disk of the storage is full" in str(service.failure())
+            assert "disk of the storage is full" in str(service.broker.failure())
         else:
             await until(lambda: reserve.held == 1 << 20)
         await service.stop()

@@ -258,8 +258,8 @@ async def policies_of(names: Iterable[str]) -> AsyncIterator[NamespacePolicies]:
 
 async def all_have(policies: NamespacePolicies, number: int) -> None:
     """What is being told reaches every namespace."""
-    assert policies._retaking is not None
-    await policies._retaking
+    assert policies._refresh_task is not None
+    await policies._refresh_task
     for each in policies._namespaces.values():
         assert each.policies is not None and each.policies.consumers_max == number
 
@@ -291,20 +291,20 @@ def test_a_setting_that_changes_when_the_one_before_is_told_reaches_all_and_a_fa
 ) -> None:
     async def main() -> None:
         async with policies_of(("a/x", "a/y", "a/z")) as policies:
-            retake = policies._retake
+            refresh = policies._refresh
 
             def one_fails(namespace: Any) -> None:
                 if namespace.name == "a/y":
                     raise ValueError("a/y")
-                retake(namespace)
+                refresh(namespace)
 
-            monkeypatch.setattr(policies, "_retake", one_fails)
+            monkeypatch.setattr(policies, "_refresh", one_fails)
             policies.set_broker(consumers_max(5))
             # It comes in the turn in which the task has told all.
             asyncio.get_running_loop().call_soon(policies.set_broker, consumers_max(6))
             for _ in range(10):
                 await asyncio.sleep(0)
-            assert policies._retaking is None
+            assert policies._refresh_task is None
             found = {name: each.policies for name, each in policies._namespaces.items()}
             numbers = {name: each and each.consumers_max for name, each in found.items()}
             assert numbers == {"a/x": 6, "a/y": 0, "a/z": 6}

@@ -43,14 +43,17 @@ ARROWS: dict[str, set[str]] = {
         *("road", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
         "schemas",
     },
+    # An HTTP server: what is answered, and which endpoints there are, is handed in.
+    "web": {"base", "auth"},
     "admin": {
         *GROUND,
-        *("auth", "broker", "cluster", "metadata", "policies", "schemas", "settings", "stats"),
+        *("web", "auth", "broker", "cluster", "metadata", "policies", "schemas", "settings"),
+        "stats",
     },
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
-        *("broker", "admin", "cluster", "auth"),
+        *("broker", "web", "admin", "cluster", "auth"),
     },
     # The client knows nothing of a broker's inside: it may as well talk to another kind of broker.
     "client": {*GROUND, "road"},

@@ -16,11 +16,13 @@ import trustme
 
 from certificates import authority, client_context, server_context, write_files
 from hostile_tls import HostileClient
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base import tls_connection
 from pyxbroker.base.listening import listen
 from pyxbroker.base.tls import TlsContexts, make_context
 from pyxbroker.base.tls_connection import HANDSHAKE_RECORDS_MAX, IDLE_RECORDS_MAX
+from pyxbroker.web.request import Request
+from pyxbroker.web.response import Response
+from pyxbroker.web.server import WebServer
 from served import Served, ping, turns
 from test_tls import client_with, settings_of
 from web_client import GET, LAST, Run, echo, parse, run, until
@@ -389,3 +391,28 @@ def test_nothing_is_counted_while_a_client_only_waits() -> None:
             pair.server.read()
     pair.client.write(b"x")
     assert pair.server.read() == b"x"
+
+
+def test_a_request_by_https_says_so(run: Run, tmp_path: Path) -> None:
+    async def scheme(request: Request[Any]) -> Response:
+        return Response.text("https" if request.is_tls else "http")
+
+    async def scenario() -> None:
+        contexts = TlsContexts(settings_of(write_files(tmp_path)))
+        server = WebServer(scheme, 0)
+        for expected in (b"https", b"http"):
+            sock = listen("127.0.0.1", 0)
+            is_tls = expected == b"https"
+            server.start(sock, contexts.current if is_tls else None)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1",
+                sock.getsockname()[1],
+                ssl=client_of(ssl.TLSVersion.TLSv1_3) if is_tls else None,
+                server_hostname="localhost" if is_tls else None,
+            )
+            writer.write(LAST)
+            assert (await reader.read()).endswith(b"\r\n\r\n" + expected)
+            writer.close()
+        await server.stop()
+
+    run(scenario)

@@ -102,7 +102,7 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"precious")
     finished = run("tokens", "create-secret-key", "-o", old)
-    assert finished.returncode == 1 and f"{old} is there" in error_line(finished)
+    assert finished.returncode == 1 and f"{old} exists" in error_line(finished)
     pair = ("--output-private-key", new, "--output-public-key", old)
     assert run("tokens", "create-key-pair", *pair).returncode == 1
     assert old.read_bytes() == b"precious" and not new.exists()
@@ -152,7 +152,7 @@ def test_a_token_that_does_not_count_ends_with_one(shown: str, key: list[str], r
 @pytest.mark.parametrize("shown", ["nothing", "a.b", "!.!.!", "e30.W10", "e30.!.x", "e30.AAA.x"])
 def test_what_is_no_token_is_not_shown(shown: str) -> None:
     finished = run("tokens", "show", shown)
-    assert finished.returncode == 1 and "This is no token" in error_line(finished)
+    assert finished.returncode == 1 and "Not a token" in error_line(finished)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_what_is_no_token_is_not_shown(shown: str) -> None:
         ([], "Usage:"),
         (["mint"], "No such command 'mint'"),
         (["create", "-sk", "x"], "required: -s/--subject"),
-        (["create", "-s", "me"], "Either --secret-key or --private-key is needed"),
-        (["create", "-s", "me", "-sk", "a", "-pk", "b"], "and not both"),
-        (["create", "-s", "me", "-sk", data_url(SECRET), "-e", "soon"], "'soon' is not a time"),
-        (["create", "-s", "me", "-sk", data_url(SECRET), "-e", "0"], "'0' is not a time"),
+        (["create", "-s", "me"], "Exactly one of --secret-key and --private-key is required"),
+        (["create", "-s", "me", "-sk", "a", "-pk", "b"], "Exactly one of"),
+        (["create", "-s", "me", "-sk", data_url(SECRET), "-e", "soon"], "'soon' is not a duration"),
+        (["create", "-s", "me", "-sk", data_url(SECRET), "-e", "0"], "'0' is not a duration"),
         (["create", "-s", "me", "-sk", data_url(SECRET), "-hs", "alg=none"], "other than alg"),
         (["create", "-s", "me", "-sk", data_url(SECRET), "-a", "RS256"], "HS256, HS384, HS512"),
         (["create-secret-key", "-a", "RS256"], "invalid choice"),
         (["create-key-pair"], "required: --output-private-key"),
-        (["validate", "x.y.z"], "Either --secret-key or --public-key is needed"),
-        (["validate", "-sk", data_url(SECRET)], "A token is needed"),
-        (["show"], "A token is needed"),
+        (["validate", "x.y.z"], "Exactly one of --secret-key and --public-key is required"),
+        (["validate", "-sk", data_url(SECRET)], "No token given"),
+        (["show"], "No token given"),
     ],
 )
 def test_wrong_usage_is_told(arguments: list[str], answer: str) -> None:

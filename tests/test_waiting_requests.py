@@ -16,12 +16,13 @@ from harness.tokens import settings, token
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base.errors import AuthenticationError
-from pyxbroker.broker.client_memory import STRANGERS_PART, ClientMemory
+from pyxbroker.base.memory_budget import STRANGERS_PART
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.web.response import Response
 from web_client import Run, Served, dial, parse, run, served, until
 
 __all__ = ["run"]
@@ -73,7 +74,7 @@ async def held(
     config = Config(**settings())
     service = FakeService(store, config)
     service.authentication = authentication = Authentication(config)
-    application = Application(cast(Any, service), cast(Any, service))
+    application = Application(cast(Any, service), lambda: cast(Any, service))
     verify = authentication.verify_request
     memory = ClientMemory(memory_max)
 

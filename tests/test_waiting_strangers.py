@@ -17,6 +17,7 @@ from counted_keys import CountedKey
 from one_bookie import until
 from one_broker import Broker, Client, command_of, run
 from oracles import wire
+from pyxbroker.base import memory_budget
 from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker import client_memory
@@ -59,7 +60,7 @@ def test_strangers_who_wait_have_a_part_of_the_memory_and_who_has_most_of_it_giv
         known = await let_in(broker, connect(token("me")))
         for number in range(10):
             assert not hasattr(await known.produce(number, metadata=LONG), "error")
-        part = (2 << 20) // client_memory.STRANGERS_PART
+        part = (2 << 20) // memory_budget.STRANGERS_PART
         waiting = [await wait_with(broker) for _ in range(7)]
         assert part - 80_000 < memory(broker).stranger_bytes <= part
         # One that costs as much is refused, one that costs less gets in.
@@ -103,7 +104,7 @@ def test_of_a_connect_that_waits_no_more_is_kept_than_what_is_looked_at(
         await wait_with(
             broker, b"slow", proxy_to_broker_url="x" * 60_000, original_auth_data="x" * 60_000
         )
-        assert memory(broker).stranger_bytes < client_memory.COMMAND_BYTES + 1_000
+        assert memory(broker).stranger_bytes < memory_budget.COMMAND_BYTES + 1_000
 
     serve(tmp_path, scenario)
 
@@ -241,7 +242,7 @@ def test_of_the_address_with_most_parts_of_large_connects_the_first_gives_way(
 
 
 def test_who_costs_most_is_found_without_a_look_at_all_of_them() -> None:
-    costs: client_memory.Costs[CountedKey] = client_memory.Costs()
+    costs: memory_budget.Costs[CountedKey] = memory_budget.Costs()
     assert costs.costliest() == (None, 0)
     for number in range(5_000):
         costs.add(CountedKey(number), 1_000 + number % 10)
@@ -256,7 +257,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     class Key:
         """Somebody."""
 
-    costs: client_memory.Costs[Key] = client_memory.Costs()
+    costs: memory_budget.Costs[Key] = memory_budget.Costs()
     key = Key()
     gone = weakref.ref(key)
     costs.add(key, 10)
@@ -267,7 +268,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=400))
 def test_costs_are_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
-    costs: client_memory.Costs[int] = client_memory.Costs()
+    costs: memory_budget.Costs[int] = memory_budget.Costs()
     plain: dict[int, int] = {}
     for key, size in steps:
         if key in plain:
@@ -279,4 +280,4 @@ def test_costs_are_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
         found = max(plain, key=plain.__getitem__, default=None)
         assert costs.costliest() == (found, plain.get(found, 0) if found is not None else 0)
         assert len(costs) == len(plain)
-        assert len(costs._heap) <= client_memory.SWEPT_FROM + 2 * len(plain) + 1
+        assert len(costs._heap) <= memory_budget.SWEPT_FROM + 2 * len(plain) + 1

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.server import WebServer
 from pyxbroker.base.listening import listen
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.poller import Poller
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.response import Response
+from pyxbroker.web.server import WebServer
 
 TIMEOUT_S = 10
 HOST = b"Host: broker\r\n"

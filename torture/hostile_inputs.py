@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.endpoints import Endpoint, every_endpoint, load
+from pyxbroker.admin.endpoints import every_endpoint, load
+from pyxbroker.web.endpoint import Endpoint
 from torture import hostile_scenes as scenes
 from torture.hostile_scenes import (
     BASE,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from torture.rest_requests import BODIES, NoAnswer, Row, a_path, an_answer
 
-# Until a body has to be there (web_connection.py), and for a busy machine.
+# Until a body has to be there (web/connection.py), and for a busy machine.
 ANSWER_S_MAX = 30 + 30
 # What a body may have and a sender and a receiver hold, several times.
 TAKEN_BYTES_MAX = 64 << 20

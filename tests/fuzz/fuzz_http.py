@@ -19,13 +19,14 @@ from typing import Any
 
 import driver
 
-with driver.guided("pyxbroker.admin"):
-    from pyxbroker.admin import request_parser, web_connection
-    from pyxbroker.admin.errors import HttpError
-    from pyxbroker.admin.request_parser import END, End, Head, RequestParser, State
-    from pyxbroker.admin.response import Response
+with driver.guided("pyxbroker.web"):
     from pyxbroker.base import pacing
     from pyxbroker.broker.client_memory import ClientMemory
+    from pyxbroker.web import connection as web_connection
+    from pyxbroker.web import request_parser
+    from pyxbroker.web.errors import HttpError
+    from pyxbroker.web.request_parser import END, End, Head, RequestParser, State
+    from pyxbroker.web.response import Response
 
 import h11
 

@@ -496,7 +496,7 @@ KEPT: list[Kept] = [
     Kept(
         EQUIVALENT,
         "src/pyxbroker/policies/namespaces.py",
-        "NamespacePolicies._retake_all",
+        "NamespacePolicies._refresh_all",
         """                broker = self.broker
                 left = list(self._namespaces.values())""",
         """                left = list(self._namespaces.values())

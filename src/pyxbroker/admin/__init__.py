@@ -1,12 +1,6 @@
-"""Admin REST, HTTP lookup and /metrics: a web server on the broker's own loop.
+"""Admin REST, HTTP lookup and /metrics: what the web server (web/) answers.
 
-    server          the port: its connections, and how it stops
-    web_connection  one client: its socket, limits and deadlines
-    request_parser  what its bytes mean: HTTP/1.1 by httptools, its states as a table
-    request         what a resource is asked: parameters, query, body
-    response        what it answers
     endpoints       the table of what there is: paths, parameters, rights, answers
-    router          from a path to its row of the table
     pulsar_endpoints  what Pulsar has: the measure of what is there
     not_built       what of that is refused: what is off, and what is not built
     offload_policies  those of namespaces and topics, which are stored and have no effect

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pyxbroker.admin import not_built
-from pyxbroker.admin.endpoints import RESOURCES, Endpoint, load
-from pyxbroker.admin.errors import HttpError, refusal, refusal_of
+from pyxbroker.admin.endpoints import RESOURCES, load
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.router import OPTIONS, Router
-from pyxbroker.auth.authorization import authorize
+from pyxbroker.auth.authorization import Resource, authorize
 from pyxbroker.base.errors import AuthorizationError, with_reference
 from pyxbroker.base.log import get_logger
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.response import Response
+from pyxbroker.web.router import OPTIONS, Router
 
 log = get_logger(__name__)
 
@@ -34,7 +35,11 @@ async def answer(request: Request) -> Response:
             if refused is not None:
                 return refused
         endpoint = await _router.find(request)
-        await _authorize(request, endpoint)
+        resource = await _authorize(request, endpoint)
+        if "topic" in request.parameters or "bundle" in request.parameters:
+            from pyxbroker.admin.owners import check_owner
+
+            await check_owner(request, endpoint, resource)
         if not request.body.complete:
             # Its sender says when that is there, and may have lost the right by then.
             request.authorize_again = _authorize_again
@@ -56,9 +61,9 @@ async def answer(request: Request) -> Response:
     return response
 
 
-async def _authorize(request: Request, endpoint: Endpoint) -> None:
-    """Raises AuthorizationError, what is wrong with the name that the right is about, and what the
-    endpoint checks first.
+async def _authorize(request: Request, endpoint: Endpoint) -> Resource:
+    """Returns what the right is about. Raises AuthorizationError, what is wrong with the name of
+    that, and what the endpoint checks first.
     """
     broker = request.app.broker
     resource = endpoint.resource(request)
@@ -79,6 +84,7 @@ async def _authorize(request: Request, endpoint: Endpoint) -> None:
             error,
         )
         raise
+    return resource
 
 
 async def _authorize_again(request: Request) -> None:
@@ -86,6 +92,8 @@ async def _authorize_again(request: Request) -> None:
 
 
 def _refusal(request: Request, error: Exception) -> Response:
+    from pyxbroker.admin.refusals import refusal_of  # a start does not wait for it
+
     answer = refusal_of(error)
     if answer is None:
         about = {"method": request.method, "path": request.path}

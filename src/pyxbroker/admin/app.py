@@ -11,12 +11,12 @@ from pyxbroker.base.off_loop import OffLoop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pyxbroker.admin.long_answers import LongAnswers
     from pyxbroker.admin.request import Request
-    from pyxbroker.admin.response import Response
     from pyxbroker.broker.broker import Broker
     from pyxbroker.stats.load import Load
     from pyxbroker.stats.metrics import Collector, MetricsSource
+    from pyxbroker.web.long_answers import LongAnswers
+    from pyxbroker.web.response import Response
 
 
 ENTRIES_READ_MAX = 4  # at a time, of up to 5 MB; unpacked they may have 32 MiB each
@@ -31,13 +31,18 @@ STATISTICS_FREE_BYTES = 64 << 10
 class Application:
     """What the resources find in `request.app`."""
 
-    def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
+    def __init__(self, broker: Broker, make_metrics_source: Callable[[], MetricsSource]) -> None:
         self.broker = broker
-        self.metrics_source = metrics_source
+        self._make_metrics_source = make_metrics_source
         # With the first request: a start does not wait for routes and refusals.
         self._answer = OffLoop(_import_answer)
         # Takes the samples of /metrics, and knows the ones before.
         self.collector = OffLoop(_make_collector)
+
+    @cached_property
+    def metrics_source(self) -> MetricsSource:
+        """The numbers of the process, which are made ready when they are first asked for."""
+        return self._make_metrics_source()
 
     @cached_property
     def entries_read(self) -> asyncio.Semaphore:
@@ -47,14 +52,14 @@ class Application:
     @cached_property
     def long_answers(self) -> dict[str, LongAnswers]:
         """The lines of those that are made a few at a time, by their kinds."""
-        from pyxbroker.admin.long_answers import LongAnswers
+        from pyxbroker.web.long_answers import LongAnswers
 
         return {kind: LongAnswers(count) for kind, count in MADE_AT_ONCE.items()}
 
     @cached_property
     def statistics(self) -> LongAnswers:
         """The room for statistics of topics, in bytes."""
-        from pyxbroker.admin.long_answers import LongAnswers
+        from pyxbroker.web.long_answers import LongAnswers
 
         return LongAnswers(STATISTICS_BYTES, STATISTICS_FREE_BYTES)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from html import escape
 
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
 from pyxbroker.auth.provider import CLIENT_ADDRESS, Told, joined
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
+from pyxbroker.web.response import Response
 
 log = get_logger(__name__)
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Content, Endpoint, Query, every_endpoint
+from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.admin.not_built import NOT_BUILT, NOT_IMPLEMENTED, OFF
 from pyxbroker.admin.pulsar_endpoints import ABBREVIATIONS, endpoints
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.broker import refusals
+from pyxbroker.web.endpoint import Content, Endpoint, Query
 
 PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 TYPES: dict[str, str] = {"int": "integer", "long": "integer", "text": "string"}

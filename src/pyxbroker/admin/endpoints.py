@@ -1,4 +1,4 @@
-"""The table of endpoints: what each one takes, answers and needs.
+"""The table of endpoints.
 
 Each file of `resources/` has its rows, `ENDPOINTS`; RESOURCES says which files have those below a
 prefix, so that a file is imported with the first request for it. Routes, the answers 404 and 405,
@@ -10,16 +10,9 @@ has besides: not_built.py says what becomes of that.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from pyxbroker.admin.response import JSON, Response
-from pyxbroker.auth.authorization import Resource, Right
-from pyxbroker.base.json_weight import TOKENS_MAX
-from pyxbroker.base.named_tuple import NamedTuple
-
-if TYPE_CHECKING:
-    from pyxbroker.admin.request import Request
+from pyxbroker.web.endpoint import Endpoint
 
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
@@ -55,84 +48,6 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/worker-stats": (),
     "/admin/v3": (),
 }
-
-BODY_BYTES_MAX = 1 << 20
-
-Handler = Callable[["Request"], Awaitable[Response]]
-Schema = dict[str, Any]  # of JSON, as OpenAPI writes it
-
-
-def _no_resource(request: Request) -> Resource:
-    return None
-
-
-class Query(NamedTuple):
-    """A field of the query. Its type is that of the default, or text when there is none,
-    unless it is a number."""
-
-    name: str
-    about: str
-    default: bool | int | None = None
-    is_number: bool = False
-
-    @property
-    def kind(self) -> type[bool] | type[int] | type[str]:
-        """The type of its value."""
-        if self.default is not None:
-            return type(self.default)
-        return int if self.is_number else str
-
-
-class Content(NamedTuple):
-    """The JSON body of a request: its media types, and the schema for each. It has at most so many
-    bytes, and values and names: legal ones have fewer.
-    """
-
-    about: str
-    schemas: dict[str, Schema]
-    required: bool = False
-    bytes_max: int = BODY_BYTES_MAX
-    tokens_max: int = TOKENS_MAX
-
-
-class Answer(NamedTuple):
-    """What is answered when nothing is in the way."""
-
-    about: str
-    schema: Schema | None = None
-    media_type: str = JSON
-    status: int = 200
-
-
-DONE = Answer("Done.", status=204)
-
-
-class Endpoint(NamedTuple):
-    """One row. A segment of `path` is literal or a parameter: `{name}`, `{name:int}`, ...
-
-    `resource` makes what the right is checked on from a request; a name that cannot be is refused
-    there. `first` checks what Pulsar checks before the right. `summary` is one sentence. `line`
-    names the kind of long answers (app.py) in whose line it waits, whatever it is about.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    right: Right
-    summary: str
-    answer: Answer = DONE
-    resource: Callable[[Request], Resource] = _no_resource
-    query: tuple[Query, ...] = ()
-    content: Content | None = None
-    line: str = ""
-    first: Callable[[Request], Awaitable[None]] | None = None
-
-    def field(self, name: str) -> Query:
-        """A field of the query that this endpoint takes. Raises KeyError for any other one."""
-        for each in self.query:
-            if each.name == name:
-                return each
-        raise KeyError(f"{self.method} {self.path} does not take {name}")
 
 
 def load(name: str) -> tuple[Endpoint, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import names_of
 from pyxbroker.admin.resources.names import check_length, texts_of
 from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
 from pyxbroker.base.slices import Slices
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
+from pyxbroker.web.errors import HttpError
 
 ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
 ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those

@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.coercion import is_null
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import OF_NAMESPACE
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.policy_checks import Asked, check_fields
@@ -28,6 +26,8 @@ from pyxbroker.cluster.initialize import namespace_policies
 from pyxbroker.policies.records import DELETED, Fields
 from pyxbroker.policies.shapes import LONG_MAX, Level
 from pyxbroker.settings.config import Config
+from pyxbroker.web.coercion import is_null
+from pyxbroker.web.errors import HttpError
 
 # Pulsar's fields, in the order in which it writes them, and what JSON each is.
 FIELDS: dict[str, type] = {

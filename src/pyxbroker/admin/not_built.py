@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Schema
-from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     OFFLOAD,
@@ -24,6 +21,9 @@ from pyxbroker.auth.authorization import (
     Scope,
 )
 from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Schema
+from pyxbroker.web.errors import refusal
+from pyxbroker.web.response import Response
 
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.resources.names import strings_of
 from pyxbroker.policies.change_events import TOPIC_POLICIES
 from pyxbroker.policies.records import Fields
 from pyxbroker.policies.shapes import INT_MAX, LONG_MAX
+from pyxbroker.web.errors import HttpError
 
 OF_NAMESPACE = "offload_policies"
 OF_TOPIC = "offloadPolicies"

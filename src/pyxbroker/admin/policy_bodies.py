@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.coercion import (
+from pyxbroker.policies.shapes import INT_MAX
+from pyxbroker.web.coercion import (
     is_null,
     to_boolean,
     to_choice,
@@ -16,8 +17,7 @@ from pyxbroker.admin.coercion import (
     to_number,
     to_text,
 )
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.policies.shapes import INT_MAX
+from pyxbroker.web.errors import HttpError
 
 Json = Any
 Schema = dict[str, Any]

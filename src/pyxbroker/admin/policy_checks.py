@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Json
 from pyxbroker.policies.resolver import Record, resolve
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.values import SUBSCRIBE_PERIOD_MAX_S, Policies
 from pyxbroker.settings.config import Config
+from pyxbroker.web.errors import HttpError
 
 QUOTA_TYPES = ("destination_storage", "message_age")
 

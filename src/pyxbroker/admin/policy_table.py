@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import BOOLEAN, INTEGER, Body, Field, Json
 from pyxbroker.admin.policy_checks import (
     QUOTA_TYPES,
@@ -37,6 +36,7 @@ from pyxbroker.policies.values import (
 )
 from pyxbroker.settings.config import Config
 from pyxbroker.settings.sections.topics import SCHEMA_STRATEGIES
+from pyxbroker.web.errors import HttpError
 
 # --- what holds -----------------------------------------------------------------------------------
 

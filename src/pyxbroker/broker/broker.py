@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.granted import GrantRecords
     from pyxbroker.broker.kept_records import KeptRecords
+    from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.revoked_rights import RevokedRights
@@ -73,6 +74,7 @@ COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 IMPORTED_LATE = (
     "orjson",
     "pyxbroker.proto",
+    "pyxbroker.broker.lookup",
     "pyxbroker.broker.commands.replies",
     "pyxbroker.policies.table",
     "pyxbroker.ledger.metadata",
@@ -177,7 +179,7 @@ class Broker:
         self.connections_opened = self.connections_closed = 0
         self.connects_succeeded = self.connects_failed = 0  # answers to CONNECT
         self.lookups_us = Histogram(BOUNDS_US)  # of lookups that were answered
-        self.lookups_failed = self.lookups_pending = 0
+        self.lookups_failed = self.lookups_redirected = self.lookups_pending = 0
         self.publish_gate = PublishGate(
             storage,
             connections,
@@ -312,6 +314,13 @@ class Broker:
                 revoked.check_all()
 
     @cached_property
+    def ownership(self) -> Ownership:
+        """Decides which topics this broker serves: all, unless its role sets another rule."""
+        from pyxbroker.broker.lookup import SERVE_ALL
+
+        return SERVE_ALL
+
+    @cached_property
     def handlers(self) -> Handlers:
         """What is done for each command; connections call it."""
         from pyxbroker.broker.commands.handlers import Handlers
@@ -382,20 +391,34 @@ class Broker:
         """How the brokers of a cluster call this one: its host and web port."""
         return self.addresses.web_name
 
-    async def lookup(self, topic: str, listener: str = "", client: str = "") -> Addresses:
-        """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
-        a topic or a listener that cannot be. `client` is the address of the client that asks.
+    async def lookup(
+        self, topic: str, listener: str = "", client: str = "", authoritative: bool = False
+    ) -> Addresses | Redirect:
+        """Return the addresses of this broker as clients of a listener reach it, or the broker to
+        ask instead.
+
+        Raises PulsarError for a topic or a listener that cannot be, and where no broker can be
+        named. `client` is the address of the client that asks.
         """
+        from pyxbroker.broker.lookup import Redirect, Refuse
+
         began_s = time.perf_counter()
         self.lookups_pending += 1
         try:
-            await self.topics.loader.check_name(TopicName.get(topic))
+            name = TopicName.get(topic)
+            await self.topics.loader.check_name(name)
             found = self.listeners.of(listener)
+            decision = await self.ownership.find(name, authoritative, listener)
+            if isinstance(decision, Refuse):
+                raise decision.error
         except BaseException:
             self.lookups_failed += 1
             raise
         finally:
             self.lookups_pending -= 1
+        if isinstance(decision, Redirect):
+            self.lookups_redirected += 1
+            return decision
         self.lookups_us.add((time.perf_counter() - began_s) * 1e6)
         self._loopback_hint.check(client, found)
         return found

@@ -1,10 +1,10 @@
 """The command line: `pyxbroker <command>`, one file per command.
 
-A command's file is imported when the command is run, so that `pyxbroker version` does not pay for
-the broker, nor the broker for the other commands. Its function `command` takes the arguments that
-follow the command's name.
+A command's module is imported only when the command runs, so that no command pays for the imports
+of another. Its function `command` takes the arguments that follow the command's name.
 
-Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stderr; 2 wrong usage.
+Exit codes: 0 success or clean shutdown; 1 an error, explained in one sentence on stderr; 2 wrong
+usage.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from pyxbroker.base.command_line import Parser as Parser
 from pyxbroker.base.command_line import fail as fail
 from pyxbroker.base.command_line import no_such as no_such
 
-# Each command, and what the help says about it; its module has its name.
+# Each command, which is also the name of its module, with its text in the help.
 COMMANDS = {
-    "standalone": "Serve a whole Pulsar in one process: broker, storage, metadata and REST.",
+    "standalone": "Run broker, storage, metadata and REST in one process.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
-    "tokens": "Make keys and tokens of clients, and look at them.",
-    "pipeline": "Run a job of Spark's on topics: archive, replay, aggregate, analytics, audit.",
-    "config": "Print every setting with its default and its meaning.",
+    "tokens": "Create and inspect keys and tokens of clients.",
+    "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
+    "config": "Print all settings with their defaults and descriptions.",
     "version": "Print the version of pyxbroker and of the Python that runs it.",
 }
 
 ABOUT = """\
 A message broker that speaks Apache Pulsar's protocols.
 
-Start one with `pyxbroker standalone`; any Pulsar client can then use
-pulsar://localhost:6650.
+Start a broker with `pyxbroker standalone`. Any Pulsar client can then connect
+to pulsar://localhost:6650.
 """
 
 EXAMPLES = """\
 Examples:
-  pyxbroker standalone                      a broker on 6650 and 8080, data in ./data/standalone
-  pyxbroker standalone --data /srv/pulsar   the same, its data there
-  pyxbroker metadata check                  is the metadata in ./data/standalone as it was written?
-  pyxbroker tokens create-secret-key -o k   a key that clients' tokens are signed with
-  pyxbroker pipeline list                   jobs of Spark's on topics: archive, audit and others
-  pyxbroker config --markdown               every setting, its default and what it does
+  pyxbroker standalone                      run a broker on 6650 and 8080, data in ./data/standalone
+  pyxbroker standalone --data /srv/pulsar   run a broker with its data in /srv/pulsar
+  pyxbroker metadata check                  check the metadata in ./data/standalone for damage
+  pyxbroker tokens create-secret-key -o k   create a key that signs the tokens of clients
+  pyxbroker pipeline list                   list the Spark jobs
+  pyxbroker config --markdown               describe all settings
   pyxbroker COMMAND --help                  more about one command
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command. Raises SystemExit unless it is done."""
+    """Run one command. Raise SystemExit on failure."""
     try:
         try:
             _run(sys.argv[1:] if arguments is None else arguments)
         finally:
-            if sys.stdout is not None:  # as it is when the process was started without one
+            if sys.stdout is not None:  # None if the process was started without stdout
                 sys.stdout.flush()
     except KeyboardInterrupt:
         print(file=sys.stderr)
         fail("Interrupted.")
     except BrokenPipeError:
-        # Who read has seen enough, as `head` does. Python writes what is left when it ends.
+        # The reader has closed the pipe, like `head`. Redirect what Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str]) -> None:
         help="Show the version and exit.",
     )
     name, rest = group.choose(arguments)
-    # What is imported stays: to look for garbage in it is a tenth of a start.
+    # Imported modules stay in memory. Collecting garbage among them takes a tenth of the start.
     gc.disable()
     module = importlib.import_module(f"pyxbroker.cli.{name}")
     gc.freeze()

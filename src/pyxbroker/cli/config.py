@@ -19,34 +19,37 @@ from pyxbroker.settings.names import (
 from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
-The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsar's own
-`broker.conf` and `standalone.conf` can be used as they are.[^files] Later sources win:
+The keys and their meanings are those of Apache Pulsar and Apache BookKeeper. Pulsar's own
+`broker.conf` and `standalone.conf` work unchanged.[^files] Later sources override earlier ones:
 
-1. the default below,
-2. the file of `--config FILE`, which is read as Java reads Properties: `key=value`, `key: value`,
-   `\\` at the end of a line that goes on, `\\uXXXX` for what ISO-8859-1 does not have,[^properties]
-3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`;
-   one that has the name of a key without the prefix has no effect: a start warns of it, and is
-   refused where the key is one of security and asks for more than is in force,[^bare]
+1. the default below;
+2. the file given with `--config FILE`, in the format of Java's Properties: `key=value` or
+   `key: value`, `\\` at the end of a line to continue it, `\\uXXXX` for characters outside
+   ISO-8859-1;[^properties]
+3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`.
+   A variable named like a key but without the prefix has no effect, and the broker logs a warning.
+   If it is a security setting that asks for more protection than the one in force, the broker
+   refuses to start;[^bare]
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
 
-A key that is not on this page is ignored, and told at start: keys of Pulsar's and BookKeeper's with
-the value that they have by themselves in one line, those that ask for something in a warning, and
-those that nobody knows in another one, mistyped ones with the key that may have been meant. A value
-that cannot be used stops the start with its place, its key and what was expected. Where 0 is no
-limit, or off, a negative number means the same, as in Pulsar; where -1 is no limit, so does any
-lower number.[^off]
+The broker ignores keys that are not on this page and reports them when it starts. It lists keys of
+Pulsar and BookKeeper with their default value in one line, and those with another value in a
+warning. A second warning lists unknown keys, each with the key that was probably meant. An invalid
+value stops the start with an error that names the place, the key and the accepted values. Where 0
+means "no limit" or "off", so does a negative number, as in Pulsar. Where -1 means "no limit", so
+does any lower number.[^off]
 
-*Dynamic* are the settings that REST changes while a broker runs
-(`POST /admin/v2/brokers/configuration/{name}/{value}`). It takes all names that Pulsar takes there;
-those without an effect here are at the end of this page.[^dynamic]
+*Dynamic* settings can be changed by REST while a broker runs
+(`POST /admin/v2/brokers/configuration/{name}/{value}`). REST accepts all names that Pulsar accepts
+there; those without an effect here are listed at the end of this page.[^dynamic]
 """
 
 STORES = """\
-As Pulsar's standalone, this one has a metadata store of its own. A file or an environment that
-names another one, with `metadataStoreUrl` or an older name of it, or with {stores},
-is passed over with a warning. `--metadata` names another store, for all metadata. In a file
-`metadataStoreUrl` counts where it is `embedded:PATH` or `memory:NAME`.[^stores]"""
+Like Pulsar's standalone, pyxbroker has a metadata store of its own. If a file or the environment
+names another one, with `metadataStoreUrl`, with an older name of it, or with
+{stores},
+the broker ignores it and logs a warning. `--metadata` selects another store for all metadata. In a
+file, `metadataStoreUrl` counts only if it is `embedded:PATH` or `memory:NAME`.[^stores]"""
 
 NOTES = """
 [^files]: `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
@@ -67,14 +70,14 @@ Example:
 
 
 def format_value(value: Value) -> str:
-    """The value as it is written in a file."""
+    """Return the text of a value in a configuration file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
 
 
 def sample() -> str:
-    """A configuration file with every setting at its default, each explained."""
+    """Return a configuration file with every setting, its default and its description."""
     lines = ["# Settings of pyxbroker. Each line shows a default: delete the # and change it."]
     for title, rows in SECTIONS.items():
         lines += ["", f"### {title}"]
@@ -86,34 +89,33 @@ def sample() -> str:
 
 
 def markdown() -> str:
-    """The reference page of all settings."""
+    """Return the reference page of all settings."""
     lines = ["# Settings", "", "Written by `pyxbroker config --markdown`.", "", INTRODUCTION]
     for title, rows in SECTIONS.items():
         lines += [f"\n## {title}\n", "| key | default | meaning |", "|---|---|---|"]
         lines += [_row(key, row) for key, row in rows.items()]
     lines += ["", "## Other names", ""]
-    lines += ["These keys are read as the ones beside them.", ""]
+    lines += ["Each of these keys sets the key next to it.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
     lines += ["", "## Deprecated names", ""]
     lines += [
-        "Pulsar has newer names for these. They are taken, and a start warns of those that ask"
+        "Pulsar has newer names for these keys. The broker accepts them and logs a warning if one",
+        "has a value other than its default:",
+        "",
     ]
-    lines += ["for something:", ""]
     lines += [f"- `{older}`: {newer}" for older, (newer, _) in OLDER.items()]
-    lines += ["", "`tlsEnabled=true` without a port that speaks TLS refuses the start."]
-    lines += ["", "## Metadata stores of files", ""]
+    lines += ["", "With `tlsEnabled=true` and no TLS port, the broker refuses to start."]
+    lines += ["", "## Metadata stores named in files", ""]
     stores = ", ".join(f"`{key}`" for key in sorted(CONFIGURATION_STORES))
     lines += [STORES.format(stores=stores)]
     lines += ["", "## Accepted, without effect", ""]
-    lines += ["These are taken silently. What they govern in Pulsar is done another way here:", ""]
+    lines += ["These keys are accepted silently. Their mechanisms work differently here:", ""]
     lines += [f"- `{key}`: {why}" for key, why in OTHERWISE.items()]
-    lines += ["", "And these are about the insides of the Java programs:", ""]
+    lines += ["", "The following keys are about internals of the Java programs:", ""]
     words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT - OTHERWISE.keys()))
     lines += textwrap.wrap(words, 98, break_long_words=False)
     lines += ["", "## Dynamic, without effect", ""]
-    lines += [
-        "REST takes these names of Pulsar's, too, lists and stores them; they change nothing:"
-    ]
+    lines += ["REST accepts, lists and stores these names of Pulsar, too. They have no effect:"]
     words = ", ".join(f"`{key}`" for key in sorted(java_keys.STORED))
     lines += ["", *textwrap.wrap(words, 98, break_long_words=False)]
     return "\n".join(lines) + "\n" + NOTES
@@ -131,8 +133,8 @@ def _row(key: str, row: Setting) -> str:
 def command(arguments: Sequence[str]) -> None:
     parser = Parser("config", ABOUT)
     for form, about in (
-        ("sample", "A sample file, as without an option."),
-        ("markdown", "The reference page."),
+        ("sample", "Print a sample file (default)."),
+        ("markdown", "Print the reference page."),
     ):
         parser.options.add_argument(
             f"--{form}", dest="form", action="store_const", const=form, help=about

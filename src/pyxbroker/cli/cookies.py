@@ -1,4 +1,4 @@
-"""The cookie of a bookie's directory, as `pyxbroker metadata` looks at it and writes it again."""
+"""Check and repair of the cookie in a bookie's directory, for `pyxbroker metadata`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FLIPPED_CHARACTERS_MAX = 2
 
 
 def check_cookie_file(bookie: Path) -> list[Finding]:
-    """What is wrong with the file. Raises OSError and NewerFormat."""
+    """Return the problem of the cookie's file, if any. Raise OSError or NewerFormat."""
     trouble = _read(bookie)[1] if exists(bookie) else None
     if trouble is None:
         return []
-    sentence = f"{trouble}; `pyxbroker metadata repair` writes it again"
+    sentence = f"{trouble}; `pyxbroker metadata repair` restores it"
     return [Finding(Severity.DAMAGED, bookie / FILE, sentence)]
 
 
 def repair_cookie_file(bookie: Path, metadata: Path) -> list[Finding]:
-    """Writes the file again when it is missing, damaged, or not what its copy in metadata says.
+    """Restore the file if it is missing, damaged or different from its copy in the metadata.
 
-    Raises OSError, NewerFormat and MetadataError.
+    Raise OSError, NewerFormat or MetadataError.
     """
     if not exists(bookie):
         return []
@@ -53,24 +53,24 @@ def repair_cookie_file(bookie: Path, metadata: Path) -> list[Finding]:
         and _is_nearly(cookie.bookie_id, copy.bookie_id)
     ):
         sentence = (
-            f"the cookie is that of the bookie {cookie.bookie_id} of the cluster"
-            f" {cookie.instance_id}, the metadata is that of {copy.bookie_id} of"
-            f" {copy.instance_id}: they do not belong together, neither was changed"
+            f"the cookie belongs to bookie {cookie.bookie_id} of cluster {cookie.instance_id}, but"
+            f" the metadata to bookie {copy.bookie_id} of cluster {copy.instance_id}; they do not"
+            " belong together, so neither was changed"
         )
         return [Finding(Severity.DAMAGED, file, sentence)]
     write_cookie(bookie, copy.text)
-    trouble = trouble or "the cookie was not what its copy in the metadata says"
-    return [Finding(Severity.REPAIRED, file, f"{trouble}; it was written again from its copy")]
+    trouble = trouble or "the cookie differed from its copy in the metadata"
+    return [Finding(Severity.REPAIRED, file, f"{trouble}; it was restored from its copy")]
 
 
 def _is_nearly(one: str, other: str) -> bool:
-    """Whether a flipped bit or two may have made one of the other, rather than another cluster."""
+    """Return True if flipped bits explain the difference, rather than another cluster."""
     differing = sum(a != b for a, b in zip(one, other, strict=False))
     return len(one) == len(other) and differing <= FLIPPED_CHARACTERS_MAX
 
 
 def _read(bookie: Path) -> tuple[Cookie | None, str | None]:
-    """The cookie, and what is wrong with it."""
+    """Return the cookie, and its problem."""
     try:
         cookie = read_cookie(bookie)
     except DamagedCookie:
@@ -79,7 +79,7 @@ def _read(bookie: Path) -> tuple[Cookie | None, str | None]:
 
 
 async def _find_copy(metadata: Path, cookie: Cookie | None) -> Cookie | None:
-    """The copy of this cookie; of one that cannot be read, the only or the last one."""
+    """Return the copy of this cookie, or of an unreadable one the only or the last copy."""
     store = EmbeddedStore(metadata)
     await store.open()
     try:
@@ -87,7 +87,7 @@ async def _find_copy(metadata: Path, cookie: Cookie | None) -> Cookie | None:
             found = await store.get(paths.cookie(cookie.bookie_id))
             if found is not None:
                 return parse_cookie(found.value, "The copy of the cookie in the metadata")
-        # The store is of one bookie alone, so what that is called now does not matter.
+        # The store belongs to a single bookie, so the bookie's current name does not matter.
         return await find_copy(store, "", alone=True)
     finally:
         await store.close()

@@ -1,4 +1,4 @@
-"""The data directory: made so that it survives a power cut, and used by one process at a time."""
+"""The data directory: creation that survives a power cut, and a lock for one process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ log = get_logger("pyxbroker.standalone")
 DEFAULT_DATA = "data/standalone"
 LOCK_NAME = "pyxbroker.lock"
 OURS = frozenset({LOCK_NAME, "bookie", "metadata", "metadata.copies"})
-"""Entries of a data directory; one of them is there as soon as it was used."""
+"""Entries of a data directory; each used one has at least one of them."""
 EMPTY = frozenset({"lost+found"})
-"""Entries of an empty directory that is the root of a file system, besides hidden ones."""
+"""Entries that an empty directory may have in addition to hidden ones."""
 
 
 class DataDirectoryError(Exception):
-    """The directory cannot be used; the sentence says why and what to do."""
+    """Raised when the directory cannot be used; the message says why and what to do."""
 
 
 class DataDirectory:
     """An open, locked data directory.
 
-    The lock is the operating system's (flock), so it ends with the process however that ends. The
-    lock file also holds the number of the process, only for the message that another one shows.
+    The lock is one of the operating system (flock), so it ends with the process in any case. The
+    lock file contains the process id, which is only used for messages.
     """
 
     def __init__(self, path: Path, named: Iterable[str] = ()) -> None:
-        """Makes what is missing of `path` and locks it. Raises DataDirectoryError, also for a
-        directory of something else; what settings name (`named`, absolute paths) may be in it.
+        """Create and lock the directory.
+
+        Raise DataDirectoryError if that fails or if the directory is used by something else. It may
+        contain what settings name: `named` has their absolute paths.
         """
         self.path = path.absolute()
         try:
@@ -51,10 +53,10 @@ class DataDirectory:
         except BlockingIOError:
             owner = self._owner()
             os.close(self._fd)
-            by = f"the process {owner}" if owner.isdigit() else "another process"
+            by = f"process {owner}" if owner.isdigit() else "another process"
             raise DataDirectoryError(
                 f"The data directory {self.path} is in use by {by}."
-                " Stop that one, or choose another directory with --data."
+                " Stop that process, or choose another directory with --data."
             ) from None
         except OSError as error:
             os.close(self._fd)
@@ -65,13 +67,15 @@ class DataDirectory:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            # The lock holds without it, and a full disk must not keep a broker from starting.
+            # The lock works without it, and a broker must be able to start on a full disk.
             log.warning(
-                "the lock file does not name this process", path=self.path / LOCK_NAME, error=error
+                "cannot write the process id to the lock file",
+                path=self.path / LOCK_NAME,
+                error=error,
             )
 
     def _check_owner(self, named: Iterable[str]) -> None:
-        """Raises DataDirectoryError for a directory with files that are not the broker's."""
+        """Raise DataDirectoryError if the directory has files that are not the broker's."""
         found = retry_transient(os.listdir, self.path)
         if OURS.intersection(found):
             return
@@ -80,17 +84,17 @@ class DataDirectory:
         others = sorted(each for each in found if each[0] != "." and each not in expected)
         if others:
             raise DataDirectoryError(
-                f"The directory {self.path} is not empty and is no data directory of pyxbroker: it"
-                f" has {others[0]!r}. Choose an empty or a new one with --data."
+                f"The directory {self.path} is not a data directory of pyxbroker and not empty: it"
+                f" contains {others[0]!r}. Choose an empty or new directory with --data."
             )
 
     def _owner(self) -> str:
-        """The number of the process that holds the lock; empty when that cannot be read."""
+        """Return the id of the process that holds the lock, or an empty text."""
         try:
             return os.pread(self._fd, 32, 0).decode(errors="replace").strip()
         except OSError:
             return ""
 
     def close(self) -> None:
-        """Gives the lock back. The lock file stays: to delete it would let two processes in."""
+        """Release the lock. Deleting the lock file would allow two processes to lock it."""
         os.close(self._fd)

@@ -1,8 +1,8 @@
-"""`pyxbroker metadata`: looks after the embedded metadata store of a broker that is stopped.
+"""`pyxbroker metadata`: maintenance of the embedded metadata store of a stopped broker.
 
-The work is done by metadata/maintenance.py; here are its words. The commands print sentences, or
-with --json one JSON value, on stdout. Exit codes are those of the other commands; `check` ends with
-1 when something is not as it should be, `repair` when something still is not.
+metadata/maintenance.py does the work; this module has the command line and the texts. The commands
+print sentences, or with --json one JSON value, on stdout. In addition to the usual exit codes,
+`check` exits with 1 if it finds damage, and `repair` if damage remains.
 """
 
 from __future__ import annotations
@@ -27,33 +27,32 @@ if TYPE_CHECKING:
     from pyxbroker.metadata.maintenance import CopyInfo, RestoreSummary
 
 ABOUT = """\
-Check, back up, restore and repair the embedded metadata of a broker that is
-stopped.
+Check, back up, restore and repair the embedded metadata of a stopped broker.
 
-The metadata says which topics there are, which ledgers hold their messages,
-and where each subscription stands. A running broker makes copies of it and
-a log of all changes since; these commands use them.
+The metadata contains the topics, the ledgers with their messages, and the
+positions of subscriptions. A running broker writes copies of it and a log of
+all changes since; these commands use them.
 """
 
 EXAMPLES = """\
 Examples:
-  pyxbroker metadata check --data /srv/pulsar             is every byte as it was written?
-  pyxbroker metadata backup --data /srv/pulsar /backup    a copy of your own
-  pyxbroker metadata repair --data /srv/pulsar            what a second source still has
-  pyxbroker metadata restore --data /srv/pulsar           anew from a copy and the changes since
+  pyxbroker metadata check --data /srv/pulsar             look for damage
+  pyxbroker metadata backup --data /srv/pulsar /backup    write a copy elsewhere
+  pyxbroker metadata repair --data /srv/pulsar            repair from copies and the change log
+  pyxbroker metadata restore --data /srv/pulsar           rebuild from a copy and the change log
 """
 
 SHOWN_LEDGERS_MAX = 20
 
 
 class Place:
-    """The locked data directory whose metadata a command is about."""
+    """The locked data directory whose metadata a command works on."""
 
     def __init__(self, data: str, metadata: str) -> None:
-        """`metadata` is where in it the store is. Raises DataDirectoryError."""
+        """Lock it. `metadata` is the path of the store in it. Raise DataDirectoryError."""
         path = Path(data)
         if not path.is_dir():
-            raise DataDirectoryError(f"There is no data directory {path.absolute()}.")
+            raise DataDirectoryError(f"The data directory {path.absolute()} does not exist.")
         self._lock = DataDirectory(path)
         self.bookie = self._lock.path / "bookie"
         self.directory = self._lock.path / (metadata.removeprefix("//") or "metadata")
@@ -71,19 +70,19 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def _parser(name: str, about: str, arguments: str = "[OPTIONS]") -> Parser:
-    """The parser of a command, with the options that all of them have."""
+    """Return the parser of a command, with the common options."""
     parser = Parser(f"metadata {name}", about, arguments)
     add = parser.options.add_argument
     add("--data", metavar="DIR", default=DEFAULT_DATA, help="The data directory [%(default)s].")
     add("--config", metavar="FILE", help="The configuration file of the broker.")
-    add("--metadata", metavar="URL", help="Where its store is: embedded:PATH.")
+    add("--metadata", metavar="URL", help="The metadata store: embedded:PATH.")
     add("--json", action="store_true", help="Print one JSON value.")
     return parser
 
 
 @contextmanager
 def _open_place(parser: Parser, options: Namespace) -> Iterator[Place]:
-    """The place that the options tell, locked; what goes wrong in it is one sentence."""
+    """Lock and yield the place that the options name; exit with one sentence on an error."""
     from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
@@ -95,7 +94,7 @@ def _open_place(parser: Parser, options: Namespace) -> Iterator[Place]:
         scheme, _, metadata = url.partition(":")
         if scheme not in ("embedded", "rocksdb"):
             parser.error(
-                f"The metadata is in {url}, not in files here; use the tools of that store."
+                f"The metadata is in {url}, not in local files; use the tools of that store."
             )
         place = Place(options.data, metadata)
         try:
@@ -110,9 +109,9 @@ def _open_place(parser: Parser, options: Namespace) -> Iterator[Place]:
 
 
 CHECK = """\
-Read every byte of the metadata and say what is not as it was written.
+Read all of the metadata and report damage.
 
-Changes nothing. Ends with 0 when all is well, with 1 when something is damaged.
+Changes nothing. Exits with 0 if there is no damage, otherwise with 1.
 
 Example:
   pyxbroker metadata check --data /srv/pulsar
@@ -137,12 +136,12 @@ def check(arguments: Sequence[str]) -> None:
         else:
             _echo_findings(findings)
             if not findings:
-                print(f"The metadata in {place.directory} is as it was written.")
+                print(f"The metadata in {place.directory} is undamaged.")
         _exit_by(findings, harmless={"note"})
 
 
 COPIES = """\
-List the copies that the broker made, the newest first.
+List the copies that the broker has written, the newest first.
 
 Example:
   pyxbroker metadata copies --data /srv/pulsar
@@ -162,15 +161,15 @@ def copies(arguments: Sequence[str]) -> None:
         for each in found:
             print(f"{each.path}  {_about_copy(each)}")
         if not found:
-            print(f"There is no copy of {place.database}.")
+            print(f"There are no copies of {place.database}.")
 
 
 BACKUP = """\
 Write a copy of the metadata to TO.
 
-TO is a file or a directory, the current one when it is left out.
+TO is a file or a directory; the default is the current directory.
 
-Copy `bookie` as well to have a whole backup; one belongs to the other.
+A complete backup also needs a copy of `bookie` from the same time.
 
 Examples:
   pyxbroker metadata backup --data /srv/pulsar
@@ -181,12 +180,12 @@ Examples:
 def backup(arguments: Sequence[str]) -> None:
     parser = _parser("backup", BACKUP, "[OPTIONS] [TO]")
     parser.add_argument_group("Arguments").add_argument(
-        "to", metavar="TO", nargs="?", default=".", help="Where the copy goes [.]."
+        "to", metavar="TO", nargs="?", default=".", help="File or directory of the copy [.]."
     )
     options = parser.parse(arguments)
     to = Path(options.to).absolute()
     if not to.parent.is_dir():
-        parser.error(f"there is no directory {to.parent} for the copy")
+        parser.error(f"the directory {to.parent} for the copy does not exist")
     with _open_place(parser, options) as place:
         from pyxbroker.metadata import maintenance
 
@@ -194,14 +193,14 @@ def backup(arguments: Sequence[str]) -> None:
         if options.json:
             _echo_json({"file": str(written)})
         else:
-            print(f"The metadata is in {written}; `pyxbroker metadata restore --copy` reads it.")
+            print(f"Written to {written}; `pyxbroker metadata restore --copy` reads it.")
 
 
 RESTORE = """\
-Build the metadata anew from a copy and from the log of all changes since.
+Rebuild the metadata from a copy and the log of all changes since.
 
-What was there before stays beside it under another name. Without an intact
-copy nothing is changed.
+The previous metadata is kept next to it under another name. Without an intact
+copy, nothing is changed.
 
 Examples:
   pyxbroker metadata restore --data /srv/pulsar
@@ -213,13 +212,13 @@ Examples:
 def restore(arguments: Sequence[str]) -> None:
     parser = _parser("restore", RESTORE)
     add = parser.options.add_argument
-    add("--copy", metavar="FILE", help="The copy to use; otherwise the newest intact one.")
+    add("--copy", metavar="FILE", help="The copy to use [the newest intact one].")
     add(
         "--without-changes",
         action="store_true",
-        help="Leave out what changed since the copy: the state is that of its time.",
+        help="Ignore the changes since the copy.",
     )
-    add("--yes", action="store_true", help="Do not ask.")
+    add("--yes", action="store_true", help="Do not ask for confirmation.")
     options = parser.parse(arguments)
     with _open_place(parser, options) as place:
         from pyxbroker.metadata import maintenance
@@ -238,12 +237,12 @@ def restore(arguments: Sequence[str]) -> None:
 
 
 REPAIR = """\
-Repair what a second source still has, and say what was done.
+Repair the metadata from its copies, and report what was repaired.
 
-The rows of the database come from the copies and the log of changes, the
-cookie of the bookie from its copy in the metadata. Ledgers that are stored and
-that no metadata names are kept until --delete-unknown-ledgers gives them up.
-Ends with 1 when something stays damaged.
+Rows of the database come from the copies and the log of changes, the cookie of
+the bookie from its copy in the metadata. Stored ledgers that are unknown to the
+metadata stay until --delete-unknown-ledgers deletes them. Exits with 1 if
+damage remains.
 
 Examples:
   pyxbroker metadata repair --data /srv/pulsar
@@ -256,7 +255,7 @@ def repair(arguments: Sequence[str]) -> None:
     parser.options.add_argument(
         "--delete-unknown-ledgers",
         action="store_true",
-        help="Give up the messages that the metadata has no place for; "
+        help="Delete stored messages that are unknown to the metadata; "
         "the broker frees their space.",
     )
     options = parser.parse(arguments)
@@ -277,15 +276,15 @@ def repair(arguments: Sequence[str]) -> None:
         else:
             _echo_findings(findings)
             if deleted:
-                print(f"{_count(deleted, 'ledger')} given up: {_ids(deleted)}.")
+                print(f"{_count(deleted, 'ledger')} marked for deletion: {_ids(deleted)}.")
             if unknown:
                 print(_unknown_sentence(unknown))
             if not findings:
-                print(f"There was nothing to repair in {place.directory}.")
+                print(f"Nothing to repair in {place.directory}.")
         _exit_by(findings, harmless={"note", "repaired"})
 
 
-# The commands, and what their help says, its first line being the summary.
+# The commands, with their help texts. The first line of a text is its summary.
 SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "check": (check, CHECK),
     "copies": (copies, COPIES),
@@ -295,7 +294,7 @@ SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
 }
 
 
-# --- words ------------------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------
 
 
 def _echo_findings(findings: Iterable[Finding]) -> None:
@@ -311,8 +310,8 @@ def _exit_by(findings: Iterable[Finding], harmless: set[str]) -> None:
 
 def _unknown_sentence(unknown: list[int]) -> str:
     return (
-        f"{_count(unknown, 'ledger')} in the storage that no metadata names, kept: {_ids(unknown)};"
-        " `pyxbroker metadata repair --delete-unknown-ledgers` gives them up."
+        f"{_count(unknown, 'ledger')} in the storage unknown to the metadata, kept:"
+        f" {_ids(unknown)}; `pyxbroker metadata repair --delete-unknown-ledgers` deletes them."
     )
 
 
@@ -328,24 +327,24 @@ def _ids(ledgers: list[int]) -> str:
 def _about_copy(copy: CopyInfo) -> str:
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(copy.made_ms / 1000))
     state = "intact" if copy.is_intact else "DAMAGED"
-    return f"made {made}, {copy.nodes} nodes, {copy.size_bytes} bytes, {state}"
+    return f"written {made}, {copy.nodes} nodes, {copy.size_bytes} bytes, {state}"
 
 
 def _restore_question(place: Place, copy: str | None, without_changes: bool) -> str:
     source = copy if copy else "the newest intact copy"
     changes = (
-        ", without any change that came after it"
+        ", without the changes since that copy"
         if without_changes
-        else " and all changes since that are known"
+        else " and all known changes since"
     )
     return (
-        f"{place.database} is set aside and made anew from {source}{changes}."
-        f" The copies: pyxbroker metadata copies. Go on?"
+        f"This moves {place.database} aside and rebuilds it from {source}{changes}."
+        f" `pyxbroker metadata copies` lists the copies. Continue?"
     )
 
 
 def _confirm(question: str) -> bool:
-    """Asks on stderr, as stdout may be a file of JSON; the end of stdin, or none, is a no."""
+    """Ask on stderr, because stdout may be used for JSON. Without stdin, the answer is no."""
     print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
     answer = "" if sys.stdin is None else sys.stdin.readline()
     if not answer:
@@ -356,11 +355,11 @@ def _confirm(question: str) -> bool:
 def _about_restore(place: Place, summary: RestoreSummary) -> Iterable[str]:
     source = f"the copy {summary.copy}" if summary.copy else "the log of all changes"
     yield (
-        f"{place.database} was made from {source} and {summary.changes} changes since:"
-        f" {summary.nodes} nodes, {summary.deleted} that were there before are gone."
+        f"{place.database} was rebuilt from {source} and {summary.changes} changes since:"
+        f" {summary.nodes} nodes. Nodes of the previous metadata that are gone: {summary.deleted}."
     )
     if summary.set_aside is not None:
-        yield f"What was there before is {summary.set_aside} now."
+        yield f"The previous metadata is now in {summary.set_aside}."
 
 
 # --- JSON -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`pyxbroker pipeline`: jobs of Spark's on topics, as they are."""
+"""`pyxbroker pipeline`: ready-made Spark jobs on topics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pyxbroker.cli import Group, Parser
 from pyxbroker.spark.pipelines import PIPELINES
 
 ABOUT = """\
-Run a job of Spark's on topics.
+Run a Spark job on topics.
 
-They work against any broker of Pulsar's protocol, and need PySpark:
+The jobs work with any broker that speaks Pulsar's protocol. They need PySpark:
 pip install 'pyxbroker[spark]', and Java 17 or newer.
 """
 
@@ -24,8 +24,8 @@ Examples:
 """
 
 SUBCOMMANDS = {
-    "list": "The jobs that there are.",
-    "run": "Run one of them.",
+    "list": "List the jobs.",
+    "run": "Run a job.",
 }
 
 
@@ -37,6 +37,6 @@ def command(arguments: Sequence[str]) -> None:
         for each, about in PIPELINES.items():
             print(f"{each:{width}}  {about}")
         return
-    group = Group("pipeline run", "Run a job of Spark's on topics.", PIPELINES, "")
+    group = Group("pipeline run", "Run a Spark job on topics.", PIPELINES, "")
     job, options = group.choose(rest)
     importlib.import_module(f"pyxbroker.spark.pipelines.{job}").command(options)

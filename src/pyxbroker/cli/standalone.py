@@ -1,6 +1,6 @@
 """`pyxbroker standalone`: broker, storage, metadata and REST in one process, in the foreground.
 
-Nothing that the first message does not need is imported before the broker's port is served.
+Modules that the first message does not need are imported after the broker's port is open.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
 START_LOG_INTERVAL_S = 1.5
 SWITCH_S = 0.0005
-"""For which a thread may keep Python from the event loop, which waits for it with all clients."""
+"""Longest time that another thread may hold the GIL while the event loop waits for it."""
 
 ABOUT = """\
-Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
+Run broker, storage, metadata and admin REST in one process.
 
-A message that was acknowledged is on disk: it survives kill -9 and a power
-cut. Settings come from FILE, from PULSAR_PREFIX_<key> in the environment,
-and from the options here.
+An acknowledged message is on disk: it survives kill -9 and a power cut.
+Settings come from FILE, from environment variables PULSAR_PREFIX_<key>, and
+from the options here.
 
 Examples:
   pyxbroker standalone
   pyxbroker standalone --data /srv/pulsar --config standalone.conf
-  pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
+  pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; see the banner
   pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
   pyxbroker standalone --set maxMessageSize=10485760
-  pyxbroker standalone --accept-loss                         # a lost file has no backup
+  pyxbroker standalone --accept-loss                         # if a lost file has no backup
 """
 
 BANNER = """\
@@ -78,18 +78,18 @@ WEB_LINES = """\
 
 
 ELSEWHERE = """\
-Clients on other hosts need an address that they reach: --set advertisedAddress=NAME
+Clients on other hosts need an address that they can reach: --set advertisedAddress=NAME
 """
 
 
 SIGHUP_IGNORED = (
-    "SIGHUP is ignored: files of TLS are read again by themselves, other settings change by REST or"
-    " with a restart"
+    "SIGHUP is ignored: TLS files are reloaded automatically; other settings change by REST or with"
+    " a restart"
 )
 
 
 class StartError(Exception):
-    """The process cannot start or go on; the message is the sentence to show."""
+    """Raised when the process cannot start or continue; the message is shown to the operator."""
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def command(arguments: Sequence[str]) -> None:
         config = Config.load(
             Path(options.config) if options.config else None, os.environ, overrides
         )
-        _tell_ignored(config)
+        _log_ignored(config)
         if config.auditLogFile:
             from pyxbroker.base.audit_file import write_audit_to
 
@@ -122,7 +122,7 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def _named_by(file: str | None, config: Config) -> Iterator[str]:
-    """The absolute paths among what the command line and the settings name."""
+    """Yield the absolute paths that the command line and the settings name."""
     if file:
         yield str(Path(file).absolute())
     for key in SCHEMA:
@@ -131,47 +131,47 @@ def _named_by(file: str | None, config: Config) -> Iterator[str]:
             yield from (each.strip().removeprefix("embedded:") for each in value.split(","))
 
 
-def _tell_ignored(config: Config) -> None:
-    """One line for each kind of settings that were given and do nothing."""
+def _log_ignored(config: Config) -> None:
+    """Log a line for each kind of settings without effect."""
     ignored = config.ignored
     if ignored.at_default:
         log.info(
-            "settings of Pulsar's have no effect here",
+            "settings of Pulsar have no effect here",
             number=len(ignored.at_default),
             keys=",".join(ignored.at_default),
         )
     if ignored.wanted:
         log.warning(
-            "settings of Pulsar's ask for what is not done here",
+            "settings of Pulsar ask for something that is not available here",
             number=len(ignored.wanted),
             keys=",".join(ignored.wanted),
         )
     if ignored.unknown:
         log.warning(
-            "settings that nobody knows are ignored",
+            "unknown settings are ignored",
             number=len(ignored.unknown),
             keys=config.explain_unknown(),
         )
     if ignored.older:
         log.warning(
-            "deprecated names of settings are used, each has a newer one",
+            "deprecated names of settings are used",
             keys=", ".join(f"{older} (now {newer})" for older, newer in ignored.older.items()),
         )
     if ignored.stores:
         log.warning(
-            "the metadata stores of the file or the environment are passed over, as by Pulsar's"
-            " standalone; name the store with --metadata",
+            "metadata stores in the file or the environment are ignored, as by Pulsar's standalone;"
+            " name the store with --metadata",
             keys=", ".join(f"{key}={url}" for key, url in ignored.stores.items()),
         )
     if ignored.bare:
         log.warning(
-            "environment variables have names of settings and no effect; begin their names with"
-            f" {ENVIRONMENT_PREFIX}",
+            "environment variables are named like settings and have no effect; put"
+            f" {ENVIRONMENT_PREFIX} in front of their names",
             variables=", ".join(ignored.bare),
         )
     if ignored.repeated:
         log.warning(
-            "settings are given twice in a file, the last value counts",
+            "settings are set twice in a file, the last value counts",
             keys=",".join(f"{key} ({place})" for key, place in ignored.repeated.items()),
         )
 
@@ -183,25 +183,25 @@ def _parser() -> Parser:
         "--data",
         metavar="DIR",
         default=DEFAULT_DATA,
-        help="Where messages and metadata are kept; made when missing [%(default)s].",
+        help="Directory of messages and metadata, created if missing [%(default)s].",
     )
     add("--config", metavar="FILE", help="A standalone.conf or broker.conf of Pulsar.")
     add(
         "--broker-port",
         type=_port,
         metavar="N",
-        help="Port of the binary protocol [6650]; 0: any free.",
+        help="Port of the binary protocol [6650]; 0: any free port.",
     )
     add(
         "--web-port",
         type=_port,
         metavar="N",
-        help="Port of REST and /metrics [8080]; 0: any free.",
+        help="Port of REST and /metrics [8080]; 0: any free port.",
     )
     add(
         "--metadata",
         metavar="URL",
-        help="Metadata store: zk:host:port[,host:port][/chroot]; otherwise embedded in DIR.",
+        help="Metadata store: zk:host:port[,host:port][/chroot] [embedded in DIR].",
     )
     add(
         "--set",
@@ -209,12 +209,12 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="Any other setting; may be given several times.",
+        help="Any other setting; may be repeated.",
     )
     add(
         "--accept-loss",
         action="store_true",
-        help="Start without the files that are missing; the log names what is lost with each.",
+        help="Start although files are missing; the log names the loss.",
     )
     add(
         "--log-level",
@@ -222,7 +222,7 @@ def _parser() -> Parser:
         choices=LOG_LEVELS,
         default="INFO",
         metavar="LEVEL",
-        help="What the log on stderr tells: %(choices)s [%(default)s].",
+        help="Level of the log on stderr: %(choices)s [%(default)s].",
     )
     return parser
 
@@ -246,8 +246,8 @@ def _setting(pair: str) -> tuple[str, str]:
 
 
 def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None:
-    """Serves until SIGINT or SIGTERM, then stops cleanly. Raises StartError."""
-    # Almost all that a start makes stays: until it is done, collecting costs and frees nothing.
+    """Serve until SIGINT or SIGTERM, then shut down cleanly. Raise StartError."""
+    # Most objects that a start creates stay in memory, so collecting garbage would free nothing.
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     import uvloop
@@ -257,13 +257,13 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
 
 
 class _StartLog:
-    """Writes a line every START_LOG_INTERVAL_S until the start is over: the step it waits for.
+    """Logs the current step of a slow start every START_LOG_INTERVAL_S.
 
-    A thread writes them, since a step may block the event loop.
+    The log lines come from a thread, because a step may block the event loop.
     """
 
     def __init__(self) -> None:
-        self._step = "its modules"
+        self._step = "imports"
         self._is_over = threading.Event()
 
     def __enter__(self) -> _StartLog:
@@ -309,7 +309,7 @@ async def _serve(
     try:
         await _serve_until_stopped(config, data_directory, service, stopping)
     finally:
-        # Also when a stop is given up: uvloop cannot close a loop that is watched.
+        # Even after a failed shutdown: uvloop cannot close a loop that is watched.
         service.stop_watch()
 
 
@@ -327,21 +327,21 @@ async def _serve_until_stopped(
     try:
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:
-        # A journal that has failed fails its end as well; the first reason is the one to show.
+        # After a failed journal its close fails, too. Report the first reason.
         why = f"{refused.strerror or refused} ({refused.filename or data_directory})"
-        reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
+        reason = reason or f"{why}; acknowledged messages are safe, the next start recovers them"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")
 
 
 def _keep_writing_counts() -> None:
-    """Lets the log tell how often a line repeated, also when nothing else is logged."""
+    """Log the counts of repeated lines periodically, even if nothing else is logged."""
     write_repeated()
     asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
 
 
 async def _wait_failed(config: Config, service: Standalone) -> str:
-    """Waits for a failure that this process is to end for; returns the reason."""
+    """Wait for a failure that must end this process, and return the reason."""
     failed = asyncio.ensure_future(service.wait_failed())
     try:
         while config.shutdownOnJournalFailure and not failed.done():
@@ -358,26 +358,26 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 async def _stop(service: Standalone, timeout: float) -> None:
-    """Stops the service, within the time that the settings give it."""
+    """Stop the service within the configured time."""
     started = time.monotonic()
     try:
         await asyncio.wait_for(service.stop(), timeout)
     except asyncio.TimeoutError:
         raise StartError(
             f"The broker did not stop within {timeout:g} s (brokerShutdownTimeoutMs);"
-            " what was acknowledged is safe, the next start recovers it."
+            " acknowledged messages are safe, the next start recovers them."
         ) from None
     log.info("stopped", ms=round((time.monotonic() - started) * 1000))
 
 
 def _watch_signals() -> asyncio.Future[None]:
-    """A future that the first SIGINT or SIGTERM resolves; the second one ends the process."""
+    """Return a future that the first SIGINT or SIGTERM resolves; the second one exits."""
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
 
     def on_signal(number: int) -> None:
         if stopping.done():
-            # Nothing is flushed: that is what a second signal asks for, and a restart recovers.
+            # Exit without flushing: the next start recovers.
             os._exit(128 + number)
         log.info("stopping", signal=signal.Signals(number).name)
         stopping.set_result(None)
@@ -389,7 +389,7 @@ def _watch_signals() -> asyncio.Future[None]:
 
 
 def _explain(error: BaseException) -> BaseException:
-    """The sentence for a failed start; an error that nobody foresaw stays as it is."""
+    """Return a StartError for an expected error of a start, and any other error unchanged."""
     from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
@@ -407,7 +407,7 @@ def _print_banner(config: Config, data_directory: Path, service: Standalone) -> 
 
     addresses = service.broker.addresses
     urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
-    # The broker is called by its web port, also where nothing is served there.
+    # The broker's web URL identifies it, even if nothing listens there.
     web_url = addresses.web_url if service.web_port else ""
     webs = [each for each in (web_url, addresses.web_url_tls) if each]
     title = f"pyxbroker {__version__}"
@@ -425,8 +425,8 @@ def _print_banner(config: Config, data_directory: Path, service: Standalone) -> 
 
 
 def milliseconds_since_start(clock: Callable[[int], float] = time.clock_gettime) -> int:
-    """Age of this process, the interpreter's own start included."""
-    # Field 22 of proc(5) stat, counted behind the name, which may hold spaces: ticks since boot.
+    """Return the age of this process, including the start of the interpreter."""
+    # Field 22 of proc(5) stat in ticks since boot, counted after the name, which may have spaces.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return round((clock(time.CLOCK_BOOTTIME) - started) * 1000)

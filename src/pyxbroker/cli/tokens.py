@@ -1,8 +1,8 @@
-"""`pyxbroker tokens`: makes keys and tokens, and looks at them, with the options of Pulsar's own
-`pulsar tokens`.
+"""`pyxbroker tokens`: creates and inspects keys and tokens, with the options of `pulsar tokens`.
 
-Keys and tokens go to files that their owner alone can read, or to stdout, and are never in a
-message. A file that is there already is not written over: with a key all of its tokens would end.
+Keys and tokens are written to stdout, or to files that only their owner can read. They are never
+part of a message. An existing file is not overwritten, because the loss of a key would invalidate
+its tokens.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Group, Parser, fail
 
 ABOUT = """\
-Make keys and tokens, and look at them. The options are those of `pulsar tokens`.
+Create and inspect keys and tokens. The options are those of `pulsar tokens`.
 
-A broker is given a secret key with tokenSecretKey, or a public one with
-tokenPublicKey; whoever has a token that is signed with it has the role in it.
+A broker reads a secret key from tokenSecretKey, or a public key from
+tokenPublicKey. A client with a token signed by this key has the token's role.
 """
 
 EXAMPLES = """\
@@ -68,7 +68,7 @@ def command(arguments: Sequence[str]) -> None:
     except ConfigError as error:
         fail(str(error))
     except FileExistsError as error:
-        fail(f"{error.filename} is there and was left as it is: delete it, or name another file")
+        fail(f"{error.filename} exists and was not overwritten: delete it, or name another file")
     except OSError as error:
         what = f"{error.filename} cannot be used: " if error.filename else ""
         fail(f"{what}{error.strerror or error}")
@@ -102,7 +102,7 @@ def create_key_pair(arguments: Sequence[str]) -> None:
             f"--output-{name}-key",
             metavar="FILE",
             required=True,
-            help=f"The new file of the {name} key (DER).",
+            help=f"New file for the {name} key (DER).",
         )
     options = parser.parse(arguments)
     private, public = _key_pair(options.algorithm)
@@ -111,7 +111,7 @@ def create_key_pair(arguments: Sequence[str]) -> None:
     try:
         _write_new(Path(options.output_public_key), public, PUBLIC_FILE_MODE)
     except OSError:
-        at.unlink()  # half a pair is of no use, and would be in the way the next time
+        at.unlink()  # a private key alone is useless, and would block the next attempt
         raise
 
 
@@ -120,7 +120,7 @@ def _public_algorithms() -> list[str]:
 
 
 def _key_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """DER: PKCS#8, and X.509 SubjectPublicKeyInfo."""
+    """Create a key pair in DER: PKCS#8, and X.509 SubjectPublicKeyInfo."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -146,16 +146,16 @@ def create(arguments: Sequence[str]) -> None:
     parser = _parser("create")
     add = parser.options.add_argument
     _add_algorithm(parser, None, [*SECRET_BYTES, *_public_algorithms()])
-    add("-s", "--subject", metavar="ROLE", required=True, help="Whose token it is.")
+    add("-s", "--subject", metavar="ROLE", required=True, help="Role of the token.")
     add(
         "-e",
         "--expiry-time",
         metavar="TIME",
         type=_seconds,
-        help="When it expires, from now: 90s, 30m, 1h, 3d, 2w, 10y [it does not].",
+        help="Lifetime of the token: 90s, 30m, 1h, 3d, 2w, 10y [unlimited].",
     )
-    add("-sk", "--secret-key", metavar="KEY", help=f"The secret that signs it: {KEY_HELP}.")
-    add("-pk", "--private-key", metavar="KEY", help=f"Or the private key: {KEY_HELP}.")
+    add("-sk", "--secret-key", metavar="KEY", help=f"Secret key that signs it: {KEY_HELP}.")
+    add("-pk", "--private-key", metavar="KEY", help=f"Or private key that signs it: {KEY_HELP}.")
     add(
         "-hs",
         "--headers",
@@ -163,13 +163,13 @@ def create(arguments: Sequence[str]) -> None:
         action="append",
         default=[],
         type=_header,
-        help="One more header of the token, such as kid=1; may be given several times.",
+        help="Additional header of the token, such as kid=1; may be repeated.",
     )
     options = parser.parse(arguments)
     signing, algorithms = _key_of(parser, options, "private")
     algorithm = options.algorithm or _usual(signing, algorithms)
     if algorithm not in algorithms:
-        parser.error(f"Tokens of this key are signed with {', '.join(algorithms)}.")
+        parser.error(f"This key signs tokens with {', '.join(algorithms)}.")
     claims: dict[str, Any] = {"sub": options.subject}
     if options.expiry_time is not None:
         claims["exp"] = int(time.time()) + options.expiry_time
@@ -183,7 +183,7 @@ def validate(arguments: Sequence[str]) -> None:
     _add_algorithm(parser, None, [*SECRET_BYTES, *_public_algorithms()])
     _add_token(parser)
     add = parser.options.add_argument
-    add("-sk", "--secret-key", metavar="KEY", help=f"The secret that signed it: {KEY_HELP}.")
+    add("-sk", "--secret-key", metavar="KEY", help=f"Secret key that signed it: {KEY_HELP}.")
     add("-pk", "--public-key", metavar="KEY", help=f"Or the public key: {KEY_HELP}.")
     options = parser.parse(arguments)
     key, algorithms = _key_of(parser, options, "public")
@@ -208,7 +208,7 @@ def show(arguments: Sequence[str]) -> None:
     token = _token_of(parser, parser.parse(arguments))
     parts = token.split(b".")
     if len(parts) != 3:
-        fail("This is no token: it does not have three parts with dots between them")
+        fail("Not a token: expected three parts separated by dots")
     shown = [_json_of(part) for part in parts[:2]]
     print("\n---\n".join(shown))
 
@@ -218,17 +218,17 @@ def _json_of(part: bytes) -> str:
         text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)).decode()
         json.loads(text)
     except (binascii.Error, ValueError, RecursionError):
-        fail("This is no token: a part of it is not JSON in base64")
+        fail("Not a token: a part of it is not JSON in base64")
     return text
 
 
-# The commands, and what the list of them says.
+# The commands, with their texts in the help.
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
-    "create-secret-key": (create_secret_key, "Make a secret key, for tokenSecretKey."),
-    "create-key-pair": (create_key_pair, "Make a private and a public key, for tokenPublicKey."),
-    "create": (create, "Make a token."),
-    "validate": (validate, "Check a token with a key; ends with 1 when it does not count."),
-    "show": (show, "Print what a token says, without checking it."),
+    "create-secret-key": (create_secret_key, "Create a secret key for tokenSecretKey."),
+    "create-key-pair": (create_key_pair, "Create a private key, and a public one for brokers."),
+    "create": (create, "Create a token."),
+    "validate": (validate, "Check a token with a key; exits with 1 if the token is invalid."),
+    "show": (show, "Print the contents of a token without checking it."),
 }
 
 
@@ -247,7 +247,7 @@ def _add_algorithm(parser: Parser, default: str | None, choices: list[str]) -> N
         metavar="NAME",
         default=default,
         choices=choices,
-        help=f"One of {', '.join(choices)} [{default or 'what the key is for'}].",
+        help=f"One of {', '.join(choices)} [{default or 'depends on the key'}].",
     )
 
 
@@ -256,7 +256,7 @@ def _add_token(parser: Parser) -> None:
         "token",
         metavar="TOKEN",
         nargs="?",
-        help="The token, which others on this machine can see in the list of processes.",
+        help="The token; other users of this machine can see it in the list of processes.",
     )
     add = parser.options.add_argument
     add("-i", "-st", "--stdin", action="store_true", help="Read the token from stdin.")
@@ -274,18 +274,16 @@ def _token_of(parser: Parser, options: Namespace) -> bytes:
     if TOKEN_VARIABLE in os.environ:
         return os.environb[TOKEN_VARIABLE.encode()].strip()
     parser.error(
-        "A token is needed: as an argument, by --stdin or --token-file, or in the environment"
-        f" variable {TOKEN_VARIABLE}."
+        "No token given: pass it as an argument, with --stdin or --token-file, or in the"
+        f" environment variable {TOKEN_VARIABLE}."
     )
 
 
 def _key_of(parser: Parser, options: Namespace, other: str) -> tuple[Any, list[str]]:
-    """The secret, or the private or public key, and the algorithms that it is for. Raises
-    ConfigError.
-    """
+    """Return the key, and the algorithms that it supports. Raise ConfigError."""
     secret, key = options.secret_key, getattr(options, f"{other}_key")
     if bool(secret) == bool(key):
-        parser.error(f"Either --secret-key or --{other}-key is needed, and not both.")
+        parser.error(f"Exactly one of --secret-key and --{other}-key is required.")
     from pyxbroker.auth import signing_keys
     from pyxbroker.auth.secrets import read_secret, secret_name
 
@@ -299,7 +297,7 @@ def _key_of(parser: Parser, options: Namespace, other: str) -> tuple[Any, list[s
 
 
 def _usual(key: Any, algorithms: list[str]) -> str:
-    """The algorithm that Pulsar takes for a key: the strongest that its size is for."""
+    """Return Pulsar's choice of an algorithm: the strongest one for the size of the key."""
     if algorithms[0].startswith("RS"):
         fitting = [number for number, bits in RSA_BITS.items() if key.key_size >= bits]
         return f"RS{fitting[-1]}"
@@ -310,7 +308,7 @@ def _seconds(text: str) -> int:
     found = _TIME.fullmatch(text)
     seconds = int(found[1]) * SECONDS[found[2] or "s"] if found else 0
     if not 0 < seconds <= SECONDS_MAX:
-        _wrong(f"{text!r} is not a time; expected such as 90s, 30m, 1h, 3d, 2w or 10y")
+        _wrong(f"{text!r} is not a duration; expected such as 90s, 30m, 1h, 3d, 2w or 10y")
     return seconds
 
 
@@ -331,7 +329,7 @@ def _wrong(sentence: str) -> NoReturn:
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Raises OSError."""
+    """Create a file. Raise OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, mode)
     try:

@@ -1,1 +1,1 @@
-"""What governs a namespace and its topics, and who is told when it changes."""
+"""Policies of namespaces and topics: records, resolution and change notifications."""

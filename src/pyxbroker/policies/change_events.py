@@ -1,10 +1,10 @@
 """The records of topics: Pulsar's PulsarEvent, Avro in the system topic `__change_events`.
 
-A namespace has one such topic. Each message is all that a topic says of itself (TopicPolicies), in
-one of two records: its own, or the one that all clusters share. The key of a message names the
-topic and which of the two it is; the newest message of a key counts, and one that is null says that
-nothing is set any more. Apache Pulsar writes the fields of each Avro record by their names, sorted,
-every one of them a union with null unless Java has a primitive there (4.2).
+Each namespace has one such topic. A message contains one complete record of a topic
+(TopicPolicies). A topic has two records: its own, and the one that all clusters share. The key of
+the message names the topic and the record. The newest message of a key counts; a null value
+removes the record. Apache Pulsar 4.2 writes the fields of each Avro record sorted by name. Each
+field is a union with null, except where Java has a primitive.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyxbroker.base.errors import PoliciesTooLarge
 from pyxbroker.base.topic_name import TopicName
 
 GLOBAL_KEY = "__G__"
-"""What the key of a record begins with that all clusters share."""
+"""Prefix of the key of a record that all clusters share."""
 
 EVENT_BYTES_MAX = 64 << 10
-"""Of one event: rates for a thousand subscriptions. To decode so many takes some 10 ms."""
+"""Limit of one event: rates for a thousand subscriptions, which take some 10 ms to decode."""
 
 ELEMENTS_MAX = 2_000
-"""Of one list or map in a record."""
+"""Limit of one list or map in a record."""
 
 _EVENTS = "org.apache.pulsar.common.events"
 _DATA = "org.apache.pulsar.common.policies.data"
@@ -31,7 +31,7 @@ _IMPL = _DATA + ".impl"
 
 
 class TopicRecord(NamedTuple):
-    """What one record of a topic says: the fields that are set."""
+    """One record of a topic: the fields that are set."""
 
     topic: TopicName  # never a partition
     is_global: bool
@@ -46,7 +46,7 @@ def _optional(kind: Any) -> list[Any]:
 
 
 def _record(name: str, fields: dict[str, Any], namespace: str = _DATA) -> dict[str, Any]:
-    """A record; what is a union may be left out."""
+    """Return a record type; a field whose type is a union is optional."""
     rows = [
         {"name": field, "type": kind} | ({"default": None} if isinstance(kind, list) else {})
         for field, kind in fields.items()
@@ -218,14 +218,14 @@ TOPIC_POLICIES = {
     ),
     "subscriptionTypesEnabled": _optional(_array(_SUBSCRIPTION_TYPE)),
 }
-"""The fields of a topic's record, and their types in Avro."""
+"""The fields of a topic's record, with their Avro types."""
 
-# Where a record may be null, fastavro compares a value with what it may be, and all that is in it,
-# unless it is told which it is.
+# Without a type hint, fastavro matches a value of a union with each type, including all nested
+# fields.
 _TOPIC_POLICIES = _DATA + ".TopicPolicies"
 _TOPIC_POLICIES_EVENT = _EVENTS + ".TopicPoliciesEvent"
 
-# What Apache Pulsar never writes as null.
+# Fields that Apache Pulsar never writes as null.
 _EMPTY: dict[str, Any] = {
     "backLogQuotaMap": {},
     "subscriptionPolicies": {},
@@ -235,7 +235,7 @@ _EMPTY: dict[str, Any] = {
 
 @functools.cache
 def schema() -> Any:
-    """The Avro schema of PulsarEvent, as fastavro takes it."""
+    """Return the Avro schema of PulsarEvent, parsed by fastavro."""
     import fastavro
 
     event = {
@@ -269,23 +269,23 @@ def schema() -> Any:
 
 
 def key_of(topic: TopicName, is_global: bool) -> str:
-    """The key of the messages of a record."""
+    """Return the key of the messages of a record."""
     return (GLOBAL_KEY if is_global else "") + str(topic)
 
 
 def record_of_key(key: str) -> tuple[TopicName, bool]:
-    """The topic that a key names, and whether all clusters share the record.
+    """Return the topic that a key names, and True if all clusters share the record.
 
-    Raises InvalidTopicName.
+    Raise InvalidTopicName.
     """
     is_global = key.startswith(GLOBAL_KEY)
     return TopicName.get(key.removeprefix(GLOBAL_KEY)), is_global
 
 
 def encode(record: TopicRecord, cluster: str) -> bytes:
-    """A message's value. What belongs to this cluster only says so, and is not replicated.
+    """Return the value of a message. A record of this cluster alone is marked as not replicated.
 
-    Raises PoliciesTooLarge.
+    Raise PoliciesTooLarge.
     """
     import fastavro
 
@@ -315,7 +315,7 @@ def encode(record: TopicRecord, cluster: str) -> bytes:
     value = out.getvalue()
     trouble = _bytes_trouble(value) or _elements_trouble(record.fields)
     if trouble is not None:
-        raise PoliciesTooLarge(f"The policies of topic {topic} are too many: {trouble}.")
+        raise PoliciesTooLarge(f"The policies of topic {topic} are too large: {trouble}.")
     return value
 
 
@@ -325,8 +325,10 @@ def _with_kind_of_rate(policies: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode(value: bytes) -> TopicRecord | None:
-    """What a message's value says; None for an event that is not about a topic's policies, or that
-    removes them. Raises ValueError when it is not a PulsarEvent, or larger than one may be.
+    """Return the record in a message's value, or None.
+
+    None means an event that removes the record or is not about a topic's policies. Raise ValueError
+    if the value is not a PulsarEvent, or is too large.
     """
     import fastavro
 
@@ -336,17 +338,17 @@ def decode(value: bytes) -> TopicRecord | None:
 
     try:
         event: Any = fastavro.schemaless_reader(io.BytesIO(value), schema(), None)
-        told = event["topicPoliciesEvent"]
-        if event["eventType"] != "TOPIC_POLICY" or told is None:
+        topic_event = event["topicPoliciesEvent"]
+        if event["eventType"] != "TOPIC_POLICY" or topic_event is None:
             return None
         domain, tenant, namespace, topic = (
-            told[name] for name in ("domain", "tenant", "namespace", "topic")
+            topic_event[name] for name in ("domain", "tenant", "namespace", "topic")
         )
         name = TopicName.get(f"{domain}://{tenant}/{namespace}/{topic}")
     except Exception as error:
-        # fastavro raises nearly anything for bytes that are no Avro.
-        raise ValueError(f"it is no PulsarEvent: {error!r:.200}") from error
-    policies = told["policies"]
+        # fastavro raises many kinds of errors for bytes that are not Avro.
+        raise ValueError(f"the value is not a PulsarEvent: {error!r:.200}") from error
+    policies = topic_event["policies"]
     if policies is None or event["actionType"] == "DELETE":
         return None
     is_global = bool(policies["isGlobal"])
@@ -362,15 +364,16 @@ def decode(value: bytes) -> TopicRecord | None:
 
 
 def _bytes_trouble(value: bytes) -> str | None:
-    """Why an event is too large as a whole."""
+    """Return why an event is too large as a whole, or None."""
     if len(value) <= EVENT_BYTES_MAX:
         return None
     return f"an event of {len(value)} bytes is larger than {EVENT_BYTES_MAX}"
 
 
 def _elements_trouble(fields: dict[str, Any]) -> str | None:
-    """Why a record says too much in one field: elements may be of a byte each, and what is kept of
-    them is not.
+    """Return why a field has too many elements, or None.
+
+    Elements of a single byte are much larger in memory.
     """
     for field, value in fields.items():
         parts = value.values() if isinstance(value, dict) else ()
@@ -381,7 +384,7 @@ def _elements_trouble(fields: dict[str, Any]) -> str | None:
 
 
 def _without_null(value: Any) -> Any:
-    """A value without the fields that say nothing, as REST tells it."""
+    """Return a value without null fields, as REST shows it."""
     if not isinstance(value, dict):
         return value
     return {name: _without_null(each) for name, each in value.items() if each is not None}

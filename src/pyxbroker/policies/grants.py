@@ -1,4 +1,4 @@
-"""Who may do what, as a namespace's record has it: the parts of Pulsar's AuthPolicies."""
+"""Grants in the record of a namespace: the parts of Pulsar's AuthPolicies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TOPICS = "destination_auth"
 
 
 def has_grants(record: Fields, topic: str) -> bool:
-    """Whether a record says who may do what with a topic."""
+    """Return True if a namespace's record has grants for the topic."""
     return topic in ((record.get(AUTH) or {}).get(TOPICS) or {})
 
 
 def forget_topic(record: Fields, topic: str) -> None:
-    """Changes a record: it says nothing of a topic any more."""
+    """Remove the grants for a topic from a namespace's record."""
     if has_grants(record, topic):
         grants = record[AUTH]
         others = {name: roles for name, roles in grants[TOPICS].items() if name != topic}

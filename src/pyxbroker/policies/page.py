@@ -1,4 +1,4 @@
-"""docs/policies.md, from the table: `python -m pyxbroker.policies.page` prints it."""
+"""Generator of docs/policies.md: `python -m pyxbroker.policies.page` prints the page."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ HEAD = """\
 
 Written by `make docs` from `policies/table.py`.
 
-A policy holds for a topic. It is asked for at the topic first, then at the namespace, then at the
-broker; the first of them that says something wins. A topic says it in two records of the system
-topic `__change_events` of its namespace, Pulsar's `TopicPolicies`: its own one and then the one
-that all clusters share. Namespaces say it in their record, Pulsar's `Policies`, JSON in metadata at
-`/admin/policies/<tenant>/<namespace>`. A field that is not there, or null, says nothing; so does a
-negative number where 0 is no limit, and a rate that limits nothing.
+Policies apply to topics. For each policy the broker checks the topic, then the namespace, then its
+own settings; the first level with a value wins. A topic has two records in the system topic
+`__change_events` of its namespace, Pulsar's `TopicPolicies`: first its own one, then the one that
+all clusters share. A namespace has one record, Pulsar's `Policies`, JSON in metadata at
+`/admin/policies/<tenant>/<namespace>`. A field that is absent or null sets nothing. Neither does a
+negative number where 0 means "no limit", nor a rate without a limit.
 
-A change, by whichever process, is in force on open topics within a second. A field with a value
-that it cannot have is refused by itself: its policy stays as it was, and the log names the
-namespace or topic and the field. Nothing is deleted by a policy that is refused, also after a
-restart: retention keeps everything, nothing expires or is evicted for it, and no topic and no
-subscription is deleted since nobody uses it. While a record cannot be read at all, that holds for
-all its policies. While it is gone, open topics stay as they are, and no topic is deleted as
-inactive.
+A change by any process is in force on open topics within a second. A field with an
+invalid value is refused alone: the policy keeps its last value, and the log names the namespace or
+topic and the field. A refused policy deletes nothing, even after a restart: retention keeps all
+messages, nothing expires or is evicted, and the broker deletes neither inactive topics nor
+expired subscriptions. While a record cannot be read at all, this applies to all its policies. While
+the record of a namespace does not exist, its open topics keep their policies, and no topic is
+deleted as inactive.
 
 ## Policies of topics and namespaces
 
@@ -41,7 +41,7 @@ OF_BROKERS = """
 
 
 class _Reader:
-    """A configuration that notes what is read of it."""
+    """A configuration that records which settings are read."""
 
     def __init__(self) -> None:
         self._config = Config()
@@ -53,14 +53,14 @@ class _Reader:
 
 
 def settings_of(row: Policy) -> list[str]:
-    """The broker's settings that a policy's default is made of."""
+    """Return the broker's settings that determine the default of a policy."""
     reader: Any = _Reader()
     row.broker(reader)
     return list(dict.fromkeys(reader.names))
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [HEAD]
     for row in TABLE:
         if row.paths:

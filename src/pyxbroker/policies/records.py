@@ -1,8 +1,8 @@
-"""Records of JSON in metadata are read, changed and written back: all of it in one function.
+"""Functions that read and change JSON records in metadata.
 
-A change is written only over the version that was read; another broker that comes in between costs
-another round. Those of one process take turns.
-What we do not know of a record, as another version of Pulsar's broker may have written it, is kept.
+A change is written only over the version that was read. If another broker has written in between,
+the change is applied again to the new version. Changes by one process wait in a queue. Fields that
+this broker does not know, for example from another version of Pulsar, are preserved.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, 
 if TYPE_CHECKING:
     from pyxbroker.metadata.cache import MetadataCache
 
-DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
-ROUNDS_MAX = 100  # the change of another broker is written in each of them
+DELETED = "deleted"  # set in a namespace's record while the namespace is being deleted
+ROUNDS_MAX = 100  # each failed round means that another broker has written the record
 
 Fields = dict[str, Any]
 Change = Callable[[Fields], None]
-"""Changes the fields in place. It is called again with newer ones when somebody was faster; what it
-raises is raised, and nothing is written.
+"""Changes the fields in place. It is called again with newer fields after a conflict. An exception
+from it is passed on, and nothing is written.
 """
 
 log = get_logger("pyxbroker.policies")
@@ -36,9 +36,9 @@ log = get_logger("pyxbroker.policies")
 async def change_namespace(
     store: MetadataStore, cache: MetadataCache, name: str, change: Change
 ) -> Fields:
-    """Changes a namespace's record, Pulsar's Policies; the fields as they were written.
+    """Change a namespace's record, Pulsar's Policies, and return the written fields.
 
-    Raises NamespaceNotFound, ConcurrentModification, and what change_record does.
+    Raise NamespaceNotFound, and the errors of change_record.
     """
     fields = await change_record(store, cache, paths.namespace_policies(name), change)
     if fields is None:
@@ -49,7 +49,7 @@ async def change_namespace(
 async def create_record(
     store: MetadataStore, cache: MetadataCache, path: str, fields: Fields
 ) -> bool:
-    """Makes a record; False when there is one. Raises MetadataError."""
+    """Create a record. Return False if it exists already. Raise MetadataError."""
     try:
         await store.put(path, to_json(fields), MUST_NOT_EXIST)
     except BadVersion:
@@ -60,8 +60,9 @@ async def create_record(
 
 
 async def delete_record(store: MetadataStore, cache: MetadataCache, path: str) -> bool:
-    """Deletes a record, or a node that is above some; False when there is none. Raises NotEmpty,
-    MetadataError.
+    """Delete a record or an intermediate node. Return False if it does not exist.
+
+    Raise NotEmpty or MetadataError.
     """
     try:
         await store.delete(path)
@@ -75,10 +76,10 @@ async def delete_record(store: MetadataStore, cache: MetadataCache, path: str) -
 async def change_record(
     store: MetadataStore, cache: MetadataCache, path: str, change: Change
 ) -> Fields | None:
-    """Changes a record; None when there is none. Nobody may change what is returned.
+    """Change a record and return its fields, which the caller must not change.
 
-    Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
-    record that cannot be read, MetadataError.
+    Return None if it does not exist. Raise ConcurrentModification after too many conflicts,
+    MetadataStoreError if the record is invalid, and MetadataError.
     """
 
     def changed(fields: Fields | None) -> Fields | None:
@@ -96,13 +97,12 @@ async def rewrite(
     changed: Callable[[Fields | None], Fields | None],
     cache: MetadataCache | None = None,
 ) -> Fields | None:
-    """Writes what becomes of a record, or of None where there is none, and returns it: within a
-    turn of the record. None is not written. A cache learns of it, also when nobody knows whether it
-    was written.
+    """Write and return the result of `changed` for a record, or for None if it does not exist.
 
-    Raises what `changed` does, and change_record.
+    A result of None is not written. The caller holds the turn of the record. The cache is updated
+    even if the outcome of the write is unknown. Raise the errors of `changed` and change_record.
     """
-    slices = Slices()  # to read, to change and to write a large record takes some milliseconds each
+    slices = Slices()  # reading, changing and writing a large record each take milliseconds
     for _ in range(ROUNDS_MAX):
         found = await store.get(path)
         await slices.pause()
@@ -128,8 +128,9 @@ async def rewrite(
 
 
 async def read_cached(cache: MetadataCache, path: str) -> Fields | None:
-    """The fields of a record, which are not to be changed; None when there is none. Raises
-    MetadataStoreError, MetadataError.
+    """Return the fields of a record, which the caller must not change, or None.
+
+    Raise MetadataStoreError or MetadataError.
     """
     value = await cache.get(path)
     if value is None:
@@ -149,7 +150,7 @@ def decode(value: bytes) -> dict[str, Any]:
 
 
 def fields_of(path: str, value: bytes, parse: Callable[[bytes], Fields] = decode) -> Fields:
-    """The fields of a record; none of an empty one. Raises MetadataStoreError."""
+    """Return the fields of a record; an empty value has none. Raise MetadataStoreError."""
     if not value:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What the records of several levels say together. Values come in and go out, nothing else."""
+"""Resolution of the records of several levels into policies: a pure function of values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pyxbroker.policies.values import Policies
 
 
 class Record(NamedTuple):
-    """What one level says."""
+    """The record of one level."""
 
     level: Level
-    owner: str  # whose record it is: a topic, a namespace
+    owner: str  # the topic or namespace of the record
     fields: dict[str, Any]
 
     def at(self, path: Path, cluster: str) -> Any:
-        """What stands at a place; None when nothing does. Raises ValueError where an object is
-        expected on the way.
+        """Return the value at a path, or None.
+
+        Raise ValueError if a value on the way is not an object.
         """
         value: Any = self.fields
         for name in path:
@@ -33,7 +34,7 @@ class Record(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A field with a value that its policy cannot have."""
+    """A field whose value is invalid for its policy."""
 
     policy: str
     owner: str
@@ -44,10 +45,10 @@ class Refusal(NamedTuple):
 def resolve(
     records: Sequence[Record], broker: Policies, last: Policies, cluster: str
 ) -> tuple[Policies, list[Refusal]]:
-    """The policies that hold in a cluster, and the fields that are refused.
+    """Return the policies that apply in a cluster, and the refused fields.
 
-    records are in the order in which they are asked, the most specific first. A refused field
-    decides nothing but that its policy stays as it was last, whatever the further records say.
+    The records are in order of precedence, the most specific one first. A refused field gives its
+    policy the last value, whatever the remaining records contain.
     """
     values: dict[str, Any] = {}
     refusals: list[Refusal] = []
@@ -55,7 +56,7 @@ def resolve(
         for record, path in _places(row, records):
             try:
                 value = record.at(path, cluster)
-                if row.says_nothing(value):
+                if row.is_absent(value):
                     continue
                 values[row.name] = row.read(value)
             except ValueError as error:

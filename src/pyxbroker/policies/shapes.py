@@ -1,4 +1,4 @@
-"""What the table of policies is made of: JSON values, their types, and their places."""
+"""Building blocks of the table of policies: JSON values, their types and their paths."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 CLUSTER = "{cluster}"
-"""In a path: the name of this cluster. Records have rates for each cluster."""
+"""Placeholder in a path for the name of this cluster: some fields have a value per cluster."""
 
 
 class Level(enum.Enum):
-    """Where a policy may be set; the first one that says something wins.
+    """Levels at which a policy may be set; the first one with a value wins.
 
     A topic has two records, its own and one that all clusters share; their fields are the same.
     """
@@ -28,22 +28,22 @@ class Level(enum.Enum):
 
 
 Path = tuple[str, ...]
-"""Where a value stands in a record: a field, or a field of an object in it, and so on."""
+"""Path of a value in a record: the names of nested fields."""
 
 
 class Part(NamedTuple):
-    """One JSON value of a policy: the whole field, or, with a name, a part of the object in it."""
+    """One JSON value of a policy: the whole field, or, with a name, a member of its object."""
 
     kind: type[bool] | type[int] | type[float] | type[str] | type[list[Any]] | type[dict[str, Any]]
     name: str = ""
     minimum: int = -LONG_MAX - 1
     maximum: int = INT_MAX
     choices: tuple[str, ...] = ()
-    default: Any = None  # where a part may be left out
+    default: Any = None  # if the member is absent
     is_optional: bool = False
 
     def read(self, value: object) -> Any:
-        """Raises ValueError, with what is wrong, for a value that it cannot have."""
+        """Return a valid value, or the default. Raise ValueError with the reason otherwise."""
         if value is None and self.is_optional:
             return self.default
         if not self._is_kind(value) or not self._is_within(value):
@@ -52,7 +52,7 @@ class Part(NamedTuple):
         return value
 
     def _is_kind(self, value: object) -> bool:
-        # To Python true is a number, to JSON it is not.
+        # In Python a bool is an int; in JSON it is not.
         if isinstance(value, bool):
             return self.kind is bool
         return isinstance(value, self.kind) or (self.kind is float and isinstance(value, int))
@@ -63,7 +63,7 @@ class Part(NamedTuple):
         return self.kind not in (int, float) or self.minimum <= value <= self.maximum
 
     def expected(self) -> str:
-        """What a value looks like, in words."""
+        """Describe the accepted values in words."""
         if self.choices:
             what = "a list of" if self.kind is list else "one of"
             return f"{what} " + ", ".join(self.choices)
@@ -85,21 +85,20 @@ class Policy(NamedTuple):
 
     name: str  # the attribute of Policies
     about: str
-    broker: Callable[[Config], Any]  # its default: what the broker's settings say
+    broker: Callable[[Config], Any]  # the default, computed from the broker's settings
     paths: Mapping[Level, tuple[Path, ...]] = {}
-    """Where its value stands at each other level where it may be set: the first that says
-    something counts."""
+    """The paths of the value at each other level; the first path with a value counts."""
     parts: tuple[Part, ...] = ()
-    make: Callable[..., Any] = lambda value: value  # of what the parts say, in their order
+    make: Callable[..., Any] = lambda value: value  # from the values of the parts, in their order
     is_unset: Callable[[Any], bool] = lambda value: False
-    """Whether a value says nothing, as if it were not there."""
+    """Returns True for a value that means the same as an absent one."""
 
-    def says_nothing(self, value: object) -> bool:
-        """Whether the next level is asked."""
+    def is_absent(self, value: object) -> bool:
+        """Return True if the next level decides."""
         return value is None or self.is_unset(value)
 
     def read(self, value: object) -> Any:
-        """The policy's value from that of its JSON field. Raises ValueError for a wrong one."""
+        """Return the policy's value for a JSON value. Raise ValueError if it is invalid."""
         if not self.parts[0].name:
             return self.make(self.parts[0].read(value))
         if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Every policy: what it says, where it may be set, which setting of the broker is its default.
+"""Every policy: its description, its fields at each level, and the setting that is its default.
 
-A policy is one row of TABLE and one attribute of Policies. Its value at a level above the broker is
-a JSON value of that level's record; one that is not there, or null, says nothing, and the next
-level is asked (policies/resolver.py). docs/policies.md is written from the table.
+A policy is one row of TABLE and one attribute of Policies. At a level above the broker, its value
+is a JSON value in that level's record. If it is absent or null, the next level decides
+(policies/resolver.py). docs/policies.md is generated from the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTITIONED = "partitioned"
 
 
 def _paths(namespace: str = "", topic: str = "") -> dict[Level, tuple[Path, ...]]:
-    """Where a policy stands, in paths with dots; empty: it cannot be set there."""
+    """Return the paths of a policy, given with dots; an empty one means "not at this level"."""
     levels = {Level.TOPIC: topic, Level.NAMESPACE: namespace}
     return {level: (tuple(path.split(".")),) for level, path in levels.items() if path}
 
@@ -47,7 +47,7 @@ def _is_negative(value: object) -> bool:
 def _limit(
     name: str, namespace: str, topic: str, about: str, broker: Callable[[Config], int]
 ) -> Policy:
-    """A number that 0 switches off; records written by Pulsar have -1 for nothing."""
+    """Return a limit that 0 switches off; records written by Pulsar have -1 for "not set"."""
     parts = (Part(int, minimum=0),)
     return Policy(name, about, broker, _paths(namespace, topic), parts, is_unset=_is_negative)
 
@@ -117,7 +117,7 @@ def _dispatch_rate(messages: int, size: int, relative: bool, period_s: int) -> D
 
 
 def _is_no_rate(*names: str) -> Callable[[Any], bool]:
-    """Whether none of these fields is a limit. So a topic cannot switch a rate off."""
+    """Return a test for a rate without limits. A topic can therefore not switch a rate off."""
 
     def is_no_rate(value: Any) -> bool:
         if not isinstance(value, dict):
@@ -145,7 +145,7 @@ _is_no_dispatch_rate = _is_no_rate("dispatchThrottlingRateInMsg", "dispatchThrot
 
 
 def _dispatch_rates_of(subscriptions: dict[str, Any]) -> tuple[tuple[str, DispatchRate], ...]:
-    """The rates of single subscriptions, by their names."""
+    """Return the rates of single subscriptions, sorted by name."""
     found = []
     for name, policies in sorted(subscriptions.items()):
         rate = policies.get("dispatchRate") if isinstance(policies, dict) else policies
@@ -195,8 +195,8 @@ def _schema_strategy(name: str) -> str:
 TABLE: tuple[Policy, ...] = (
     Policy(
         "auto_topic_creation",
-        "Whether a client that names a topic which does not exist creates it, and with how many"
-        " partitions. A record says all of it: what it leaves out is not looked up elsewhere.",
+        "If true, a client that names a topic which does not exist creates it, with this number of"
+        " partitions. A record sets the whole policy; absent parts do not come from other levels.",
         lambda config: _auto_topic_creation(
             config.allowAutoTopicCreation,
             config.allowAutoTopicCreationType,
@@ -212,15 +212,15 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "auto_subscription_creation",
-        "Whether a consumer that names a subscription which does not exist creates it.",
+        "If true, a consumer that names a subscription which does not exist creates it.",
         lambda config: config.allowAutoSubscriptionCreation,
         _paths("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride"),
         (Part(bool, "allowAutoSubscriptionCreation"),),
     ),
     Policy(
         "inactive_topics",
-        "Whether a topic that nobody uses is deleted, after which time, and what use is. The next"
-        " look for such topics goes by it.",
+        "If true, inactive topics are deleted, after which time, and when a topic is inactive. A"
+        " change takes effect at the next scan for such topics.",
         _broker_inactive_topics,
         _paths("inactive_topic_policies", "inactiveTopicPolicies"),
         (
@@ -238,8 +238,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "retention",
-        "How long, and how much, of acknowledged messages is kept; -1 is without limit. What is"
-        " not kept any more is deleted at once.",
+        "How long, and how much of, acknowledged messages are retained; -1 is without limit. All"
+        " others are deleted immediately.",
         lambda config: _retention(
             config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB
         ),
@@ -252,8 +252,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "backlog_size",
-        "Bytes that a topic may keep for subscriptions that have not acknowledged them, and what"
-        " happens beyond it.",
+        "Bytes of unacknowledged messages that a topic may store for its subscriptions, and what"
+        " happens above this limit.",
         _broker_backlog_size,
         _paths("backlog_quota_map.destination_storage", "backLogQuotaMap.destination_storage"),
         (
@@ -265,8 +265,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "backlog_age",
-        "Seconds for which a topic may keep a message that some subscription has not acknowledged,"
-        " and what happens beyond it; from 0 down there is no limit.",
+        "Seconds for which a topic may store a message with a missing acknowledgement, and what"
+        " happens after that; 0 or less is no limit.",
         lambda config: _backlog_age(
             config.backlogQuotaDefaultLimitSecond, config.backlogQuotaDefaultRetentionPolicy
         ),
@@ -276,15 +276,15 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "precise_backlog_age",
-        "Whether the age of a backlog is that of its oldest message, which is read for it, or of"
-        " the ledger it is in, since that was closed.",
+        "If true, the age of a backlog is that of its oldest message, which the broker reads for"
+        " this. If false, it is the time since the ledger with that message was closed.",
         lambda config: config.preciseTimeBasedBacklogQuotaCheck,
     ),
     _limit(
         "message_ttl_s",
         "message_ttl_in_seconds",
         "messageTTLInSeconds",
-        "Seconds after which a message counts as acknowledged by all subscriptions.",
+        "Seconds after which a message is acknowledged for all subscriptions.",
         lambda config: config.ttlDurationDefaultInSeconds,
     ),
     Policy(
@@ -298,8 +298,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "persistence",
-        "How many bookies keep an entry, from the next ledger of a topic on, and how often in a"
-        " second each of its cursors is stored.",
+        "Number of bookies that store an entry, from the next ledger of a topic on, and how often"
+        " per second each cursor stores its position.",
         _broker_persistence,
         _paths("persistence", "persistence"),
         (
@@ -312,22 +312,22 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "delayed_delivery",
-        "Whether Shared and Key_Shared subscriptions wait for a message's time. When it is switched"
-        " off, what waits is sent.",
+        "If true, Shared and Key_Shared subscriptions delay messages until their delivery time."
+        " Switching it off sends the messages that wait.",
         lambda config: config.delayedDeliveryEnabled,
         _paths("delayed_delivery_policies.active", "delayedDeliveryEnabled"),
         (Part(bool),),
     ),
     Policy(
         "delay_tick_ms",
-        "Milliseconds by which a delayed message may come early where times are not strict.",
+        "Milliseconds by which a delayed message may be early if delivery times are not strict.",
         lambda config: config.delayedDeliveryTickTimeMillis,
         _paths("delayed_delivery_policies.tickTime", "delayedDeliveryTickTimeMillis"),
         (Part(int, minimum=0, maximum=LONG_MAX),),
     ),
     Policy(
         "delay_max_ms",
-        "Milliseconds that a message may be delayed for; one with a later time is refused.",
+        "Longest delay of a message in milliseconds; one with a later delivery time is refused.",
         lambda config: config.delayedDeliveryMaxDelayInMillis,
         _paths(
             "delayed_delivery_policies.maxDeliveryDelayInMillis",
@@ -338,7 +338,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "publish_rate",
-        "Messages and bytes in a second that producers may publish to a topic.",
+        "Messages and bytes per second that producers may publish to a topic.",
         lambda config: _rate(
             config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes
         ),
@@ -356,7 +356,7 @@ TABLE: tuple[Policy, ...] = (
         "dispatch_rate",
         ("topicDispatchRate", "clusterDispatchRate"),
         "dispatchRate",
-        "Messages and bytes in each period that all subscriptions of a topic may be sent.",
+        "Messages and bytes per period that all subscriptions of a topic may receive together.",
         lambda config: DispatchRate(
             config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte
         ),
@@ -365,7 +365,7 @@ TABLE: tuple[Policy, ...] = (
         "subscription_dispatch_rate",
         ("subscriptionDispatchRate",),
         "subscriptionDispatchRate",
-        "Messages and bytes in each period that each subscription may be sent.",
+        "Messages and bytes per period that each subscription may receive.",
         lambda config: DispatchRate(
             config.dispatchThrottlingRatePerSubscriptionInMsg,
             config.dispatchThrottlingRatePerSubscriptionInByte,
@@ -373,7 +373,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "dispatch_rates_of",
-        "Messages and bytes in each period that single subscriptions may be sent, by their names.",
+        "Messages and bytes per period that single subscriptions may receive, by name.",
         lambda config: (),
         _paths("", "subscriptionPolicies"),
         (Part(dict),),
@@ -382,8 +382,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "subscribe_rate",
-        "How often a consumer, by its address, name and id, may subscribe in each period of up to"
-        " a day.",
+        "How often a consumer, identified by address, name and id, may subscribe in each period of"
+        " up to a day.",
         lambda config: SubscribeRate(
             config.subscribeThrottlingRatePerConsumer,
             config.subscribeRatePeriodPerConsumerInSecond,
@@ -404,7 +404,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "subscription_types",
-        "The types of subscriptions that consumers may ask for; an empty list says nothing.",
+        "Subscription types that consumers may use; an empty list sets nothing.",
         _broker_subscription_types,
         _paths("subscription_types_enabled", "subscriptionTypesEnabled"),
         (Part(list, choices=SUBSCRIPTION_TYPES),),
@@ -415,72 +415,72 @@ TABLE: tuple[Policy, ...] = (
         "message_bytes_max",
         "",
         "maxMessageSize",
-        "Bytes of a message, without chunks; 0 is the limit of the broker.",
+        "Bytes of a message without chunks; 0 is the limit of the broker.",
         lambda config: config.maxMessageSize,
     ),
     _limit(
         "topics_max",
         "max_topics_per_namespace",
         "",
-        "Topics of a namespace: each partition counts, system topics do not.",
+        "Topics of a namespace. Each partition counts; system topics do not.",
         lambda config: config.maxTopicsPerNamespace,
     ),
     _limit(
         "producers_max",
         "max_producers_per_topic",
         "maxProducerPerTopic",
-        "Producers of one topic; those that are there stay.",
+        "Producers of one topic; existing ones stay connected.",
         lambda config: config.maxProducersPerTopic,
     ),
     _limit(
         "consumers_max",
         "max_consumers_per_topic",
         "maxConsumerPerTopic",
-        "Consumers of one topic; those that are there stay.",
+        "Consumers of one topic; existing ones stay connected.",
         lambda config: config.maxConsumersPerTopic,
     ),
     _limit(
         "consumers_per_subscription_max",
         "max_consumers_per_subscription",
         "maxConsumersPerSubscription",
-        "Consumers of one subscription; those that are there stay.",
+        "Consumers of one subscription; existing ones stay connected.",
         lambda config: config.maxConsumersPerSubscription,
     ),
     _limit(
         "subscriptions_max",
         "max_subscriptions_per_topic",
         "maxSubscriptionsPerTopic",
-        "Subscriptions of one topic; those that are there stay.",
+        "Subscriptions of one topic; existing ones stay.",
         lambda config: config.maxSubscriptionsPerTopic,
     ),
     Policy(
         "same_address_producers_max",
-        "Producers of one topic from one client address; those that are there stay.",
+        "Producers of one topic from one client address; existing ones stay connected.",
         lambda config: config.maxSameAddressProducersPerTopic,
     ),
     Policy(
         "same_address_consumers_max",
-        "Consumers of one topic from one client address; those that are there stay.",
+        "Consumers of one topic from one client address; existing ones stay connected.",
         lambda config: config.maxSameAddressConsumersPerTopic,
     ),
     _limit(
         "unacked_per_consumer_max",
         "max_unacked_messages_per_consumer",
         "maxUnackedMessagesOnConsumer",
-        "Messages that a consumer of a shared subscription may hold unacknowledged.",
+        "Unacknowledged messages that a consumer of a shared subscription may hold.",
         lambda config: config.maxUnackedMessagesPerConsumer,
     ),
     _limit(
         "unacked_per_subscription_max",
         "max_unacked_messages_per_subscription",
         "maxUnackedMessagesOnSubscription",
-        "Messages that all consumers of a shared subscription may hold unacknowledged.",
+        "Unacknowledged messages that the consumers of a shared subscription may hold together.",
         lambda config: config.maxUnackedMessagesPerSubscription,
     ),
     Policy(
         "pause_on_ack_state",
-        "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
-        " large to be stored (managedLedgerMaxUnackedRangesToPersist).",
+        "If true, a shared subscription receives no new messages while its acknowledgement state is"
+        " too large to be stored (managedLedgerMaxUnackedRangesToPersist).",
         lambda config: config.dispatcherPauseOnAckStatePersistentEnabled,
         _paths(
             "dispatcherPauseOnAckStatePersistentEnabled",
@@ -490,8 +490,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "encryption_required",
-        "Whether producers have to encrypt what they publish. Where the broker says so, a namespace"
-        " is not asked.",
+        "If true, producers must encrypt their messages. If the broker's setting is true,"
+        " the namespace's field has no effect.",
         lambda config: config.encryptionRequireOnProducer,
         _paths("encryption_required"),
         (Part(bool),),
@@ -499,7 +499,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "deduplication",
-        "Whether what a producer sends again is answered and not stored twice.",
+        "If true, messages that a producer sends again are acknowledged, but not stored twice.",
         lambda config: config.brokerDeduplicationEnabled,
         _paths("deduplicationEnabled", "deduplicationEnabled"),
         (Part(bool),),
@@ -508,13 +508,13 @@ TABLE: tuple[Policy, ...] = (
         "deduplication_snapshot_s",
         "deduplicationSnapshotIntervalSeconds",
         "deduplicationSnapshotIntervalSeconds",
-        "Seconds after which the sequence ids of a topic's producers are stored, if it has more"
-        " entries by then.",
+        "Seconds after which the sequence ids of a topic's producers are stored, if the topic has"
+        " new entries.",
         lambda config: config.brokerDeduplicationSnapshotIntervalSeconds,
     ),
     Policy(
         "compaction_threshold",
-        "Bytes of a topic that were not compacted yet, from which on it is compacted.",
+        "Uncompacted bytes of a topic above which it is compacted.",
         lambda config: config.brokerServiceCompactionThresholdInBytes,
         _paths("compaction_threshold", "compactionThreshold"),
         (Part(int, minimum=0, maximum=LONG_MAX),),
@@ -522,8 +522,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "schema_strategy",
-        "Which schema may follow those that a topic has. Of a namespace, the older field is asked"
-        " where the newer one says nothing.",
+        "Compatibility that a new schema must have with the schemas of its topic. In a namespace,"
+        " the older field counts if the newer one is not set.",
         lambda config: config.schemaCompatibilityStrategy,
         {
             Level.TOPIC: (("schemaCompatibilityStrategy",),),
@@ -538,32 +538,32 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "schema_auto_update",
-        "Whether clients may register schemas that a topic does not have yet. REST may anyway.",
+        "If true, clients may register new schemas for a topic. REST may do so in any case.",
         lambda config: config.isAllowAutoUpdateSchemaEnabled,
         _paths("is_allow_auto_update_schema"),
         (Part(bool),),
     ),
     Policy(
         "schema_validation",
-        "Whether producers of a topic that has a schema need one. Where the broker says so, nobody"
-        " else is asked.",
+        "If true, producers of a topic with a schema must have a schema. If the broker's setting is"
+        " true, other levels do not matter.",
         lambda config: config.isSchemaValidationEnforced,
         _paths("schema_validation_enforced", "schemaValidationEnforced"),
         (Part(bool),),
     ),
     Policy(
         "schema_strategy_of_system_topics",
-        "Which schema may follow those of a topic of the broker itself.",
+        "Compatibility that a new schema of a system topic must have with the earlier ones.",
         lambda config: config.systemTopicSchemaCompatibilityStrategy,
     ),
     Policy(
         "unacked_in_broker_max",
-        "Messages that all consumers of all shared subscriptions may hold unacknowledged.",
+        "Unacknowledged messages that the consumers of all shared subscriptions may hold together.",
         lambda config: config.maxUnackedMessagesPerBroker,
     ),
     Policy(
         "unacked_share",
-        "Messages that one subscription may hold unacknowledged while the broker has too many.",
+        "Unacknowledged messages that one subscription may hold while the broker has too many.",
         lambda config: int(
             config.maxUnackedMessagesPerBroker
             * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked
@@ -581,27 +581,27 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "read_batch_min",
-        "Entries that a dispatcher reads in one round after a read failed.",
+        "Entries that a dispatcher reads in one round after a failed read.",
         lambda config: config.dispatcherMinReadBatchSize,
     ),
     Policy(
         "round_robin_max",
-        "Entries that one consumer of a shared subscription gets in one turn.",
+        "Entries that one consumer of a shared subscription receives before the next consumer.",
         lambda config: config.dispatcherMaxRoundRobinBatchSize,
     ),
     Policy(
         "failover_delay_s",
-        "Wait before a failover subscription goes on with its new consumer.",
+        "Wait before a failover subscription continues with its new active consumer.",
         lambda config: config.activeConsumerFailoverDelayTimeMillis / 1000,
     ),
     Policy(
         "failover_by_hash",
-        "Whether the active consumer on a partition is chosen by hashes of the names.",
+        "If true, the active consumer on a partition is chosen by hashes of the consumer names.",
         lambda config: config.activeConsumerFailoverConsistentHashing,
     ),
     Policy(
         "key_shared_by_ring",
-        "Whether keys of a Key_Shared subscription are spread by points on a ring.",
+        "If true, the keys of a Key_Shared subscription are distributed by points on a hash ring.",
         lambda config: config.subscriptionKeySharedUseConsistentHashing,
     ),
     Policy(
@@ -616,7 +616,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "look_ahead_per_subscription_max",
-        "The same for the whole subscription.",
+        "The same limit for the whole subscription.",
         lambda config: config.keySharedLookAheadMsgInReplayThresholdPerSubscription,
     ),
     Policy(
@@ -631,22 +631,22 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "skips_lost_data",
-        "Whether a subscription acknowledges what is lost, however much it is.",
+        "If true, a subscription acknowledges all lost entries, however many they are.",
         lambda config: config.autoSkipNonRecoverableData,
     ),
     Policy(
         "dispatch_rate_when_caught_up",
-        "Whether dispatch rates also hold for subscriptions that have caught up (1,000 entries).",
+        "If true, dispatch rates also limit subscriptions that have caught up (1,000 entries).",
         lambda config: config.dispatchThrottlingOnNonBacklogConsumerEnabled,
     ),
     Policy(
         "dispatch_rate_by_entries",
-        "Whether dispatch rates count a batch as one message.",
+        "If true, dispatch rates count a batch as one message.",
         lambda config: config.dispatchThrottlingOnBatchMessageEnabled,
     ),
     Policy(
         "delay_strict",
-        "Whether a delayed message never comes before its time.",
+        "If true, a delayed message is never delivered early.",
         lambda config: config.isDelayedDeliveryDeliverAtTimeStrict,
     ),
 )
@@ -654,7 +654,7 @@ TABLE: tuple[Policy, ...] = (
 NAMES = frozenset(row.name for row in TABLE)
 
 
-# What no system topic goes by. It keeps what it has until its owner lets go of it.
+# Policies that do not apply to system topics. Their owner deletes their messages itself.
 _WITHOUT = Policies()
 _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
     "auto_topic_creation": AutoTopicCreation(),
@@ -678,10 +678,10 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
 
 
 def of_system_topic(policies: Policies, broker: Policies) -> Policies:
-    """What holds for a system topic of a namespace with some policies.
+    """Return the policies of a system topic in a namespace with these policies.
 
-    It is stored as the broker says: a namespace that cannot be stored as its own policies say has
-    to be loaded to be repaired.
+    Its persistence is that of the broker: if a namespace has policies with which nothing can be
+    stored, its system topic must still load so that they can be repaired.
     """
     return policies._replace(
         **_NOT_OF_SYSTEM_TOPICS,
@@ -691,5 +691,5 @@ def of_system_topic(policies: Policies, broker: Policies) -> Policies:
 
 
 def of_broker(config: Config) -> Policies:
-    """What holds where no other level says anything."""
+    """Return the policies that apply where no other level sets one."""
     return Policies(**{row.name: row.broker(config) for row in TABLE})

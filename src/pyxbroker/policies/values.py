@@ -1,4 +1,4 @@
-"""What policies say: one value type each, and all of them together, for one topic."""
+"""Value types of the policies, and all policies of one topic together."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ OLDER_SCHEMA_STRATEGIES = {
     "ForwardTransitive": "FORWARD_TRANSITIVE",
     "FullTransitive": "FULL_TRANSITIVE",
 }
-"""What the older field of a namespace calls them."""
+"""Names of the strategies in the older field of a namespace."""
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
-SUBSCRIBE_PERIOD_MAX_S = 86_400  # for so long who has subscribed is known
+SUBSCRIBE_PERIOD_MAX_S = 86_400  # the broker remembers subscribing consumers for this long
 
 
 class AutoTopicCreation(NamedTuple):
     """What happens when a client names a topic that does not exist."""
 
     allowed: bool = True
-    partitions: int = 0  # of the topic that is made; 0: it is not partitioned
+    partitions: int = 0  # of the topic to create; 0: not partitioned
 
 
 class InactiveTopics(NamedTuple):
-    """When a topic that nobody uses is deleted."""
+    """Rules for deleting inactive topics."""
 
     delete: bool = True
     mode: str = DELETE_WHEN_NO_SUBSCRIPTIONS
@@ -46,21 +46,21 @@ class InactiveTopics(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How long and how much of what every subscription has acknowledged is kept."""
+    """How long and how much of the acknowledged messages is retained."""
 
-    time_s: float = 0.0  # negative: for ever
-    bytes_max: int = 0  # negative: however many they are
+    time_s: float = 0.0  # negative: forever
+    bytes_max: int = 0  # negative: no limit
 
 
 class BacklogQuota(NamedTuple):
-    """How much of what is not acknowledged there may be, and what happens beyond it."""
+    """Limit of a backlog, and what happens above it."""
 
-    limit: int = -1  # bytes or seconds; negative: there is none
+    limit: int = -1  # bytes or seconds; negative: no limit
     policy: str = PRODUCER_REQUEST_HOLD
 
 
 class Persistence(NamedTuple):
-    """How the entries of a topic are kept: of its next ledger on."""
+    """How ledgers and cursors of a topic are stored, from the next ledger on."""
 
     ensemble: int = 1  # bookies
     write_quorum: int = 1
@@ -69,30 +69,30 @@ class Persistence(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """How much there may be in each second; 0 is no limit."""
+    """Limits per second; 0 is no limit."""
 
     messages: int = 0
     bytes: int = 0
 
 
 class DispatchRate(NamedTuple):
-    """How much may be sent to consumers in each period; 0 is no limit."""
+    """Limits on dispatch per period; 0 is no limit."""
 
     messages: int = 0
     bytes: int = 0
     period_s: int = 1
-    relative: bool = False  # on top of the rate at which messages are published
+    relative: bool = False  # added to the rate at which messages are published
 
 
 class SubscribeRate(NamedTuple):
-    """How often one consumer may subscribe in each period; 0 is no limit."""
+    """Limit on subscribing, for each consumer and period; 0 is no limit."""
 
     per_consumer: int = 0
     period_s: int = 30
 
 
 class Policies(NamedTuple):
-    """What holds for one topic; the rows of TABLE say what each of them is. 0 is no limit."""
+    """The policies of one topic, described by the rows of TABLE. 0 is no limit."""
 
     auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
     auto_subscription_creation: bool = True
@@ -136,7 +136,7 @@ class Policies(NamedTuple):
     unacked_share: int = 0  # messages
     read_batch_max: int = 100  # entries
     read_bytes_max: int = 5 << 20
-    read_batch_min: int = 1  # entries, after a read that failed
+    read_batch_min: int = 1  # entries, after a failed read
     round_robin_max: int = 20  # entries
     failover_delay_s: float = 0.0
     failover_by_hash: bool = False
@@ -151,11 +151,11 @@ class Policies(NamedTuple):
     dispatch_rate_by_entries: bool = False
     delay_strict: bool = False
     refused: frozenset[str] = frozenset()
-    """The policies that a record sets to what they cannot be: they are as they were before."""
+    """The policies with an invalid value in a record: each keeps its last value."""
 
     def dispatch_rate_of(self, subscription: str) -> DispatchRate:
-        """What one subscription may be sent: its own rate, or that of every one."""
-        # There may be thousands, and each of thousands of subscriptions is asked for.
+        """Return the dispatch rate of one subscription: its own or the common one."""
+        # Bisected because there may be thousands of rates and of subscriptions.
         rates = self.dispatch_rates_of
         at = bisect_left(rates, (subscription,))
         if at < len(rates) and rates[at][0] == subscription:

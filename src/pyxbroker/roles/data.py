@@ -31,9 +31,9 @@ from pyxbroker.broker.listeners import Addresses
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
 from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING
-from pyxbroker.metadata.copy_settings import CopySettings
-from pyxbroker.metadata.store import MetadataStore, open_store
-from pyxbroker.settings.config import DEFAULT_METADATA_URL, ENTRY_METADATA_BYTES_MAX, Config
+from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.roles.early_parts import make_metadata_store
+from pyxbroker.settings.config import ENTRY_METADATA_BYTES_MAX, Config
 
 log = get_logger("pyxbroker.standalone")
 
@@ -139,13 +139,7 @@ class StandaloneData:
         self.data_directory = data_directory
         self.accept_loss = accept_loss
         self.addresses = addresses
-        self.metadata = open_store(
-            config.metadataStoreUrl or DEFAULT_METADATA_URL,
-            data_directory=self.data_directory,
-            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
-            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
-            copies=_copy_settings(config),
-        )
+        self.metadata = make_metadata_store(config, data_directory)
         self.storage_state: StorageState
 
     async def open(self) -> tuple[_native.Storage, str]:
@@ -257,11 +251,3 @@ def _directory(setting: str, default: Path) -> Path:
     """The directory that a setting names (the first of a list), or the default."""
     first = setting.split(",")[0].strip()
     return Path(first).absolute() if first else default
-
-
-def _copy_settings(config: Config) -> CopySettings:
-    return CopySettings(
-        interval_s=config.metadataCopyIntervalSeconds,
-        kept=config.metadataCopiesKept,
-        kept_s=config.metadataCopiesKeptHours * 3600,
-    )

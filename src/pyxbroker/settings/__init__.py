@@ -1,1 +1,1 @@
-"""The settings of a process: their schema, their sources, and what they mean."""
+"""The settings of a process: schema, sources and checks."""

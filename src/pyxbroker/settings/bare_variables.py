@@ -1,6 +1,6 @@
-"""Environment variables that have the name of a setting, and lack the prefix that makes them one.
+"""Environment variables named like a setting, but without the prefix that makes them settings.
 
-Imported when a variable looks like the key of a setting.
+Imported only when a variable looks like the key of a setting.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PROTECTIONS = {*Security.rows, *OpenId.rows, *Tls.rows, TLS_SWITCH, "encryptionR
 
 
 def find(environment: Mapping[str, str], config: Config) -> list[str]:
-    """Return the variables that somebody may take for settings.
+    """Return the variables that were probably meant as settings.
 
-    Raise ConfigError when one of them asks for a protection that the broker would start without.
+    Raise ConfigError if one of them asks for a protection that the broker would start without.
     """
     found = [
         name
@@ -36,9 +36,9 @@ def find(environment: Mapping[str, str], config: Config) -> list[str]:
     missed = [name for name in found if name in PROTECTIONS and _asks(config, environment, name)]
     if missed:
         raise ConfigError(
-            "The environment has settings of security under names that do not count, and the broker"
-            f" would start without them: {', '.join(missed)}. Begin their names with"
-            f" {ENVIRONMENT_PREFIX}, such as {ENVIRONMENT_PREFIX}{missed[0]}, or remove them."
+            "The environment has security settings under names that the broker ignores, so it"
+            f" would start without them: {', '.join(missed)}. Put {ENVIRONMENT_PREFIX} in front of"
+            f" their names, such as {ENVIRONMENT_PREFIX}{missed[0]}, or remove them."
         )
     return found
 

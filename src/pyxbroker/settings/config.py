@@ -1,10 +1,10 @@
-"""The settings of a process: one documented schema, and where their values come from.
+"""The settings of a process: one documented schema, and the sources of the values.
 
-The keys are Apache Pulsar's (`broker.conf`, `standalone.conf`) and Apache BookKeeper's
-(`bookkeeper.conf`), and so are their meanings; they are attributes of `Config` under the same name.
-Later sources win: the default, the configuration file, the environment (`PULSAR_PREFIX_<key>`), the
-command line. The schema is in `sections/`; the sample configuration file and the reference page are
-written from it.
+Keys and meanings are those of Apache Pulsar (`broker.conf`, `standalone.conf`) and Apache
+BookKeeper (`bookkeeper.conf`). Each key is an attribute of `Config`. Later sources override earlier
+ones: the default, the configuration file, the environment (`PULSAR_PREFIX_<key>`), the command
+line. The schema is in `sections/`. The sample configuration file and the reference page are
+generated from it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from pyxbroker.settings.sections.topics import Topics
 
 DEFAULT_METADATA_URL = "embedded:metadata"
 
-MISTYPED_LETTERS_MAX = 2  # by which the length of a mistyped key differs
+MISTYPED_LETTERS_MAX = 2  # difference in length between a mistyped key and the key that was meant
 MISTYPED_LIKENESS_MIN = 0.85
-MISTYPED_SHOWN_MAX = 15  # each costs milliseconds, and a line of the log has an end
+MISTYPED_SHOWN_MAX = 15  # each suggestion costs milliseconds, and a log line should stay readable
 
-# What a journal file holds besides the largest payload: the rest of its frame, the packaging of an
-# entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
+# Space that a journal file needs in addition to the largest payload: the rest of the frame, the
+# entry's envelope, the headers of record, group and file, and the padding to blocks (storage.c,
+# journal.h).
 FRAME_PADDING_BYTES = 10240
-ENTRY_METADATA_BYTES_MAX = 28  # that the broker puts in front of an entry
+ENTRY_METADATA_BYTES_MAX = 28  # broker entry metadata in front of an entry
 ENTRY_HEADER_BYTES_MAX = 52
 RECORD_HEADER_BYTES = 32
 GROUP_HEADER_BYTES = 64
@@ -65,9 +66,9 @@ class Config(
 ):
     """All settings of one process, as attributes with Pulsar's names.
 
-    The order of the sections is that of the reference page. `Config(brokerServicePort=0)` sets some
-    and takes the default of the others; `Config.load` reads the usual sources. `ignored` has the
-    keys that were given and that do nothing here.
+    The sections are in the order of the reference page. `Config(brokerServicePort=0)` sets some
+    values and leaves the others at their defaults; `Config.load` reads the usual sources. `ignored`
+    lists the keys that were given and have no effect.
     """
 
     def __init__(self, **values: Value) -> None:
@@ -76,7 +77,7 @@ class Config(
             setattr(self, key, row.default)
         for key, value in values.items():
             if key not in SCHEMA:
-                raise ConfigError(f"There is no setting {key!r}.")
+                raise ConfigError(f"There is no setting named {key!r}.")
             setattr(self, key, value)
 
     @classmethod
@@ -86,9 +87,9 @@ class Config(
         environment: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Config:
-        """Reads the file, then the environment's `PULSAR_PREFIX_*`, then the command line's values.
+        """Read the file, then the environment's `PULSAR_PREFIX_*`, then the command line's values.
 
-        Raises ConfigError for a file that cannot be read and for a value that cannot be used.
+        Raise ConfigError if the file cannot be read or a value is invalid.
         """
         reader = sources.Reader(SCHEMA)
         if path is not None:
@@ -123,13 +124,13 @@ class Config(
         try:
             TenantName(self.clusterName)
         except InvalidTopicName:
-            # Nor could a tenant be allowed it.
+            # A tenant's list of allowed clusters could not contain the name either.
             raise ConfigError(
                 f"clusterName cannot be {self.clusterName!r}: it takes letters, digits and -=:._"
             ) from None
 
     def _check_advertised_address(self) -> None:
-        """Clients get it as a part of a URL, in which these characters end a host or begin more."""
+        """Refuse characters that would end the host part of the URLs that clients receive."""
         address = self.advertisedAddress
         if not address.isprintable() or any(each in " /@,?#%\\" for each in address):
             raise ConfigError(
@@ -146,34 +147,34 @@ class Config(
             )
 
     def _drop_stores_in_use(self) -> None:
-        """Forget the passed over URLs that name the store in use: nothing is lost with them."""
+        """Forget ignored URLs that name the store in use: ignoring them changes nothing."""
         stores = self.ignored.stores
         used = self.metadataStoreUrl.removeprefix("zk:")
         for key in [key for key, url in stores.items() if url.removeprefix("zk:") == used]:
             del stores[key]
 
     def explain_unknown(self) -> str:
-        """The keys that nobody has, each with the one that may have been meant."""
+        """Return the unknown keys as a list, each with the key that was probably meant."""
         from pyxbroker.base.suggestions import did_you_mean
         from pyxbroker.settings import java_keys
 
         names = {*SCHEMA, *ALIASES, *sources.SILENT, *java_keys.DEFAULTS}
         explained = []
         for key in list(self.ignored.unknown)[:MISTYPED_SHOWN_MAX]:
-            # Keys of a settings file are long and alike: what differs by a word is another one.
+            # Keys are long and similar, so one that differs by a whole word is a different key.
             likely = [each for each in names if abs(len(each) - len(key)) <= MISTYPED_LETTERS_MAX]
             meant = did_you_mean(key, sorted(likely), MISTYPED_LIKENESS_MIN, shown_max=1)
             explained.append(f"{key} ({meant})" if meant else key)
         return ",".join(explained)
 
     def changed(self) -> dict[str, Value]:
-        """The settings that are not at their default, without the secret ones."""
+        """Return the settings that differ from their default, except secrets."""
         values = {key: getattr(self, key) for key in SCHEMA if key not in SECRET}
         return {key: value for key, value in values.items() if value != SCHEMA[key].default}
 
 
 def journal_size_min(payload_bytes_max: int) -> int:
-    """The least size of a journal file in MiB with which payloads of this size can be stored."""
+    """Return the smallest journal file size (MiB) that can store payloads of this size."""
     entry = (
         payload_bytes_max + FRAME_PADDING_BYTES + ENTRY_METADATA_BYTES_MAX + ENTRY_HEADER_BYTES_MAX
     )
@@ -183,7 +184,7 @@ def journal_size_min(payload_bytes_max: int) -> int:
 
 
 def _is_like_a_key(name: str) -> bool:
-    """Return True for mixed case, which keys of settings have and few environment variables."""
+    """Return True for mixed case, which settings have and few environment variables do."""
     return name[:1].islower() and not name.islower()
 
 
@@ -200,7 +201,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     )
 }
 
-# Never shown, not even as a changed setting: passwords, and what may be a key itself.
+# Never shown, not even as a changed setting: passwords, and values that may hold a key itself.
 SECRET = frozenset(
     """
     managedLedgerPassword tokenSecretKey basicAuthConf tlsKeyStorePassword tlsTrustStorePassword

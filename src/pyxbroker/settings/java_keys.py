@@ -1,13 +1,12 @@
-"""Keys of Pulsar 4.2 and BookKeeper 4.17 that do nothing here, and what they are when nobody has
-changed them.
+"""Keys of Pulsar 4.2 and BookKeeper 4.17 that have no effect here, with their default values.
 
-Imported when a key is given that is no setting of this broker.
+Imported only when a key is given that is not a setting of this broker.
 """
 
 from __future__ import annotations
 
-# Pulsar's keys with their defaults; behind a | what Pulsar's own files have instead. Classes are
-# without their packages. A * is any value: a list that grew with its versions.
+# Pulsar's keys with their defaults. A value after | is the one in Pulsar's own files. Classes are
+# named without their packages. * stands for any value: a list that has grown with the versions.
 _PULSAR = """
 additionalServletDirectory=./brokerAdditionalServlet additionalServlets=
 additionalSystemCursorNames= aggregatePublisherStatsByProducerName=false
@@ -223,7 +222,7 @@ webSocketSessionIdleTimeoutMillis=300000 zooKeeperAllowReadOnlyOperations=false
 zookeeperSessionExpiredPolicy=reconnect
 """
 
-# What a bookie of its own is told, and what has no one default.
+# Keys that a bookie needs, and keys without a single default.
 _BOOKKEEPER = """
 allocatorExitOnOutOfMemory allocatorLeakDetectionPolicy allocatorOutOfMemoryPolicy
 allocatorPoolingConcurrency allocatorPoolingPolicy allowEphemeralPorts
@@ -282,8 +281,8 @@ waitTimeoutOnResponseBackpressureMs writeBufferSizeBytes zkEnableSecurity zkLedg
 zkRequestRateLimit zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRetryBackoffStartMs
 """
 
-# Names that Pulsar 4.2 changes while a broker runs. Here they are stored, for all brokers of a
-# cluster, and change nothing.
+# Names that Pulsar 4.2 can change while a broker runs. They are stored for all brokers of a cluster
+# and have no effect here.
 _STORED = """
 allowOverrideEntryFilters bookkeeperUseV2WireProtocol brokerClientAuthenticationParameters
 brokerClientAuthenticationPlugin brokerClientTlsEnabled brokerPublisherThrottlingTickTimeMillis
@@ -341,7 +340,7 @@ transactionLogBatchedWriteEnabled transactionPendingAckBatchedWriteEnabled
 unblockStuckSubscriptionEnabled
 """
 
-# What begins so is handed on to the Java clients of Pulsar and BookKeeper.
+# Prefixes of keys that Pulsar's Java programs pass on to their Pulsar and BookKeeper clients.
 _PREFIXES = ("bookkeeper_", "brokerClient_", "lookup.")
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
@@ -353,19 +352,19 @@ STORED = frozenset(_STORED.split())
 
 
 def is_known(key: str) -> bool:
-    """Whether Pulsar or BookKeeper has such a key."""
+    """Return True if Pulsar or BookKeeper has this key."""
     return key in DEFAULTS or key in OF_BOOKIES or key.startswith(_PREFIXES)
 
 
 def asks_for_nothing(key: str, text: str) -> bool:
-    """Whether a value of a known key is what everybody has who did not change it."""
+    """Return True if the value of a known key is its default or empty."""
     values = DEFAULTS.get(key, ("*",) if key in OF_BOOKIES else ())
     meant = _meant(text)
     return not meant or "*" in values or meant in [_meant(each) for each in values]
 
 
 def _meant(text: str) -> object:
-    """Equal for texts that mean the same: a number, true or false, a class, a list in any order."""
+    """Return equal objects for equivalent texts: numbers, booleans, classes, unordered lists."""
     text = text.strip()
     if text.startswith("org.apache."):
         text = text.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Names of settings besides those of the schema: older ones, and those that are taken silently."""
+"""Names of settings outside the schema: older names, and names that are accepted silently."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ALIASES = {
     ),
 }
 
-# Older names that Pulsar goes by when they have a positive value, whatever the current name has;
-# its own files have them with -1. Of the other older names the current one wins.
+# Older names whose positive value overrides the current name in Pulsar. Pulsar's own files set them
+# to -1. For all other older names, the current name wins.
 OLDER_WINS = frozenset(
     {
         "zooKeeperSessionTimeoutMillis",
@@ -29,8 +29,8 @@ OLDER_WINS = frozenset(
     }
 )
 
-# Names that Pulsar calls deprecated: the newer names, and the value of a file that nobody has
-# changed. A negative number is no value either.
+# Names that Pulsar has deprecated, each with the newer name and the value in Pulsar's own files.
+# That value, an empty one and a negative number ask for nothing.
 OLDER = {
     "backlogQuotaDefaultLimitGB": ("backlogQuotaDefaultLimitBytes", "-1"),
     "brokerServicePurgeInactiveFrequencyInSeconds": (
@@ -54,34 +54,33 @@ OLDER = {
     "zooKeeperSessionTimeoutMillis": ("metadataStoreSessionTimeoutMillis", "0"),
 }
 
-# Where Pulsar has the metadata that several clusters share. Here it is with all other metadata.
+# Pulsar's store for metadata that clusters share. Here such metadata is in the one metadata store.
 CONFIGURATION_STORES = frozenset(
     {"configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers"}
 )
 
-# URLs of these stores count wherever they are given. Of others only the command line's does: as
-# Pulsar's standalone, ours passes over the store that a file names, and has one of its own.
+# A URL of one of these stores counts in every source. Any other store counts only on the command
+# line: like Pulsar's standalone, ours ignores the store that a file names and uses its own.
 OWN_STORES = ("embedded:", "rocksdb:", "memory:")
 
-# Keys about what is done another way here, and why they have nothing to govern: taken silently.
+# Keys of mechanisms that work differently here, with the reason why they have no effect.
 OTHERWISE = {
     "flushInterval": (
-        "An entry log is written and sealed when the write cache has a generation full"
-        " (`dbStorage_writeCacheMaxSizeMb`). In BookKeeper the interval bounds the journal that a"
-        " start replays; here the write cache does, and a flush by the clock would only leave many"
-        " small files."
+        "An entry log is written and sealed when one generation of the write cache is full"
+        " (`dbStorage_writeCacheMaxSizeMb`). In BookKeeper the interval limits how much journal a"
+        " start replays. Here the write cache sets that limit, and flushing at intervals would only"
+        " leave many small files."
     ),
     "managedLedgerCacheEvictionTimeThresholdMillis": (
-        "Entries leave the cache a generation at a time, the oldest first, when new ones need the"
-        " memory. It is the bookie's write cache, so letting go of them earlier frees nothing."
+        "The cache evicts whole generations of entries, the oldest first, when it needs memory for"
+        " new entries. It is the bookie's write cache, so evicting entries earlier frees no memory."
     ),
     "managedLedgerCursorBackloggedThreshold": (
-        "Cursors hold nothing in the cache, wherever they are: everything that was published passes"
-        " through it."
+        "The position of a cursor does not affect the cache: all published entries pass through it."
     ),
 }
 
-# Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
+# Keys about internals of Pulsar's and BookKeeper's Java programs: accepted silently.
 WITHOUT_EFFECT = frozenset(OTHERWISE) | frozenset(
     """
     acknowledgmentAtBatchIndexLevelEnabled allowLoopback bookkeeperClientNumIoThreads

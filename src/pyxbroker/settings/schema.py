@@ -1,4 +1,4 @@
-"""What the schema of the settings is made of: a row for each key, and sections of rows."""
+"""Building blocks of the settings schema: a row for each key, and sections of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_MAX = 2**63 - 1
 
 
 class Setting:
-    """One row of the schema: what a key means and which values it takes."""
+    """One row of the schema: the meaning of a key and the values it accepts."""
 
     __slots__ = (
         *("choices", "default", "doc", "dynamic", "key", "kind", "maximum", "minimum", "unit"),
@@ -43,11 +43,11 @@ class Setting:
 
     @property
     def optional(self) -> bool:
-        """Whether an empty value is a value of its own, rather than the default."""
+        """True if an empty value means None instead of the default."""
         return self.kind.endswith("None")
 
     def expected(self) -> str:
-        """What a value has to look like, in words."""
+        """Describe the accepted values in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.kind == "bool":
@@ -61,11 +61,12 @@ class Setting:
         return f"{number}, {least}{end}{below}" + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, text: str) -> Value:
-        """The value of a text from a file, the environment or the command line.
+        """Convert a text from a file, the environment or the command line to a value.
 
-        Pulsar's own files leave many keys empty: that is the default, or None where it is a value.
+        Pulsar's own files leave many keys empty. An empty text is the default, or None for an
+        optional setting.
 
-        Raises ValueError when the text is not such a value.
+        Raise ValueError or KeyError if the text is not an accepted value.
         """
         text = text.strip()
         if not text:
@@ -77,7 +78,7 @@ class Setting:
         if self.kind == "bool":
             return {"true": True, "false": False}[text.lower()]
         if not _NUMBER.fullmatch(text):
-            raise ValueError(text)  # Python would take other digits, too, and 1_000
+            raise ValueError(text)  # int() would also accept other digits, and 1_000
         number = float(text) if self.kind == "float" else int(text)
         if self.has_floor and number < self.minimum:
             return float(self.minimum) if self.kind == "float" else int(self.minimum)
@@ -96,7 +97,7 @@ def _number(value: float) -> str:
 class Section:
     """A part of the settings: its rows, in the order of the class body, as typed attributes.
 
-    A subclass without a title joins the sections that it is made from.
+    A subclass without a title combines the sections that it inherits from.
     """
 
     title: ClassVar[str]
@@ -111,7 +112,7 @@ class Section:
             if isinstance(row, Setting):
                 row.key, row.kind = key, cls.__annotations__[key]
                 cls.rows[key] = row
-                delattr(cls, key)  # what nobody has given a value must not look as if it had one
+                delattr(cls, key)  # reading a setting of an instance without values must fail
 
 
 def setting(
@@ -124,10 +125,10 @@ def setting(
     choices: tuple[str, ...] = (),
     dynamic: bool = False,
 ) -> T:
-    """Declares a setting in the body of a section; in an instance the value is in its place.
+    """Declare a setting in the body of a section; an instance has the value as the attribute.
 
-    `dynamic` says that the code reads it at each use, so that a change while the process runs has
-    its effect at once; only those that Pulsar can change at run time are marked.
+    `dynamic` marks a setting that the code reads at each use, so that a change at run time takes
+    effect immediately. Only settings that Pulsar can change at run time are marked.
     """
     row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)
     return row
@@ -144,7 +145,7 @@ def limit(
 ) -> T:
     """Declare a number whose minimum means "off" or "no limit".
 
-    Lower numbers mean the same, as in Pulsar, where such a number counts only while it is positive.
+    Lower numbers mean the same: Pulsar applies such a number only while it is positive.
     """
     row: Any = setting(default, doc, unit=unit, minimum=minimum, maximum=maximum, dynamic=dynamic)
     row.has_floor = True

@@ -1,4 +1,4 @@
-"""Where the values of settings come from: a file, the environment, the command line."""
+"""Sources of settings: a file, the environment, the command line."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pyxbroker.settings.names import (
 from pyxbroker.settings.schema import Setting, Value
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
-TLS_SWITCH = "tlsEnabled"  # of Pulsar before it had ports for TLS
+TLS_SWITCH = "tlsEnabled"  # Pulsar's switch from before it had separate ports for TLS
 METADATA = "metadataStoreUrl"
 
-# Keys that are looked at, or taken silently, without being settings.
+# Keys that are evaluated or silently accepted without being settings.
 SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {TLS_SWITCH}
 
 
-# Key and value as somebody wrote them, and where, for the sentence that refuses the value.
+# Key and value as given, and the place, for the error message about the value.
 Given = tuple[str, str, str]
 
 
 def of_file(path: Path) -> Iterator[Given]:
-    """The lines of a configuration file. Raises ConfigError when it cannot be read."""
+    """Yield the lines of a configuration file. Raise ConfigError if it cannot be read."""
     for line, key, text in read_properties(path):
         yield key, text, f"{path}, line {line}"
 
 
 def of_environment(environment: Mapping[str, str]) -> Iterator[Given]:
-    """The variables `PULSAR_PREFIX_<key>`."""
+    """Yield the variables `PULSAR_PREFIX_<key>`."""
     for name, text in sorted(environment.items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX)
@@ -44,31 +44,31 @@ def of_environment(environment: Mapping[str, str]) -> Iterator[Given]:
 
 
 def of_command_line(overrides: Mapping[str, str]) -> Iterator[Given]:
-    """The options of a command."""
+    """Yield the options of a command."""
     for key, text in overrides.items():
         yield key, text, "command line"
 
 
 class Ignored:
-    """What was given and has no effect, each key once, in the order in which they were given."""
+    """Keys that were given and have no effect, each once, in the order in which they were given."""
 
     def __init__(self) -> None:
-        # Keys of Pulsar's and BookKeeper's: with the value that they have when nobody changed it,
+        # Keys of Pulsar and BookKeeper with their default value,
         self.at_default: dict[str, None] = {}
-        # and with another one: somebody wants something.
+        # and with another value, so that the operator expects an effect.
         self.wanted: dict[str, None] = {}
-        self.unknown: dict[str, None] = {}  # keys that nobody has
-        # Where a file has a key again with another value, which counts.
+        self.unknown: dict[str, None] = {}  # keys that no known program has
+        # Keys that a file sets twice to different values: the place of the last one, which counts.
         self.repeated: dict[str, str] = {}
-        # Deprecated names that ask for something, and the names that Pulsar has instead.
+        # Deprecated names with a value that asks for something, and the newer names.
         self.older: dict[str, str] = {}
-        # Keys that name a metadata store and are passed over, and their URLs.
+        # Keys that name a metadata store that is ignored, and its URL.
         self.stores: dict[str, str] = {}
         self.bare: list[str] = []  # environment variables that lack the prefix
 
     def add(self, key: str, text: str) -> None:
-        """Takes a key that is no setting here; of several values the last one counts."""
-        # What few files have need not be imported by all.
+        """Record a key that is no setting here; the last of several values counts."""
+        # Imported here because few files have such keys.
         from pyxbroker.settings import java_keys
 
         if not java_keys.is_known(key):
@@ -81,20 +81,20 @@ class Ignored:
 
 
 class Reader:
-    """Makes values of what sources say; a later source wins.
+    """Converts what sources give to values; a later source overrides an earlier one.
 
-    `values` is by the keys of the schema.
+    `values` is indexed by the keys of the schema.
     """
 
     def __init__(self, schema: Mapping[str, Setting]) -> None:
         self.values: dict[str, Value] = {}
         self.ignored = Ignored()
-        self.tls_switch = ""  # where the last TLS_SWITCH that is true is given
+        self.tls_switch = ""  # place of the last TLS_SWITCH that is true
         self._schema = schema
 
     def read(self, source: Iterable[Given], is_command_line: bool = False) -> None:
-        """Take the values of one source. Raise ConfigError for one that cannot be used."""
-        # By which name a key was set last: of two names one wins, whatever their order in a file.
+        """Read the values of one source. Raise ConfigError for a value that is invalid."""
+        # The name that last set each key. One of two names wins, in whatever order they are given.
         named_by: dict[str, str] = {}
         texts: dict[str, str] = {}
         for key, text, place in source:
@@ -150,11 +150,11 @@ class Reader:
 
 
 def _is_unset(older: str, text: str) -> bool:
-    """Whether a value of an older name says that the current one counts."""
+    """Return True if the value of an older name leaves the setting to the current name."""
     text = text.strip()
     return not text or (older in OLDER_WINS and (text == "0" or text.startswith("-")))
 
 
 def _rank(name: str) -> int:
-    """The highest of the names of one setting wins."""
+    """Return the precedence of one of the names of a setting; the highest wins."""
     return 2 if name in OLDER_WINS else 0 if name in ALIASES else 1

@@ -1,1 +1,1 @@
-"""What is counted, and how it is told."""
+"""Statistics of the broker, and their text formats."""

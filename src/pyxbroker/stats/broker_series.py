@@ -1,4 +1,4 @@
-"""The series of /metrics that are about the broker as a whole, not about single topics."""
+"""The series of /metrics about the broker as a whole."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class LoginCounts(Protocol):
 
 
 class SchemaCounts(Protocol):
-    """Operations on the schemas of one namespace since the start, by their names; the fields of
-    definitions.SCHEMA_CHECKS besides.
+    """Operations on the schemas of one namespace since the start, by the operation's name.
+
+    It also has the fields of definitions.SCHEMA_CHECKS.
     """
 
     @property
@@ -48,48 +49,48 @@ class SchemaCounts(Protocol):
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """That those took which succeeded."""
+        """Time of the successful operations."""
 
 
 class WebCounts(Protocol):
-    """Requests to the web port since the start; the fields of definitions.WEB besides."""
+    """Requests to the web port since the start. It also has the fields of definitions.WEB."""
 
     @property
     def responses(self) -> Mapping[str, int]:
-        """By kind of status."""
+        """Counts by class of status."""
 
 
 class LedgerErrors(NamedTuple):
-    """Errors of managed ledgers since the start, by their namespaces with the domain."""
+    """Errors of managed ledgers since the start, by namespace with its domain."""
 
     add: Mapping[str, int]
     read: Mapping[str, int]
 
 
 class BrokerStats(NamedTuple):
-    """What a broker counts of itself."""
+    """Statistics of a broker about itself."""
 
     host: str
     numbers: Mapping[str, Number]  # by the fields of definitions.BROKER; some may be absent
     quota_checks: Histogram
     schemas: Mapping[str, SchemaCounts]  # by namespace
     ledger_errors: LedgerErrors
-    bundles: Mapping[str, Mapping[str, Number]] = {}  # by name; empty where not asked for
-    logins: LoginCounts | None = None  # where authentication is on
-    web: WebCounts | None = None  # where there is a web port
+    bundles: Mapping[str, Mapping[str, Number]] = {}  # by name; empty if disabled
+    logins: LoginCounts | None = None  # None without authentication
+    web: WebCounts | None = None  # None without a web port
 
 
 class Recent:
-    """How much counters grew in the current period and the one before it."""
+    """Growth of counters over the current period and the one before it."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._began: float | None = None
-        self._before: Counter[str] = Counter()  # at the begin of the last period
-        self._current: Counter[str] = Counter()  # at its end
+        self._before: Counter[str] = Counter()  # at the start of the last period
+        self._current: Counter[str] = Counter()  # at the start of the current period
 
     def grown(self, now: float, counts: Mapping[str, int]) -> Counter[str]:
-        """A period ends when somebody asks at least its time after its begin."""
+        """Return the growth. The first call after the end of a period begins a new one."""
         if self._began is None:
             self._began = now
         elif now - self._began >= self._period_s:
@@ -99,14 +100,17 @@ class Recent:
 
 
 class BrokerSeries:
-    """Writes the series of a broker, and remembers what their rates need."""
+    """Writes the series of a broker, and keeps the state that rates need."""
 
     def __init__(self) -> None:
         self._errors: dict[str, Recent] = {}
         self._cache_rates: Rates | None = None
 
     def text(self, stats: BrokerStats, cluster: str) -> str:
-        """All but those that `ledger_errors` and `cache` write. cluster: the label of all."""
+        """Return all series except those of `ledger_errors` and `cache`.
+
+        `cluster` is the label that all of them have.
+        """
         return "".join(self._texts(stats, cluster))
 
     def _texts(self, stats: BrokerStats, cluster: str) -> Iterator[str]:
@@ -145,7 +149,10 @@ class BrokerSeries:
         namespaces: Iterable[str],
         cluster: str,
     ) -> str:
-        """namespaces: with the domain; those that have managed ledgers, with errors or not."""
+        """Return the error series of the managed ledgers.
+
+        `namespaces` (with the domain) have managed ledgers, whether with errors or not.
+        """
         text = ""
         for stat in definitions.LEDGER_ERRORS:
             recent = self._errors.setdefault(stat.field, Recent(period_s))
@@ -160,7 +167,7 @@ class BrokerSeries:
         return text
 
     def cache(self, now: float, counters: Mapping[str, int], cluster: str) -> str:
-        """Rates of the embedded bookie's reads."""
+        """Return the rates of the embedded bookie's reads."""
         stats = definitions.CACHE_RATES
         counts = [counters[stat.field] for stat in stats]
         self._cache_rates = self._cache_rates or Rates(now, *counts)
@@ -169,7 +176,7 @@ class BrokerSeries:
 
 
 def histogram(stat: Stat, label: str, values: Histogram) -> str:
-    """The series of a histogram; their labels begin with `label`."""
+    """Return the series of a histogram; their labels begin with `label`."""
     return histogram_text(
         stat, label, list(zip(values.bounds, values.counts, strict=True)), values.sum
     )
@@ -178,7 +185,7 @@ def histogram(stat: Stat, label: str, values: Histogram) -> str:
 def histogram_text(
     stat: Stat, label: str, buckets: Sequence[tuple[float, int]], total: float
 ) -> str:
-    """The same of (largest value, how many) pairs; each value is in one of them."""
+    """Return the same for pairs of a bound and a count; each value is in one bucket."""
     name = stat.series
     text = head(name, stat.help, stat.kind)
     up_to = list(accumulate(count for _, count in buckets))

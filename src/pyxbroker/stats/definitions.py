@@ -1,8 +1,8 @@
-"""Every counter and rate, once: what it means, where it is read, which series it is in /metrics.
+"""All statistics: for each one its meaning, the field it is read from, and its series in /metrics.
 
-Names, labels and types of series are Pulsar's and BookKeeper's. Apache Pulsar exposes its own topic
-series as gauges, the ever-growing `_total` ones too; dashboards do not mind, and we do the same.
-A new series is one more row.
+Names, labels and types of series are those of Pulsar and BookKeeper. Like Apache Pulsar, the broker
+exposes all series of topics as gauges, even the cumulative `_total` ones. To add a series, add a
+row.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ SUMMARY = "summary"
 
 
 class Stat(NamedTuple):
-    """One number of a topic, a subscription, ... or of the whole.
+    """One statistic of a topic, a subscription, another object or the whole broker.
 
-    Where a series of its own has no name, only the sum over all topics is shown.
+    If `series` is empty, /metrics shows only the sum over all topics.
     """
 
-    field: str  # of the statistics that it is read from
+    field: str  # attribute or key that it is read from
     help: str
     series: str
     broker_series: str = ""  # of the sum over all topics
-    namespace_series: str | None = None  # where topics have none of their own; None: `series`
-    namespace_label: str = ""  # that this one has besides
+    namespace_series: str | None = None  # if topics have no series; None: same as `series`
+    namespace_label: str = ""  # additional label of the namespace's series
     kind: str = GAUGE
-    only_set: bool = False  # there is a series, with the value 1, only where the field is not empty
-    label: str = ""  # that each series has besides
+    only_set: bool = False  # the series exists, with the value 1, only if the field is not empty
+    label: str = ""  # additional label of each series
 
 
-# Of topics; of namespaces, as sums, where topics have no series of their own.
+# Series of topics. If they are disabled, these are series of namespaces, summed over the topics.
 TOPIC = (
     Stat(
         "subscription_count",
-        "Subscriptions, those of readers included.",
+        "Subscriptions, including those of readers.",
         "pulsar_subscriptions_count",
         "pulsar_broker_subscriptions_count",
     ),
@@ -104,13 +104,13 @@ TOPIC = (
     ),
     Stat(
         "storage_size",
-        "Bytes of the messages that are kept.",
+        "Bytes of the stored messages.",
         "pulsar_storage_size",
         "pulsar_broker_storage_size",
     ),
     Stat(
         "storage_size",
-        "Bytes of the messages that are kept, each counted once.",
+        "Bytes of the stored messages, without copies.",
         "pulsar_storage_logical_size",
         "pulsar_broker_storage_logical_size",
     ),
@@ -122,14 +122,14 @@ TOPIC = (
     ),
     Stat(
         "backlog",
-        "Entries that are not acknowledged, summed over subscriptions.",
+        "Unacknowledged entries, summed over subscriptions.",
         "pulsar_msg_backlog",
         "pulsar_broker_msg_backlog",
         namespace_label='remote_cluster="local"',
     ),
     Stat(
         "publish_rate_limited",
-        "Times that a connection had to wait before it could publish more.",
+        "Number of times that a publish rate limit paused a connection.",
         "pulsar_publish_rate_limit_times",
         namespace_series="",
     ),
@@ -141,43 +141,43 @@ TOPIC = (
     ),
     Stat(
         "storage_read_rate",
-        "Entries read per second, from memory or from a disk.",
+        "Entries read per second from memory or disk.",
         "pulsar_storage_read_rate",
         "pulsar_broker_storage_read_rate",
     ),
     Stat(
         "read_miss_rate",
-        "Entries per second that were read from a disk.",
+        "Entries read per second from disk.",
         "pulsar_storage_read_cache_misses_rate",
         "pulsar_broker_storage_read_cache_misses_rate",
     ),
     Stat(
         "mean_size",
-        "Mean bytes of the messages received, 0 while none are.",
+        "Mean size of received messages in bytes; 0 if there are none.",
         "pulsar_average_msg_size",
         namespace_series="",
     ),
     Stat(
         "backlog_age_s",
-        "Seconds since the oldest message that some subscription has not acknowledged was"
-        " published; -1: there is none, or its time is not known yet.",
+        "Age in seconds of the oldest message that a subscription has not acknowledged; -1 if"
+        " there is none or its time is not known yet.",
         "pulsar_storage_backlog_age_seconds",
         namespace_series="",
     ),
     Stat(
         "delayed",
-        "Entries that are not due yet, summed over subscriptions.",
+        "Delayed entries that are not due yet, summed over subscriptions.",
         "",
         namespace_series="pulsar_subscription_delayed",
     ),
     Stat(
         "delayed_index_bytes",
-        "Bytes of memory for the entries that are not due yet.",
+        "Memory in bytes for delayed entries that are not due yet.",
         "pulsar_delayed_message_index_size_bytes",
     ),
     Stat(
         "in_replay",
-        "Entries that wait to be sent again, summed over subscriptions.",
+        "Entries waiting for redelivery, summed over subscriptions.",
         "",
         namespace_series="pulsar_subscription_in_replay",
     ),
@@ -189,13 +189,13 @@ TOPIC = (
     ),
     Stat(
         "backlog_size_limit",
-        "Bytes that the backlog may have; -1: any number.",
+        "Quota of the backlog's size in bytes; -1 is no limit.",
         "pulsar_storage_backlog_quota_limit",
         namespace_series="",
     ),
     Stat(
         "backlog_age_limit",
-        "Seconds that the oldest of the backlog may be old; -1: any number.",
+        "Quota of the backlog's age in seconds; -1 is no limit.",
         "pulsar_storage_backlog_quota_limit_time",
         namespace_series="",
     ),
@@ -207,45 +207,48 @@ def _adds() -> tuple[Stat, ...]:
     bounds_ms = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
     bounds = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
     last = "of the last period"
-    below = "and more than the bound before it"
+    below = "and more than the bound below"
     return (
         *(
             Stat(
                 "",
-                f"Entries {last} that were stored within {each.replace('_', '.')} ms {below}.",
+                f"Entries {last} stored within {each.replace('_', '.')} ms {below}.",
                 f"{latency}_le_{each}",
             )
             for each in bounds_ms
         ),
-        Stat("", f"Entries {last} that took longer to be stored.", f"{latency}_overflow"),
+        Stat("", f"Entries {last} that took longer to store.", f"{latency}_overflow"),
         Stat("", f"Entries {last}.", f"{latency}_count"),
-        Stat("", f"Microseconds that all entries {last} took to be stored.", f"{latency}_sum"),
-        *(Stat("", f"Entries {last} of {each} {below}.", f"{size}_le_{each}") for each in bounds),
+        Stat("", f"Microseconds to store all entries {last}.", f"{latency}_sum"),
+        *(
+            Stat("", f"Entries {last} of up to {each} {below}.", f"{size}_le_{each}")
+            for each in bounds
+        ),
         Stat("", f"Larger entries {last}.", f"{size}_le_overflow"),
         Stat("", f"Entries {last}.", f"{size}_count"),
         Stat("", f"Bytes of all entries {last}.", f"{size}_sum"),
     )
 
 
-# Of topics, in the order of `last_adds`; of namespaces, as sums, where topics have no series of
-# their own. They are gauges, and each bucket stands for itself: what Pulsar calls le_5 has nothing
-# of le_1 in it, and all begin anew with each period (managedLedgerStatsPeriodSeconds).
+# Series of topics in the order of `last_adds`, or sums of namespaces if those of topics are
+# disabled. They are gauges. Buckets are not cumulative: Pulsar's le_5 does not include le_1. All
+# counts restart with each period (managedLedgerStatsPeriodSeconds).
 ADDS = _adds()
 
-# How many topics a sum is about.
+# Number of topics in a sum.
 TOPICS = Stat("", "Open topics.", "pulsar_topics_count", "pulsar_broker_topics_count")
 
 SUBSCRIPTION = (
-    Stat("backlog", "Entries that are not acknowledged.", "pulsar_subscription_back_log"),
+    Stat("backlog", "Unacknowledged entries.", "pulsar_subscription_back_log"),
     Stat(
         "due_backlog",
-        "Entries that are not acknowledged, without those that are not due yet.",
+        "Unacknowledged entries, without delayed ones that are not due yet.",
         "pulsar_subscription_back_log_no_delayed",
     ),
-    Stat("delayed", "Entries that are not due yet.", "pulsar_subscription_delayed"),
+    Stat("delayed", "Delayed entries that are not due yet.", "pulsar_subscription_delayed"),
     Stat(
         "unacked_messages",
-        "Messages sent to consumers and not acknowledged.",
+        "Unacknowledged messages of consumers.",
         "pulsar_subscription_unacked_messages",
     ),
     Stat("consumers", "Connected consumers.", "pulsar_subscription_consumers_count"),
@@ -263,18 +266,18 @@ SUBSCRIPTION = (
     Stat("bytes_out", "Bytes sent since the topic was opened.", "pulsar_out_bytes_total"),
     Stat(
         "is_blocked",
-        "1: nothing is sent, since too many messages of the subscription are unacknowledged.",
+        "1 if dispatch is paused because too many messages are unacknowledged.",
         "pulsar_subscription_blocked_on_unacked_messages",
     ),
-    Stat("in_replay", "Entries that wait to be sent again.", "pulsar_subscription_in_replay"),
+    Stat("in_replay", "Entries waiting for redelivery.", "pulsar_subscription_in_replay"),
     Stat(
         "delayed_index_bytes",
-        "Bytes of memory for the entries that are not due yet.",
+        "Memory in bytes for delayed entries that are not due yet.",
         "pulsar_subscription_delayed_message_index_size_bytes",
     ),
     Stat(
         "rate_redelivered",
-        "Messages sent again per second.",
+        "Messages redelivered per second.",
         "pulsar_subscription_msg_rate_redeliver",
     ),
     Stat(
@@ -284,7 +287,7 @@ SUBSCRIPTION = (
     ),
     Stat(
         "rate_dropped",
-        "Messages of a non-persistent topic per second that no consumer could take.",
+        "Messages of a non-persistent topic dropped per second: no consumer could receive them.",
         "pulsar_subscription_msg_drop_rate",
     ),
     Stat("rate_expired", "Entries expired per second.", "pulsar_subscription_msg_rate_expired"),
@@ -295,38 +298,38 @@ SUBSCRIPTION = (
     ),
     Stat(
         "last_expired_ms",
-        "Time of the last expiry, in ms since the epoch; 0: none.",
+        "Time of the last expiry, in ms since the epoch; 0 if there was none.",
         "pulsar_subscription_last_expire_timestamp",
     ),
     Stat(
         "last_acked_ms",
-        "Time of the last acknowledgement, in ms since the epoch; 0: none.",
+        "Time of the last acknowledgement, in ms since the epoch; 0 if there was none.",
         "pulsar_subscription_last_acked_timestamp",
     ),
     Stat(
         "last_flow_ms",
-        "Time of the last FLOW of a consumer, in ms since the epoch; 0: none.",
+        "Time of the last FLOW of a consumer, in ms since the epoch; 0 if there was none.",
         "pulsar_subscription_last_consumed_flow_timestamp",
     ),
     Stat(
         "last_sent_ms",
-        "Time of the last message sent to a consumer, in ms since the epoch; 0: none.",
+        "Time of the last message sent to a consumer, in ms since the epoch; 0 if there was none.",
         "pulsar_subscription_last_consumed_timestamp",
     ),
     Stat(
         "last_advanced_ms",
-        "Time when the mark-delete position last advanced, in ms since the epoch; 0: never.",
+        "Time when the mark-delete position last advanced, in ms since the epoch; 0 if never.",
         "pulsar_subscription_last_mark_delete_advanced_timestamp",
     ),
     Stat(
         "backlog_age_s",
-        "Seconds since the first message of the backlog was published; -1: there is none, or its"
-        " time is not known yet.",
+        "Age in seconds of the oldest message of the backlog; -1 if there is none or its time is"
+        " not known yet.",
         "pulsar_subscription_storage_backlog_age_seconds",
     ),
     Stat(
         "stopped_by_damage",
-        "1: nothing more is read, since too many entries in a row are lost.",
+        "1 if the subscription has stopped because too many consecutive entries are lost.",
         "pyxbroker_subscription_stopped_by_damage",
         only_set=True,
     ),
@@ -334,11 +337,11 @@ SUBSCRIPTION = (
 
 _REASONS = ("subscription", "topic", "broker")
 
-# Of subscriptions that a dispatch rate has held back since their topic was opened.
+# Series of subscriptions that a dispatch rate has throttled since their topic was opened.
 THROTTLED = tuple(
     Stat(
         f"{what}_{reason}",
-        f"Times that a limit of {about} per second held the subscription back.",
+        f"Number of times that a limit of {about} per second throttled the subscription.",
         f"pulsar_subscription_dispatch_throttled_{what}_events",
         label=f'reason="{reason}"',
     )
@@ -346,11 +349,11 @@ THROTTLED = tuple(
     for reason in _REASONS
 )
 
-# Of topics whose backlog exceeded a quota since they were opened; of the broker always.
+# Series of topics whose backlog has exceeded a quota since they were opened, and of the broker.
 EVICTIONS = tuple(
     Stat(
         kind,
-        "Times that messages were evicted, since the backlog exceeded a quota.",
+        "Number of evictions of messages because the backlog exceeded a quota.",
         "pulsar_storage_backlog_quota_exceeded_evictions_total",
         "pulsar_broker_storage_backlog_quota_exceeded_evictions_total",
         label=f'quota_type="{kind}"',
@@ -358,18 +361,18 @@ EVICTIONS = tuple(
     for kind in ("size", "time")
 )
 
-# Of topics that were compacted since they were opened.
+# Series of topics that were compacted since they were opened.
 COMPACTION = (
     Stat(
         "removed",
-        "Messages that the last compaction of a topic left out.",
+        "Messages removed by the last compaction of a topic.",
         "pulsar_compaction_removed_event_count",
     ),
-    Stat("succeeded", "Compactions that went well.", "pulsar_compaction_succeed_count"),
-    Stat("failed", "Compactions that failed.", "pulsar_compaction_failed_count"),
+    Stat("succeeded", "Successful compactions.", "pulsar_compaction_succeed_count"),
+    Stat("failed", "Failed compactions.", "pulsar_compaction_failed_count"),
     Stat(
         "duration_ms",
-        "Milliseconds that the last compaction of a topic took.",
+        "Duration of the last compaction of a topic in milliseconds.",
         "pulsar_compaction_duration_time_in_mills",
     ),
     Stat(
@@ -387,17 +390,17 @@ COMPACTION = (
 CONSUMER = (
     Stat(
         "rate_redelivered",
-        "Messages sent again per second.",
+        "Messages redelivered per second.",
         "pulsar_consumer_msg_rate_redeliver",
     ),
     Stat(
         "unacked_messages",
-        "Messages sent to the consumer and not acknowledged.",
+        "Unacknowledged messages of the consumer.",
         "pulsar_consumer_unacked_messages",
     ),
     Stat(
         "is_blocked",
-        "1: it gets nothing, since it has too many messages unacknowledged.",
+        "1 if dispatch to the consumer is paused because it has too many unacknowledged messages.",
         "pulsar_consumer_blocked_on_unacked_messages",
     ),
     Stat(
@@ -417,7 +420,7 @@ CONSUMER = (
     ),
     Stat(
         "permits",
-        "Messages that the consumer still wants.",
+        "Permits: messages that the consumer has requested and not received yet.",
         "pulsar_consumer_available_permits",
     ),
     Stat("msg_out", "Messages sent to the consumer.", "pulsar_out_messages_total"),
@@ -427,24 +430,24 @@ CONSUMER = (
 PRODUCER = (
     Stat("rate_in", "Messages received per second.", "pulsar_producer_msg_rate_in"),
     Stat("throughput_in", "Bytes received per second.", "pulsar_producer_msg_throughput_in"),
-    Stat("message_size", "Mean bytes of a message.", "pulsar_producer_msg_average_Size"),
+    Stat("message_size", "Mean size of a message in bytes.", "pulsar_producer_msg_average_Size"),
 )
 
-# Of the embedded bookie (storage.h, storage_stats), where a counter has one of BookKeeper's names.
+# Series of the embedded bookie (storage.h, storage_stats), with BookKeeper's names where one fits.
 BOOKIE = (
-    Stat("ledgers", "Ledgers that are stored.", "bookie_ledgers_count"),
-    Stat("entries", "Entries that are stored.", "bookie_entries_count"),
+    Stat("ledgers", "Stored ledgers.", "bookie_ledgers_count"),
+    Stat("entries", "Stored entries.", "bookie_entries_count"),
     Stat(
         "queue_adds",
-        "Entries that wait for the journal.",
+        "Entries waiting for the journal.",
         "bookie_journal_JOURNAL_QUEUE_SIZE",
     ),
-    Stat("dirty_bytes", "Bytes that are in the journal only.", "bookie_write_cache_size"),
+    Stat("dirty_bytes", "Bytes that are only in the journal so far.", "bookie_write_cache_size"),
     Stat("cache_bytes", "Bytes of entries in memory.", "bookie_read_cache_size"),
     Stat("cache_bytes", "Bytes of entries in memory.", "pulsar_ml_cache_used_size"),
     Stat(
         "waiting_groups",
-        "Groups of entries that wait for the journal's sync.",
+        "Groups of entries waiting for the journal's sync.",
         "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE",
     ),
     Stat("add_bytes", "Bytes of entries added.", "bookie_WRITE_BYTES", kind=COUNTER),
@@ -481,12 +484,12 @@ BOOKIE = (
     ),
     Stat(
         "sync_ns_max",
-        "The longest journal sync since the start, in ns.",
+        "Longest journal sync since the start, in ns.",
         "pyxbroker_bookie_journal_sync_max_ns",
     ),
     Stat(
         "flushes",
-        "Parts of the write cache written to entry logs.",
+        "Flushes of the write cache to entry logs.",
         "pyxbroker_bookie_flushes_total",
         kind=COUNTER,
     ),
@@ -496,44 +499,46 @@ BOOKIE = (
         "pyxbroker_bookie_flush_bytes_total",
         kind=COUNTER,
     ),
-    Stat("entry_logs", "Entry logs that are kept.", "pyxbroker_bookie_entry_logs"),
-    Stat("entry_log_bytes", "Bytes of entry logs.", "pyxbroker_bookie_entry_log_bytes"),
+    Stat("entry_logs", "Entry log files.", "pyxbroker_bookie_entry_logs"),
+    Stat("entry_log_bytes", "Bytes of entry log files.", "pyxbroker_bookie_entry_log_bytes"),
     Stat(
         "damaged_entries",
-        "Reads of entries whose bytes are damaged.",
+        "Reads of damaged entries.",
         "pyxbroker_bookie_damaged_entries_total",
         kind=COUNTER,
     ),
     Stat(
         "replayed_entries",
-        "Entries that the start took from the journal.",
+        "Entries recovered from the journal at the start.",
         "pyxbroker_bookie_replayed_entries",
     ),
     Stat(
         "trouble",
-        "The error (errno) that the disk goes on giving the storage, 0: none.",
+        "Error number (errno) of a persistent disk error; 0 if there is none.",
         "pyxbroker_bookie_trouble",
     ),
 )
 
-# Of what is stored as a whole.
+# Series of the storage as a whole.
 STORAGE = (
-    # BookKeeper's words: 1 takes entries, 0 only reads.
-    Stat("is_healthy", "1: entries are stored; 0: they are only read.", "bookie_SERVER_STATUS"),
+    # BookKeeper's values: 1 is writable, 0 is read-only.
+    Stat(
+        "is_healthy", "1 if the storage is writable, 0 if it is read-only.", "bookie_SERVER_STATUS"
+    ),
     Stat(
         "is_healthy",
-        "Directories of ledgers that can be written.",
+        "Writable ledger directories.",
         "bookie_ledger_writable_dirs",
     ),
     Stat(
         "refused_sends",
-        "Sends refused, since nothing could be stored.",
+        "Sends refused because the storage refused writes.",
         "bookie_ADD_ENTRY_REJECTED_total",
         kind=COUNTER,
     ),
     Stat(
         "unknown_ledgers",
-        "Ledgers that are stored and that no metadata names.",
+        "Stored ledgers that are unknown to the metadata.",
         "pyxbroker_bookie_unknown_ledgers",
     ),
 )
@@ -541,32 +546,34 @@ STORAGE = (
 PROCESS = (
     Stat("virtual_bytes", "Virtual memory in bytes.", "process_virtual_memory_bytes"),
     Stat("resident_bytes", "Resident memory in bytes.", "process_resident_memory_bytes"),
-    Stat("start_s", "Start, in seconds since the epoch.", "process_start_time_seconds"),
-    Stat("cpu_s", "User and system CPU, in seconds.", "process_cpu_seconds_total", kind=COUNTER),
+    Stat("start_s", "Start time in seconds since the epoch.", "process_start_time_seconds"),
+    Stat(
+        "cpu_s", "User and system CPU time in seconds.", "process_cpu_seconds_total", kind=COUNTER
+    ),
     Stat("open_files", "Open file descriptors.", "process_open_fds"),
-    Stat("open_files_max", "File descriptors that may be open.", "process_max_fds"),
+    Stat("open_files_max", "Maximum number of open file descriptors.", "process_max_fds"),
 )
 
-# Of the open managed ledgers of a namespace: sums over its topics (fields of TOPIC).
+# Series of the open managed ledgers of a namespace: sums over its topics (fields of TOPIC).
 LEDGERS = (
     Stat("storage_write_rate", "Entries stored per second.", "pulsar_ml_AddEntryMessagesRate"),
     Stat("storage_read_rate", "Entries read per second.", "pulsar_ml_ReadEntriesRate"),
     Stat(
         "read_miss_rate",
-        "Entries per second that were read from a disk.",
+        "Entries read per second from disk.",
         "pulsar_ml_ReadEntriesOpsCacheMissesRate",
     ),
-    Stat("storage_size", "Bytes of the entries that are kept.", "pulsar_ml_StoredMessagesSize"),
+    Stat("storage_size", "Bytes of the stored entries.", "pulsar_ml_StoredMessagesSize"),
     Stat(
         "backlog",
-        "Entries that are not acknowledged, summed over cursors.",
+        "Unacknowledged entries, summed over cursors.",
         "pulsar_ml_NumberOfMessagesInBacklog",
     ),
 )
-# Of the same, in the current period and the last one (managedLedgerStatsPeriodSeconds).
+# Errors of managed ledgers in the current and the last period (managedLedgerStatsPeriodSeconds).
 LEDGER_ERRORS = (
-    Stat("add", "Managed ledgers that could not store entries.", "pulsar_ml_AddEntryErrors"),
-    Stat("read", "Reads of entries that failed.", "pulsar_ml_ReadEntriesErrors"),
+    Stat("add", "Managed ledgers that failed to store entries.", "pulsar_ml_AddEntryErrors"),
+    Stat("read", "Failed reads of entries.", "pulsar_ml_ReadEntriesErrors"),
 )
 
 CURSOR = (
@@ -577,13 +584,13 @@ CURSOR = (
     ),
 )
 
-# Rates of counters of the embedded bookie, where Pulsar has a cache in the broker.
+# Rates of the embedded bookie's counters, under the names of the cache in Pulsar's broker.
 CACHE_RATES = (
     Stat("cache_hits", "Entries read from memory per second.", "pulsar_ml_cache_hits_rate"),
-    Stat("disk_reads", "Entries read from a disk per second.", "pulsar_ml_cache_misses_rate"),
+    Stat("disk_reads", "Entries read from disk per second.", "pulsar_ml_cache_misses_rate"),
     Stat(
         "disk_read_bytes",
-        "Bytes of entries read from a disk per second.",
+        "Bytes of entries read from disk per second.",
         "pulsar_ml_cache_misses_throughput",
     ),
 )
@@ -592,7 +599,7 @@ _CONNECTION = 'metric="broker_connection"'
 _LOADING = 'metric="pulsar_topic_load_times"'
 _LOAD = 'metric="loadBalancing"'
 
-# Of the broker as a whole. A series with a label also has the broker's host as one.
+# Series of the broker as a whole. A series with a label also has the broker's host as a label.
 BROKER = (
     Stat("connections", "Open connections.", "pulsar_active_connections", label=_CONNECTION),
     Stat(
@@ -621,30 +628,30 @@ BROKER = (
     ),
     Stat(
         "is_healthy",
-        "1: the broker stores messages; 0: it refuses them.",
+        "1 if the broker stores messages, 0 if it refuses them.",
         "pulsar_health",
         label='metric="broker_health"',
     ),
     Stat(
         "loads_failed",
-        "Topics that could not be opened, since the start.",
+        "Topics that failed to open since the start.",
         "pulsar_topic_load_failed_count",
         label=_LOADING,
     ),
     Stat(
         "loads_failed",
-        "Topics that could not be opened.",
+        "Topics that failed to open.",
         "topic_load_failed_total",
         kind=COUNTER,
     ),
     Stat(
         "loads_pending",
-        "Topics that are being opened, or wait for that.",
+        "Topics that are being opened or wait to be opened.",
         "pulsar_broker_topic_load_pending_requests",
     ),
     Stat(
         "lookups_pending",
-        "Lookups that are not answered yet.",
+        "Lookups in progress.",
         "pulsar_broker_lookup_pending_requests",
     ),
     Stat(
@@ -656,36 +663,36 @@ BROKER = (
     Stat("lookups_failed", "Lookups refused.", "pulsar_broker_lookup_failures_total", kind=COUNTER),
     Stat(
         "lookups_redirected",
-        "Lookups sent on to another broker: a standalone broker sends none on.",
+        "Lookups redirected to another broker; a standalone broker redirects none.",
         "pulsar_broker_lookup_redirects_total",
         kind=COUNTER,
     ),
     Stat(
         "waiting_bytes",
-        "Bytes that wait to be sent to clients.",
+        "Bytes waiting to be sent to clients.",
         "pulsar_broker_pending_bytes_to_dispatch",
     ),
     Stat(
         "paused_connections",
-        "Connections from which the broker reads nothing for now, for a rate or another limit.",
+        "Connections whose reading is paused by a rate or another limit.",
         "pulsar_broker_throttled_connections",
     ),
     Stat("managed_ledgers", "Open managed ledgers.", "pulsar_ml_count"),
     Stat(
         "cpu_percent",
-        "CPU of the process, in percent of that of all cores.",
+        "CPU use of the process, in percent of all cores.",
         "pulsar_lb_cpu_usage",
         label=_LOAD,
     ),
     Stat(
         "memory_percent",
-        "Resident memory of the process, in percent of the machine's.",
+        "Resident memory of the process, in percent of the machine's memory.",
         "pulsar_lb_memory_usage",
         label=_LOAD,
     ),
 )
 
-# Of bundles, by the fields of Pulsar's NamespaceBundleStats.
+# Series of bundles, by the fields of Pulsar's NamespaceBundleStats.
 BUNDLE = (
     Stat("topics", "Open topics of the bundle.", "pulsar_bundle_topics_count"),
     Stat("producerCount", "Connected producers.", "pulsar_bundle_producer_count"),
@@ -696,53 +703,60 @@ BUNDLE = (
     Stat("msgThroughputOut", "Bytes sent per second.", "pulsar_bundle_msg_throughput_out"),
 )
 
-# Of the web port. Pulsar's web server is Jetty, and dashboards ask for its names.
+# Series of the web port, with the names of Jetty, Pulsar's web server, because dashboards use them.
 WEB = (
     Stat("requests", "Requests received.", "jetty_requests_total", kind=COUNTER),
-    Stat("active", "Requests that are being answered.", "jetty_requests_active"),
-    Stat("active_max", "The most of them at a time.", "jetty_requests_active_max"),
+    Stat("active", "Requests in progress.", "jetty_requests_active"),
+    Stat("active_max", "Largest number of concurrent requests.", "jetty_requests_active_max"),
     Stat(
         "seconds",
-        "Seconds from a request until its answer was written, summed.",
+        "Total time in seconds from a request until its response was written.",
         "jetty_request_time_seconds_total",
         kind=COUNTER,
     ),
-    Stat("seconds_max", "The longest of them.", "jetty_request_time_max_seconds"),
+    Stat(
+        "seconds_max",
+        "Longest time from a request until its response was written.",
+        "jetty_request_time_max_seconds",
+    ),
     Stat(
         "response_bytes",
-        "Bytes of answers.",
+        "Bytes of responses.",
         "jetty_responses_bytes_total",
         kind=COUNTER,
     ),
 )
-WEB_RESPONSES = Stat("", "Answers by kind of status.", "jetty_responses_total", kind=COUNTER)
+WEB_RESPONSES = Stat("", "Responses by class of status.", "jetty_responses_total", kind=COUNTER)
 
-# Of authentication, where it is on; by provider and method, and by the reason of a refusal.
+# Series of authentication, if enabled, by provider, method and reason of a refusal.
 LOGINS = Stat("", "Credentials accepted.", "pulsar_authentication_success_total", kind=COUNTER)
 FAILED_LOGINS = Stat(
     "", "Credentials refused.", "pulsar_authentication_failures_total", kind=COUNTER
 )
 EXPIRED_TOKENS = Stat(
-    "", "Tokens refused, since they have expired.", "pulsar_expired_token_total", kind=COUNTER
+    "", "Tokens refused because they had expired.", "pulsar_expired_token_total", kind=COUNTER
 )
 TOKEN_MINUTES = Stat(
     "",
-    "Minutes that accepted tokens were still valid.",
+    "Remaining lifetime of accepted tokens in minutes.",
     "pulsar_expiring_token_minutes",
     kind=HISTOGRAM,
 )
 
 QUOTA_CHECKS = Stat(
     "",
-    "Seconds that checks of the backlog quotas of all topics took.",
+    "Duration of a check of all backlog quotas in seconds.",
     "pulsar_storage_backlog_quota_check_duration_seconds",
     kind=HISTOGRAM,
 )
 
-# Of the operations on the schemas of a namespace; in milliseconds, without quantiles.
+# Series of operations on the schemas of a namespace, in milliseconds, without quantiles.
 SCHEMA_LATENCIES = tuple(
     Stat(
-        each, f"Milliseconds that {about} took.", f"pulsar_schema_{each}_ops_latency", kind=SUMMARY
+        each,
+        f"Duration of {about} in milliseconds.",
+        f"pulsar_schema_{each}_ops_latency",
+        kind=SUMMARY,
     )
     for each, about in (
         ("get", "reads of a schema"),
@@ -753,7 +767,7 @@ SCHEMA_LATENCIES = tuple(
 SCHEMA_FAILURES = tuple(
     Stat(
         each,
-        f"Failed operations of the kind {each} on schemas.",
+        f"Failed {each} operations on schemas.",
         f"pulsar_schema_{each}_ops_failed_total",
         kind=COUNTER,
     )
@@ -769,106 +783,106 @@ SCHEMA_CHECKS = (
     ),
 )
 
-# Of defects in this broker, by the part that met them, whose name the log's lines have as well.
+# Defects of this broker, by the logger that reported them.
 DEFECTS = Stat(
     "",
-    "Errors that nobody foresaw; each costs what it was met for, and is in the log.",
+    "Unexpected errors. Each one fails the operation that it occurs in and is in the log.",
     "pyxbroker_defects_total",
     kind=COUNTER,
 )
 
-# Of what clients make the broker remember.
+# Memory that clients use.
 CLIENT_STATE = (
     Stat(
         "used",
-        "Bytes remembered for connections: producers, consumers, watchers, commands under way.",
+        "Memory in bytes for producers, consumers, watchers and commands in progress.",
         "pyxbroker_client_state_bytes",
     ),
     Stat(
         "refused",
-        "Commands refused, since too much is remembered for their connection or for all.",
+        "Commands refused because a memory limit of their connection or of the broker was reached.",
         "pyxbroker_client_state_refused_total",
         kind=COUNTER,
     ),
     Stat(
         "closed",
-        "Connections closed, since most was remembered for them and too much for all.",
+        "Connections closed because they used most memory when the broker's limit was reached.",
         "pyxbroker_client_state_closed_total",
         kind=COUNTER,
     ),
     Stat(
         "answer_bytes",
-        "Bytes of long answers of REST that clients have not read yet.",
+        "Bytes of long REST responses that clients have not read yet.",
         "pyxbroker_rest_answer_bytes",
     ),
     Stat(
         "answers_refused",
-        "Answers of REST refused, since those that clients have not read yet are too long.",
+        "REST responses refused because unread ones use too much memory.",
         "pyxbroker_rest_answers_refused_total",
         kind=COUNTER,
     ),
     Stat(
         "body_bytes",
-        "Bytes of long requests of REST that are not answered yet.",
+        "Bytes of long REST requests in progress.",
         "pyxbroker_rest_body_bytes",
     ),
     Stat(
         "bodies_refused",
-        "Requests of REST refused, since those that are not answered yet are too long.",
+        "REST requests refused because those in progress use too much memory.",
         "pyxbroker_rest_bodies_refused_total",
         kind=COUNTER,
     ),
     Stat(
         "batch_ack_bytes",
-        "Bytes remembered of acknowledgements of single messages of batches.",
+        "Memory in bytes for acknowledgements of single messages in batches.",
         "pyxbroker_batch_ack_state_bytes",
     ),
     Stat(
         "batch_acks_refused",
-        "Acknowledgements of single messages of batches that were too much to be remembered.",
+        "Acknowledgements of single messages in batches dropped because of the memory limit.",
         "pyxbroker_batch_ack_state_refused_total",
         kind=COUNTER,
     ),
     Stat(
         "entry_set_bytes",
-        "Bytes of the entries that are acknowledged one by one, or are to be sent again: a bit"
-        " each.",
+        "Memory in bytes for the sets of individually acknowledged entries and of entries to"
+        " redeliver, with a bit per entry.",
         "pyxbroker_entry_set_bytes",
     ),
     Stat(
         "delayed_bytes",
-        "Bytes remembered of messages that are not due yet.",
+        "Memory in bytes for delayed messages that are not due yet.",
         "pyxbroker_delayed_delivery_state_bytes",
     ),
 )
 
-# Of connections to the ports, by the setting that forbade them.
+# Series of connections, by the setting of the limit.
 REFUSED_CONNECTIONS = Stat(
     "",
-    "Connections refused, since there are as many as a setting allows.",
+    "Connections refused because the limit of a setting was reached.",
     "pyxbroker_refused_connections_total",
     kind=COUNTER,
 )
 CLOSED_CONNECTIONS = Stat(
     "",
-    "Connections that waited for their client, closed for others, since there are as many as a"
-    " setting allows.",
+    "Idle or unauthenticated connections closed for new ones because the limit of a setting was"
+    " reached.",
     "pyxbroker_closed_connections_total",
     kind=COUNTER,
 )
 
-# Of commands that change nothing, by their names.
+# Series of commands without effect, by the command's name.
 STRAY_COMMANDS = Stat(
     "",
-    "Commands for a producer or consumer that is not open on their connection, and dropped.",
+    "Commands dropped because their producer or consumer is not open on the connection.",
     "pyxbroker_stray_commands_total",
     kind=COUNTER,
 )
 
-# Of the event loop; bounds and counts are turn_watch's.
+# Series of the event loop; bounds and counts come from turn_watch.
 TURNS = Stat(
     "",
-    "Seconds that the turns of the event loop took, between two looks at the sockets.",
+    "Duration of event-loop turns in seconds, from one poll of the sockets to the next.",
     "pyxbroker_loop_turn_seconds",
     kind=HISTOGRAM,
 )
@@ -880,21 +894,21 @@ class Summary(NamedTuple):
     field: str  # of MetricsSource.latencies
     help: str
     series: str
-    label: str  # that it has besides
+    label: str  # additional label
     quantiles: tuple[str, ...]
 
 
 _PULSAR = ("0.0", "0.5", "0.95", "0.99", "0.999", "0.9999", "1.0")
 _BOOKKEEPER = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
-_WELL, _NOT_WELL = 'success="true"', 'success="false"'
+_SUCCESS, _FAILURE = 'success="true"', 'success="false"'
 _ADD_ABOUT = "Milliseconds from the first entry of a group until the group was durable."
-_READ_ABOUT = "Milliseconds that reads took which memory could not answer."
+_READ_ABOUT = "Duration of reads from disk in milliseconds."
 
-# In milliseconds; those of a name follow each other.
+# In milliseconds. Rows with the same name must be adjacent.
 LATENCIES = (
     Summary(
         "publish",
-        "Milliseconds from the reading of a message until it was stored.",
+        "Milliseconds from reading a message from its connection until it was stored.",
         "pulsar_broker_publish_latency",
         "",
         _PULSAR,
@@ -908,26 +922,26 @@ LATENCIES = (
     ),
     Summary(
         "load",
-        "Milliseconds that the opening of a topic took.",
+        "Milliseconds to open a topic.",
         "pulsar_topic_load_times",
         "",
         ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0"),
     ),
-    Summary("add", _ADD_ABOUT, "bookie_journal_JOURNAL_ADD_ENTRY", _WELL, _BOOKKEEPER),
+    Summary("add", _ADD_ABOUT, "bookie_journal_JOURNAL_ADD_ENTRY", _SUCCESS, _BOOKKEEPER),
     Summary(
         "sync",
         "Milliseconds of a journal sync.",
         "bookie_journal_JOURNAL_SYNC",
-        _WELL,
+        _SUCCESS,
         _BOOKKEEPER,
     ),
-    Summary("add", _ADD_ABOUT, "bookkeeper_server_ADD_ENTRY_REQUEST", _WELL, _BOOKKEEPER),
-    Summary("read", _READ_ABOUT, "bookkeeper_server_READ_ENTRY_REQUEST", _WELL, _BOOKKEEPER),
+    Summary("add", _ADD_ABOUT, "bookkeeper_server_ADD_ENTRY_REQUEST", _SUCCESS, _BOOKKEEPER),
+    Summary("read", _READ_ABOUT, "bookkeeper_server_READ_ENTRY_REQUEST", _SUCCESS, _BOOKKEEPER),
     Summary(
         "failed_read",
         _READ_ABOUT,
         "bookkeeper_server_READ_ENTRY_REQUEST",
-        _NOT_WELL,
+        _FAILURE,
         _BOOKKEEPER,
     ),
 )

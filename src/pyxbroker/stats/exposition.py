@@ -1,8 +1,9 @@
-"""Prometheus' text format, version 0.0.4: families of series, and tables that become such.
+"""Prometheus' text format, version 0.0.4: families of series, and tables of many series.
 
-The lines of one family stand together, so a table is written column by column. It keeps numbers and
-labels, which are a fraction of the text; the text is made piece by piece while it is sent. A table
-works in blocks: the lines of a block are one call into C (metric_lines.pyx).
+The format requires the lines of one family to be together, so a table is written column by column.
+A table stores numbers and labels, which are a fraction of the text. The text is generated in pieces
+while it is sent. A table works in blocks of rows: one call into C (metric_lines.pyx) formats a
+block.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyxbroker.stats.definitions import Stat
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 BLOCK_ROWS = 32
-# Of memory: a label and a tuple without what is in them, and a number with its place; many are 0.
+# Estimated memory: a label and a tuple without their contents, and a number with its slot.
 ROW_BYTES = 100
 NUMBER_BYTES = 24
 
@@ -27,7 +28,7 @@ Row = tuple[Any, ...]
 
 
 def escaped(value: str) -> str:
-    """A label's value as it stands between quotes."""
+    """Return a label value escaped for use between quotes."""
     if "\\" in value:
         value = value.replace("\\", "\\\\")
     if '"' in value:
@@ -38,45 +39,45 @@ def escaped(value: str) -> str:
 
 
 def head(name: str, about: str, kind: str) -> str:
-    """The two lines before the series of a family."""
+    """Return the two comment lines at the start of a family."""
     about = about.replace("\\", "\\\\").replace("\n", "\\n")
     return f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
 
 
 def family(name: str, about: str, kind: str, rows: Iterable[tuple[str, Number]]) -> str:
-    """A family of few series: labels, in braces, and a value each."""
+    """Return a family of few series, given as labels in braces and values."""
     lines = [f"{name}{label}{value}\n" for label, value in rows]
     return head(name, about, kind) + "".join(lines)
 
 
 def braced(prefix: str) -> str:
-    """What stands between a series' name and its value: `name="value",...` in braces."""
+    """Return labels in braces, as they are between the name of a series and its value."""
     return f"{{{prefix}}} "
 
 
 class Table:
-    """Rows of numbers: one for each topic, for each subscription, ...; one column for each Stat."""
+    """Rows of numbers, for example one for each topic; each column belongs to a Stat."""
 
     def __init__(self, stats: Sequence[Stat]) -> None:
         self.stats = stats
-        self.held_bytes = 0  # about
+        self.held_bytes = 0  # estimate
         self.of = attrgetter(*(each.field for each in stats))
-        """Reads a row."""
+        """Reads the row of an object."""
         self._waiting_labels: list[bytes] = []
         self._waiting: list[Row] = []
-        # A tuple for each block. The garbage collector looks but once at tuples of strings and
-        # numbers; at what holds them it would look again and again.
+        # One tuple per block: the garbage collector stops tracking tuples of strings and numbers
+        # after the first pass, but it would traverse other containers again and again.
         self._blocks: deque[tuple[tuple[bytes, ...], tuple[Row, ...]]] = deque()
 
     def append(self, label: str, row: Row) -> None:
-        """One row, with its labels in braces."""
+        """Add one row, with its labels in braces."""
         self._waiting_labels.append(label.encode())
         self._waiting.append(row)
         if len(self._waiting) == BLOCK_ROWS:
             self.end_block()
 
     def end_block(self) -> None:
-        """Keeps the last rows; to be called once after the last one, too."""
+        """Close the current block. The caller calls it once more after the last row."""
         if self._waiting:
             self._blocks.append((tuple(self._waiting_labels), tuple(self._waiting)))
             row_bytes = ROW_BYTES + NUMBER_BYTES * len(self.stats)
@@ -85,7 +86,7 @@ class Table:
             self._waiting.clear()
 
     def lines(self, index: int) -> Iterator[bytes]:
-        """The series of a column, block by block."""
+        """Yield the series of a column, block by block."""
         stat = self.stats[index]
         name = stat.series.encode()
         further = f",{stat.label}}} ".encode()
@@ -99,14 +100,14 @@ class Table:
                 yield lines(name, labels, rows, index)
 
     def clear(self) -> Iterator[None]:
-        """Forgets the rows, a block at each step: to free a million numbers takes a while, too."""
+        """Delete the rows, one block per step, because freeing a million numbers takes long."""
         while self._blocks:
             self._blocks.popleft()
             yield
 
 
 def tables_text(tables: Iterable[Table]) -> Iterator[bytes]:
-    """All families of some tables. A series that two of them have is one family."""
+    """Yield all families of some tables. Tables with the same series share a family."""
     columns: dict[str, list[tuple[Table, int]]] = {}
     for table in tables:
         for index, stat in enumerate(table.stats):
@@ -121,7 +122,7 @@ def tables_text(tables: Iterable[Table]) -> Iterator[bytes]:
 
 
 def pieces(texts: Iterable[bytes], bytes_min: int) -> Iterator[bytes | None]:
-    """The texts in pieces that are worth a write; None for each text in between."""
+    """Join texts to pieces large enough for a write, with None for each text in between."""
     waiting: list[bytes] = []
     size = 0
     for text in texts:

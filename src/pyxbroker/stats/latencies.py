@@ -1,4 +1,4 @@
-"""Quantiles of how long things took, from counts that only grow."""
+"""Quantiles of latencies, computed from cumulative counts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ WINDOW_S = 60.0
 
 
 class Latency(NamedTuple):
-    """How long something took since the start."""
+    """Durations of one operation since the start."""
 
     sum_ns: int
-    counts: bytes  # how often: 64 bits for each bucket
+    counts: bytes  # number of operations: 64 bits for each bucket
 
     @classmethod
     def of_us(cls, histogram: Histogram) -> Latency:
-        """That of a histogram of microseconds."""
+        """Convert a histogram of microseconds."""
         return cls(int(histogram.sum * 1000), array("Q", histogram.counts).tobytes())
 
 
 class _Window:
-    """What a window has added to some counts; before the first end: all of them."""
+    """Growth of some counts over a window of time; all of them before the first window ends."""
 
     def __init__(self, now: float, counts: array[int]) -> None:
         self._began = now
@@ -37,7 +37,7 @@ class _Window:
         self._last: array[int] | None = None
 
     def counts(self, now: float, counts: array[int]) -> array[int]:
-        """It ends when somebody asks at least WINDOW_S after its begin (as in base/rates.py)."""
+        """Return the counts; a call WINDOW_S after the window's start ends it (base/rates.py)."""
         if now - self._began >= WINDOW_S:
             grown = (new - old for new, old in zip(counts, self._before, strict=True))
             self._last = array("Q", grown)
@@ -46,7 +46,7 @@ class _Window:
 
 
 class Latencies:
-    """The text of all series of definitions.LATENCIES; remembers what was before."""
+    """Writes the series of definitions.LATENCIES, and keeps the state of their windows."""
 
     def __init__(self) -> None:
         self._windows: dict[str, _Window] = {}
@@ -54,9 +54,9 @@ class Latencies:
     def text(
         self, now: float, latencies: Mapping[str, Latency], bounds_us: Sequence[int], label: str
     ) -> str:
-        """Those that there are counts for.
+        """Return the series for which there are counts.
 
-        bounds_us: the longest time of each bucket; label: what stands in the braces of all.
+        `bounds_us` has the upper bound of each bucket, `label` the common labels.
         """
         counts = {field: array("Q", latency.counts) for field, latency in latencies.items()}
         windows = {field: self._window(now, field, each) for field, each in counts.items()}
@@ -83,7 +83,7 @@ class Latencies:
 def _quantiles(
     summary: Summary, counts: array[int], bounds_us: Sequence[int], labels: str
 ) -> Iterator[str]:
-    """Milliseconds, or NaN where nothing was counted."""
+    """Yield the quantiles in milliseconds, or NaN if nothing was counted."""
     up_to = list(accumulate(counts))
     total = up_to[-1]
     for text in summary.quantiles:

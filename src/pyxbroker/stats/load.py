@@ -1,4 +1,4 @@
-"""What this process takes of its machine, as a load report tells it."""
+"""Use of the machine by this process, for load reports."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyxbroker.stats.process import PROC, ProcessStats, process_stats
 
 MIB = 1 << 20
 KBIT = 1_000
-FRESH_S = 1.0  # whoever asks so soon after another is told the same
+FRESH_S = 1.0  # an answer is reused for this time
 RECEIVED, SENT = 0, 8  # columns of /proc/net/dev, see proc_pid_net(5)
 LOOPBACK = "lo"
 
 
 class Usage(NamedTuple):
-    """Over the time since the look before; of the first one, since the process was started."""
+    """Use since the measurement before; at the first one, since the start of the process."""
 
     cpu_percent: float  # of one core
     cpu_percent_max: float  # of all cores
@@ -29,8 +29,8 @@ class Usage(NamedTuple):
     start_s: float  # of the process, since the epoch
 
 
-class Look(NamedTuple):
-    """What counters said."""
+class Counters(NamedTuple):
+    """Counters of the kernel at one moment."""
 
     at_s: float  # since the epoch
     cpu_s: float
@@ -39,9 +39,9 @@ class Look(NamedTuple):
 
 
 class Load:
-    """Looks at the counters of the kernel, and remembers the look before.
+    """Reads counters of the kernel and compares them with the previous ones.
 
-    Of a very short time counters tell nothing, and who asks often must not take it from others.
+    Rates over a very short time are meaningless, so an answer is reused for FRESH_S.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class Load:
         self._clock = clock
         self._process = process
         self._directory = directory
-        self._before: Look | None = None
-        self._told: Usage | None = None
+        self._before: Counters | None = None
+        self._usage: Usage | None = None
 
     def usage(self) -> Usage | None:
-        """None where there is no /proc. Waits for the kernel: not for the loop."""
-        told, before = self._told, self._before
-        if told and before and 0 <= self._clock() - before.at_s < FRESH_S:
-            return told
+        """Return the use, or None without /proc. This blocks: do not call it on the event loop."""
+        usage, before = self._usage, self._before
+        if usage and before and 0 <= self._clock() - before.at_s < FRESH_S:
+            return usage
         process = self._process()
         if process is None:
             return None
         received, sent = _interfaces(self._directory / "net" / "dev")
-        now = Look(self._clock(), process.cpu_s, received, sent)
-        before = before or Look(process.start_s, 0.0, received, sent)
+        now = Counters(self._clock(), process.cpu_s, received, sent)
+        before = before or Counters(process.start_s, 0.0, received, sent)
         self._before = now
-        # The clock may have been set back.
+        # The system clock may have been set back.
         seconds = max(now.at_s - before.at_s, 0.001)
-        self._told = Usage(
+        self._usage = Usage(
             100 * max(now.cpu_s - before.cpu_s, 0.0) / seconds,
             100.0 * (os.cpu_count() or 1),
             process.resident_bytes / MIB,
@@ -79,16 +79,16 @@ class Load:
             8 * max(now.sent - before.sent, 0) / seconds / KBIT,
             process.start_s,
         )
-        return self._told
+        return self._usage
 
 
 def percent(used: float, limit: float) -> float:
-    """How much of a limit is used; 0 where the limit is not known."""
+    """Return the used part of a limit in percent, or 0 if the limit is unknown."""
     return 100 * used / limit if limit else 0.0
 
 
 def _interfaces(path: Path) -> tuple[int, int]:
-    """Bytes that came and went, since the machine was started."""
+    """Return the bytes received and sent since the machine booted."""
     received = sent = 0
     for line in path.read_text().splitlines()[2:]:
         name, _, columns = line.partition(":")

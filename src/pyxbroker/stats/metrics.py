@@ -1,6 +1,7 @@
-"""/metrics: reads every number of a source, and writes them as Prometheus wants them.
+"""/metrics: reads all statistics of a source and writes them in Prometheus' format.
 
-Both is done on the loop, in slices, so the numbers of a sample are of slightly different instants.
+Both happen on the event loop in time slices. The numbers of one sample are therefore from slightly
+different moments.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
 PERSISTENT = "persistent://"
-# The label by which a sum of bytes is split, and which one it is.
+# Sums of bytes that are split by whether a topic is a system topic: label, and index of the sum.
 SYSTEM_LABELS = {"bytes_in": ("system_topic", 0), "bytes_out": ("system_subscription", 1)}
 
 
 class ConsumerStats(Protocol):
-    """One consumer; the fields of definitions.CONSUMER besides."""
+    """One consumer, with the fields of definitions.CONSUMER."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +44,7 @@ class ConsumerStats(Protocol):
 
 
 class ProducerStats(Protocol):
-    """One producer; the fields of definitions.PRODUCER besides."""
+    """One producer, with the fields of definitions.PRODUCER."""
 
     @property
     def name(self) -> str: ...
@@ -53,14 +54,14 @@ class ProducerStats(Protocol):
 
 
 class SubscriptionStats(Protocol):
-    """One subscription; the fields of definitions.SUBSCRIPTION besides."""
+    """One subscription, with the fields of definitions.SUBSCRIPTION."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def consumer_stats(self) -> Sequence[ConsumerStats]:
-        """Empty where nobody asks for them."""
+        """Empty if series of consumers are disabled."""
 
     @property
     def ack_ranges(self) -> int:
@@ -68,11 +69,11 @@ class SubscriptionStats(Protocol):
 
     @property
     def throttled(self) -> ThrottledStats | None:
-        """None: no rate has held it back."""
+        """None if no rate has throttled the subscription."""
 
 
 class ThrottledStats(Protocol):
-    """What dispatch rates did to one subscription: the fields of definitions.THROTTLED."""
+    """Throttling of one subscription by dispatch rates: the fields of definitions.THROTTLED."""
 
 
 class EvictionStats(Protocol):
@@ -84,7 +85,7 @@ class CompactionStats(Protocol):
 
 
 class TopicStats(Protocol):
-    """One topic; the fields of definitions.TOPIC besides."""
+    """One topic, with the fields of definitions.TOPIC."""
 
     @property
     def name(self) -> str:
@@ -112,81 +113,81 @@ class TopicStats(Protocol):
 
     @property
     def producer_stats(self) -> Sequence[ProducerStats]:
-        """Empty where nobody asks for them."""
+        """Empty if series of producers are disabled."""
 
     @property
     def compaction(self) -> CompactionStats | None:
-        """None: there was none."""
+        """None if there was no compaction."""
 
     @property
     def evictions(self) -> EvictionStats | None:
-        """None: there was none."""
+        """None if there was no eviction."""
 
 
 class ClientState(Protocol):
-    """What is remembered for clients: the fields of definitions.CLIENT_STATE."""
+    """Memory that clients use: the fields of definitions.CLIENT_STATE."""
 
 
 class Turns(NamedTuple):
-    """How long turns took."""
+    """Durations of event-loop turns."""
 
-    buckets: Sequence[tuple[float, int]]  # (seconds at most, how many), each turn in one of them
+    buckets: Sequence[tuple[float, int]]  # (upper bound in seconds, number of turns)
     sum_s: float
 
 
 class MetricsSource(Protocol):
-    """What is asked for numbers."""
+    """Source of all statistics."""
 
     @property
     def config(self) -> Config: ...
 
     def topic_stats(self) -> Iterable[TopicStats | None]:
-        """The topics that are open. None is a place to stop within one that takes long."""
+        """Yield the open topics. A None allows a pause within a topic that takes long."""
 
     def storage_stats(self) -> Mapping[str, int]:
-        """The counters of the embedded bookie; empty without one."""
+        """Return the counters of the embedded bookie; empty without one."""
 
     def latencies(self) -> Mapping[str, Latency]:
-        """What definitions.LATENCIES are about, as far as it is known here."""
+        """Return the latencies of definitions.LATENCIES that are measured here."""
 
     @property
     def latency_bounds_us(self) -> Sequence[int]:
-        """The longest time of each of their buckets."""
+        """Upper bounds of their buckets."""
 
     def failure(self) -> str | None: ...
 
     def disk_usage(self) -> Mapping[str, tuple[int, int]]:
-        """(free, total) bytes of each file system, by a directory on it."""
+        """Return (free, total) bytes of each file system, by a directory on it."""
 
     def refused_sends(self) -> int: ...
 
     def unknown_ledgers(self) -> Sequence[int]: ...
 
     def client_state(self) -> ClientState:
-        """What is remembered for clients."""
+        """Return the memory that clients use."""
 
     def refused_connections(self) -> Mapping[str, int]:
-        """How many were refused, by the setting that forbade them."""
+        """Return the number of refused connections, by the setting of the limit."""
 
     def closed_connections(self) -> Mapping[str, int]:
-        """How many were closed for others, by the setting that allows no more."""
+        """Return the number of connections closed for others, by the setting of the limit."""
 
     def stray_commands(self) -> Mapping[str, int]:
-        """How many commands came for what is not open on their connection, by their names."""
+        """Return the number of commands for objects not open on their connection, by name."""
 
     def turns(self) -> Turns | None:
-        """The event loop's turns, where they are measured."""
+        """Return the event-loop turns, or None if they are not measured."""
 
     async def broker_stats(self) -> BrokerStats:
-        """What the broker counts of itself; without the fields of `Load`."""
+        """Return the broker's statistics about itself, without the fields of `Load`."""
 
 
 class Storage(NamedTuple):
-    """What is stored, and where; the fields of definitions.STORAGE besides."""
+    """State of the storage, with the fields of definitions.STORAGE."""
 
     is_healthy: int
     refused_sends: int
-    unknown_ledgers: int  # how many are stored, unknown to the metadata, and kept for that
+    unknown_ledgers: int  # number of stored ledgers that are unknown to the metadata
     disks: Mapping[str, tuple[int, int]]  # free and total bytes by directory
     counters: Mapping[str, int]  # of the bookie; empty without one
 
@@ -201,7 +202,7 @@ class Collector:
         self._load = Load()
 
     async def sample(self, source: MetricsSource) -> Sample:
-        """Reads all numbers that the settings ask for."""
+        """Read all statistics that the settings enable."""
         sample = Sample(source.config, self._clock)
         try:
             await self._fill(sample, source)
@@ -213,7 +214,7 @@ class Collector:
     async def _fill(self, sample: Sample, source: MetricsSource) -> None:
         loop = asyncio.get_running_loop()
         await run_in_slices(sample.read(source.topic_stats()), self._clock)
-        # A process may have thousands of files, which the kernel lists slowly.
+        # In an executor because the kernel needs long to list thousands of open files.
         sample.write_process(await loop.run_in_executor(None, process_stats))
         usage = await loop.run_in_executor(None, self._load.usage)
         sample.write_broker(self._series, _with_usage(await source.broker_stats(), usage))
@@ -241,7 +242,7 @@ class Collector:
 
 
 class Sample:
-    """Everything that one answer of /metrics says; can be written once."""
+    """The statistics of one response of /metrics; they can be written once."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -282,7 +283,7 @@ class Sample:
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, topics: Iterable[TopicStats | None]) -> Iterator[None]:
-        """Reads all topics and sums them up, some topics or a part of one at each step."""
+        """Read and sum up all topics, with a few topics or a part of one per step."""
         read, not_summed, number = self._read_topic, self._not_summed, 0
         for topic in topics:
             if topic is None:
@@ -365,7 +366,7 @@ class Sample:
         return label
 
     def _sum(self) -> None:
-        """Adds the last topics to the sums of their namespaces."""
+        """Add the last topics to the sums of their namespaces."""
         for namespace, rows in self._not_summed.items():
             columns = zip(zip(*rows, strict=True), self._asked, strict=True)
             sums: list[Number] = [len(rows)]
@@ -396,7 +397,7 @@ class Sample:
     # --- writing ------------------------------------------------------------------------------
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The text (of exposition.CONTENT_TYPE), made as it is asked for."""
+        """Yield the text (of exposition.CONTENT_TYPE), generated on demand."""
         texts = exposition.pieces(self._texts(), PIECE_BYTES)
         try:
             async for piece in in_slices(texts, self._clock):
@@ -406,11 +407,11 @@ class Sample:
 
     @property
     def held_bytes(self) -> int:
-        """About what it takes until it is written."""
+        """Return the estimated memory of the sample until it is written."""
         return sum(table.held_bytes for table in self._tables())
 
     async def forget(self) -> None:
-        """Lets go of it bit by bit."""
+        """Free the memory of the sample in time slices."""
         await run_in_slices(self._forget(), self._clock)
 
     def _tables(self) -> tuple[Table, ...]:
@@ -434,7 +435,7 @@ class Sample:
         yield family("pulsar_version_info", about, GAUGE, [(braced(version), 1)]).encode()
         yield self._process.encode()
         yield from exposition.tables_text(self._tables())
-        # The last ones of what is summed may have no series of the broker.
+        # zip stops early: the last columns may have no series of the broker.
         summed = (definitions.TOPICS, *definitions.TOPIC)
         for stat, value in zip(summed, self._whole, strict=False):
             if stat.field in SYSTEM_LABELS and stat.broker_series:
@@ -446,7 +447,7 @@ class Sample:
         yield self._counted.encode()
 
     def _split_by_system(self, stat: Stat, value: int) -> str:
-        """The bytes of system topics, and those of all others, under a label of their own."""
+        """Return the bytes of system topics and of all other topics, with a label."""
         name, index = SYSTEM_LABELS[stat.field]
         of_system = self._bytes_of_system_topics[index]
         rows = [
@@ -472,7 +473,7 @@ class Sample:
         return family(stat.series, stat.help, stat.kind, [(braced(self._cluster), value)])
 
     def write_counted(self, stat: Stat, label: str, counts: Mapping[str, int]) -> None:
-        """Takes a number for each value of a label; there is no series before the first."""
+        """Add a series for each value of a label; there are none before the first count."""
         rows = [
             (braced(f'{self._cluster},{label}="{escaped(value)}"'), count)
             for value, count in counts.items()
@@ -482,23 +483,23 @@ class Sample:
     def write_latencies(
         self, windows: Latencies, latencies: Mapping[str, Latency], bounds_us: Sequence[int]
     ) -> None:
-        """Takes how long things took."""
+        """Add latencies."""
         self._counted += windows.text(self._clock(), latencies, bounds_us, self._cluster)
 
     def write_client_state(self, state: ClientState) -> None:
-        """Takes what is remembered for clients."""
+        """Add the memory that clients use."""
         for each in definitions.CLIENT_STATE:
             self._counted += self._single(each, getattr(state, each.field))
 
     def write_turns(self, turns: Turns | None) -> None:
-        """Takes how long turns of the loop took; there is no series where nobody measures them."""
+        """Add the durations of event-loop turns, if they are measured."""
         if turns is not None:
             self._counted += histogram_text(
                 definitions.TURNS, self._cluster, turns.buckets, turns.sum_s
             )
 
     def write_broker(self, series: BrokerSeries, stats: BrokerStats) -> None:
-        """Takes what the broker counts of itself."""
+        """Add the broker's statistics about itself."""
         self._counted += series.text(stats, self._cluster)
         if self._per_ledger:
             namespaces = [f"{name}/persistent" for name in self._sums]
@@ -507,11 +508,11 @@ class Sample:
             )
 
     def write_cache(self, series: BrokerSeries, counters: Mapping[str, int]) -> None:
-        """Takes rates of the embedded bookie's reads."""
+        """Add the rates of the embedded bookie's reads."""
         self._counted += series.cache(self._clock(), counters, self._cluster)
 
     def write_process(self, process: ProcessStats | None) -> None:
-        """Takes what the kernel says of this process, where it says anything."""
+        """Add the kernel's statistics about this process, if available."""
         if process is not None:
             series = (
                 self._single(each, getattr(process, each.field)) for each in definitions.PROCESS
@@ -519,7 +520,7 @@ class Sample:
             self._process = "".join(series)
 
     def write_storage(self, storage: Storage) -> None:
-        """Takes what is known of the embedded bookie; without one there are no such series."""
+        """Add the statistics of the embedded bookie, if there is one."""
         if not storage.counters:
             return
         texts = [self._single(each, getattr(storage, each.field)) for each in definitions.STORAGE]
@@ -541,13 +542,13 @@ class Sample:
 
 
 def _of_namespace(stat: Stat) -> Stat:
-    """The same as the sum over the topics of a namespace."""
+    """Return the Stat of a sum over the topics of a namespace."""
     series = stat.series if stat.namespace_series is None else stat.namespace_series
     return stat._replace(series=series, label=stat.namespace_label)
 
 
 def _columns_of(stats: Sequence[Stat]) -> list[int]:
-    """Where the fields of some stats are in the sums of a namespace."""
+    """Return the indexes of some stats in the sums of a namespace."""
     fields = [each.field for each in (definitions.TOPICS, *definitions.TOPIC)]
     return [fields.index(each.field) for each in stats]
 

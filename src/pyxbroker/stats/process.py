@@ -1,4 +1,4 @@
-"""What the kernel says of this process."""
+"""The kernel's statistics about this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-# Fields of /proc/PID/stat behind the name, see proc_pid_stat(5); the third of the file is 0 here.
+# Fields of /proc/PID/stat after the name, see proc_pid_stat(5); 0 is the third field of the file.
 USER_TICKS, SYSTEM_TICKS, START_TICKS, VIRTUAL_BYTES, RESIDENT_PAGES = 11, 12, 19, 20, 21
 
 
@@ -24,11 +24,11 @@ class ProcessStats(NamedTuple):
 
 
 def process_stats() -> ProcessStats | None:
-    """Those of now; None where there is no /proc. Waits for the kernel: not for the loop."""
+    """Return current values, or None without /proc. This blocks: not for the event loop."""
     own = PROC / "self"
     if not own.exists():
         return None
-    # The name may have spaces and parentheses in it.
+    # The name may contain spaces and parentheses.
     fields = (own / "stat").read_bytes().rpartition(b")")[2].split()
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     return ProcessStats(
@@ -47,6 +47,6 @@ def _count(directory: Path) -> int:
 
 
 def _booted_s() -> float:
-    """When the machine was started, in seconds since the epoch."""
+    """Return when the machine booted, in seconds since the epoch."""
     _, _, rest = (PROC / "stat").read_bytes().partition(b"\nbtime ")
     return float(rest.split(None, 1)[0])

@@ -1,4 +1,4 @@
-"""Steps on the event loop, in slices short enough for who waits for a message."""
+"""Steps on the event loop, in time slices short enough for the latency of messages."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyxbroker.base.slices import Slices
 
 T = TypeVar("T")
 
-# Who has work for the loop waits at most this long, and one step more, for a slice to end.
+# Other work on the event loop waits at most this long, and one step more.
 SLICE_S = 0.0005
 
 
 async def in_slices(steps: Iterable[T | None], clock: Callable[[], float]) -> AsyncIterator[T]:
-    """What the steps give; None is a step that gives nothing.
+    """Run the steps and yield their results; a step that yields None has no result.
 
-    A step should take well below SLICE_S. The clock is read after each one.
+    A step should take much less than SLICE_S. The clock is read after each one.
     """
-    await asyncio.sleep(0)  # what ran before in this turn may have been a slice, too
+    await asyncio.sleep(0)  # the current turn of the loop may have run another slice already
     slices = Slices(SLICE_S, clock)
     for each in steps:
         if each is not None:
@@ -28,6 +28,6 @@ async def in_slices(steps: Iterable[T | None], clock: Callable[[], float]) -> As
 
 
 async def run_in_slices(steps: Iterable[None], clock: Callable[[], float]) -> None:
-    """Goes through steps that give nothing."""
+    """Run steps without results."""
     async for _ in in_slices(steps, clock):
-        raise AssertionError("a step gave something")
+        raise AssertionError("a step has a result")

@@ -1,7 +1,7 @@
-"""Turns of the event loop that take too long: one line in the log for each, with what ran.
+"""Log of event-loop turns that take too long: one line for each, with the functions that ran.
 
-A thread of its own looks at the loop's stack while such a turn lasts. The line has names of
-functions, and nothing that a client has sent.
+A separate thread inspects the loop's stack while such a turn lasts. The line contains names of
+functions and no data of clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STALL_S = 0.1
 FRAMES_MAX = 20
 NOT_SEEN = "not seen"
 COMPILED = "compiled code"
-_BELOW = ("asyncio", "uvloop")  # packages whose frames are under those of what a turn runs
+_BELOW = ("asyncio", "uvloop")  # packages whose frames call the code of a turn
 
 
 class Watch(Protocol):
@@ -33,7 +33,7 @@ class Watch(Protocol):
 
 
 class StallLog:
-    """The thread that watches the loop of the thread that makes it."""
+    """The thread that watches the event loop of the thread that created it."""
 
     def __init__(self, watch: Watch, *, stalled: int, ended: int) -> None:
         self._watch = watch
@@ -46,7 +46,7 @@ class StallLog:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits for the last line; the watch is closed by now."""
+        """Wait for the last line. The watch must be closed already."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -74,18 +74,18 @@ class StallLog:
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)
         names = list(_names(frame))
-        del frame  # it would keep alive what its locals hold
+        del frame  # it would keep its local variables alive
         return " < ".join(names[:FRAMES_MAX]) or COMPILED
 
 
 def _names(frame: FrameType | None) -> Iterator[str]:
-    """The functions of a stack, the innermost first, down to the loop that calls them."""
+    """Yield the functions of a stack, from the innermost one to the caller in the loop."""
     while frame is not None:
         code = frame.f_code
         module = str(frame.f_globals.get("__name__", Path(code.co_filename).stem))
-        name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has the short name only
+        name = getattr(code, "co_qualname", code.co_name)  # absent in Python 3.10
         if module.split(".")[0] in _BELOW and name.split(".")[-1] in ("run", "wrapper"):
             return
-        if module.split(".")[0] != "importlib":  # who imports what says it
+        if module.split(".")[0] != "importlib":  # the importing function is listed anyway
             yield f"{module.removeprefix('pyxbroker.')}.{name}:{frame.f_lineno}"
         frame = frame.f_back

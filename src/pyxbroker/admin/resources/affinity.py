@@ -7,8 +7,6 @@ places bundles and ledgers; here there is one broker with one bookie.
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import check_cluster
@@ -22,7 +20,6 @@ from pyxbroker.admin.resources.names import (
     read_json,
 )
 from pyxbroker.admin.resources.namespaces import ONE, record_of
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     LIST_ANTI_AFFINITY,
     READ_ANTI_AFFINITY,
@@ -34,6 +31,9 @@ from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.policies.records import Fields
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = ONE + "/antiAffinity"
 LIST = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"

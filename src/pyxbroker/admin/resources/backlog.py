@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     check_namespace,
@@ -29,7 +27,6 @@ from pyxbroker.admin.resources.topic_work import (
     stored_topic,
     with_each,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.admin.subscription_rights import may_use
 from pyxbroker.auth.authorization import (
     ADMINISTRATE,
@@ -48,6 +45,9 @@ from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 log = get_logger(__name__)
 

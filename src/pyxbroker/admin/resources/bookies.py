@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
 from pyxbroker.metadata import paths
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/bookies"
 RACKS = PATH + "/racks-info"

@@ -11,10 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Answer, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import READ_BROKER_STATS
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.sliced_json import to_json_in_slices
@@ -31,6 +28,9 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.stats.load import Usage, percent
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = "/admin/v2/broker-stats"
 PERSISTENT = "persistent://"

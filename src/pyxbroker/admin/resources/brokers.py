@@ -6,11 +6,8 @@ import asyncio
 from typing import Any
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, this_broker
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     BACKLOG_QUOTA_CHECK,
@@ -24,6 +21,9 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.metadata import paths
 from pyxbroker.settings.config import DEFAULT_METADATA_URL
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.response import JSON, Response
 
 HEALTH_TIMEOUT_S = 10.0
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}

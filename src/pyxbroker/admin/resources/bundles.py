@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.owners import check_bundle
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -19,7 +18,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE, clear, delete_subscriptions
 from pyxbroker.admin.resources.namespaces import ONE
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     DELETE_BUNDLE,
@@ -33,6 +31,9 @@ from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
@@ -124,6 +125,7 @@ async def split(request: Request) -> Response:
     text = request.parameters["bundle"]
     if text == LARGEST:
         bundle = await _largest(request)
+        await check_bundle(request, bundle)
     elif text == HOT:
         # What Pulsar takes for it is what its load manager says.
         raise HttpError(404, "Bundle range HOT not found")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -17,7 +15,6 @@ from pyxbroker.admin.resources.names import (
     read_json,
     texts_of,
 )
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
     CREATE_CLUSTER,
@@ -36,6 +33,9 @@ from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.broker.clusters import BROKERS
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = "/admin/v2/clusters"
 ONE = PATH + "/{cluster}"

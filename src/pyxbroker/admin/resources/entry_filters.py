@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -20,8 +18,10 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.policies import APPLIED, IS_GLOBAL, NAMESPACE, TOPIC
 from pyxbroker.admin.resources.topic_work import check_topic
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 SEGMENT = "entryFilters"
 NAMES = "entryFilterNames"

@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, check_length, read_json, texts_of
 from pyxbroker.admin.resources.namespaces import change_record
-from pyxbroker.admin.response import Response
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import PARTITIONED_TOPIC_SUFFIX, TopicName
 from pyxbroker.policies.grants import AUTH, TOPICS
 from pyxbroker.policies.records import Fields
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 BYTES_MAX = 512 << 10  # of all grants of a namespace: its record is one node
 NO_NAMESPACE_OF_TOPIC = "Topic's namespace does not exist"

@@ -8,8 +8,6 @@ import contextlib
 import re
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import ONE as CLUSTER
 from pyxbroker.admin.resources.clusters import check_cluster
@@ -22,12 +20,14 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     texts_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
 from pyxbroker.base.expressions import ExpressionError, compile_expression
 from pyxbroker.broker.isolation import NAMESPACES, PRIMARY, SECONDARY, matches_any, of_broker
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = CLUSTER + "/namespaceIsolationPolicies"
 BROKERS = PATH + "/brokers"

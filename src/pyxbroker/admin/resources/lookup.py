@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
+from urllib.parse import quote
+
+from pyxbroker.admin.owners import is_authoritative, redirection
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND, namespace_first
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import GET_BUNDLE, LOOKUP
 from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.lookup import Redirect
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 LISTENER_HEADER = "x-pulsar-listenername"
 DOMAINS = ("persistent", "non-persistent")
@@ -33,12 +37,16 @@ def topic_of(request: Request) -> TopicName:
 async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
     listener = request.argument("listenerName") or request.headers.get(LISTENER_HEADER, "")
+    listener = listener.strip()
     try:
         found = await request.app.broker.lookup(
-            str(topic_of(request)), listener.strip(), request.address
+            str(topic_of(request)), listener, request.address, is_authoritative(request)
         )
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    if isinstance(found, Redirect):
+        fields = [f"listenerName={quote(listener, safe='')}"] if listener else []
+        raise redirection(request, found, fields)
     told = {
         "brokerUrl": found.broker_url,
         "brokerUrlTls": found.broker_url_tls,

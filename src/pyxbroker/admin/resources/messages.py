@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.message_headers import headers_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
@@ -17,12 +15,14 @@ from pyxbroker.admin.resources.topic_work import (
     stored_topic,
     subscription_of,
 )
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CONSUME_TOPIC, GET_BACKLOG_SIZE, PEEK_MESSAGES
 from pyxbroker.base.errors import SubscriptionNotFound
 from pyxbroker.broker.subscriptions import message_search as looking
 from pyxbroker.broker.topics.entry_view import Position, read_view
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"

@@ -4,11 +4,11 @@ and is told as that of a Pulsar whose store cannot.
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import MIGRATE_METADATA
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/metadata/migration"
 

@@ -6,7 +6,6 @@ one does not have; without it Pulsar keeps the names, too, and does nothing with
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -19,9 +18,10 @@ from pyxbroker.admin.resources.names import (
     texts_of,
 )
 from pyxbroker.admin.resources.namespaces import ONE, change_record, record_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_METRIC_LABELS, WRITE_METRIC_LABELS
 from pyxbroker.policies.records import Fields
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.response import Response
 
 PATH = ONE + "/allowedTopicPropertyKeysForMetrics"
 FIELD = "allowed_topic_property_keys_for_metrics"

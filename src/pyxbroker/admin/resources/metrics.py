@@ -7,11 +7,11 @@ import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import TEXT, Response
 from pyxbroker.auth.authorization import OPEN
 from pyxbroker.stats.exposition import CONTENT_TYPE
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.response import TEXT, Response
 
 GZIP_BITS = 31  # zlib: a window of 32 KiB, in gzip's wrapping
 # However much a broker has to tell, there is room for so many answers that are read slowly.

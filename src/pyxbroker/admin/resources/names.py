@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pyxbroker.admin.coercion import to_text
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import BrokerId, ClusterName
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
@@ -13,6 +11,8 @@ from pyxbroker.base.limits import properties_trouble, too_long
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.records import DELETED
+from pyxbroker.web.coercion import to_text
+from pyxbroker.web.errors import HttpError
 
 # Schemas of JSON that several endpoints have.
 STRINGS = {"type": "array", "items": {"type": "string"}}

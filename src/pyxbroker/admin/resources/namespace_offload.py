@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.endpoints import DONE, Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import BODY, DEFAULTS, OLDER
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json
 from pyxbroker.admin.resources.namespaces import ONE, change_record, record_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_OFFLOAD_POLICIES, WRITE_OFFLOAD_POLICIES
 from pyxbroker.policies.records import Fields
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.web.endpoint import DONE, Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 NUMBER = Body(Field("integer", maximum=LONG_MAX))
 BODY_BYTES_MAX = 16 << 10

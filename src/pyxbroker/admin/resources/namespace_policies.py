@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES
@@ -25,9 +24,10 @@ from pyxbroker.admin.resources.policies import (
     set_at,
     setting,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.broker.topics.policy_access import PolicyAccess
 from pyxbroker.policies.shapes import CLUSTER, Level, Path
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.response import Response
 
 # Pulsar says it in other words for these.
 NO_POLICIES = "Namespace policies does not exist"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, namespace_of
 from pyxbroker.admin.resources.namespaces import ONE, record_of
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import READ_RESOURCE_GROUP, WRITE_RESOURCE_GROUP
 from pyxbroker.base.errors import NamespaceNotFound, ResourceGroupNotFound
 from pyxbroker.broker.resource_groups import GROUP
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = ONE + "/resourcegroup"
 NO_POLICIES = "Namespace policies does not exist"

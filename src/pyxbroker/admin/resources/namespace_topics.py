@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
@@ -16,7 +14,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespaces import ONE
 from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
-from pyxbroker.admin.response import Response
 from pyxbroker.admin.subscription_rights import may_reach, may_use
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
@@ -28,6 +25,9 @@ from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
 from pyxbroker.base.system_cursors import COMPACTION, REPLICATOR_PREFIX
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 MODES = {
     "PERSISTENT": (PERSISTENT,),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import checked_grants
 from pyxbroker.admin.namespace_record import new, shown
 from pyxbroker.admin.policy_bodies import BOOLEAN
@@ -20,7 +18,6 @@ from pyxbroker.admin.resources.names import (
     tenant_of,
     texts_of,
 )
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     ADMINISTRATE,
     CREATE_NAMESPACE,
@@ -41,6 +38,9 @@ from pyxbroker.base.limits import CLUSTER_BYTES_MAX, properties_trouble
 from pyxbroker.metadata import paths
 from pyxbroker.policies.grants import AUTH
 from pyxbroker.policies.records import Change, Fields
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 PATH = "/admin/v2/namespaces/{tenant}"
 ONE = PATH + "/{namespace}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import OPEN
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.off_loop import OffLoop
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.response import JSON, Response
 
 
 def _make_document() -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -16,7 +14,6 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, LOOKUP, WRITE_PARTITION
 from pyxbroker.base.errors import (
     NamespaceNotFound,
@@ -24,6 +21,9 @@ from pyxbroker.base.errors import (
     TopicExists,
     TopicNotFound,
 )
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
 BODY_BYTES_MAX = 64 * 1024

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.grant_checks import ENTRIES_MAX, NAME_BYTES_MAX, checked_actions
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
@@ -29,7 +27,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, ONE, record_of
 from pyxbroker.admin.resources.topic_work import check_there
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     GET_PERMISSION,
     GRANT_PERMISSION,
@@ -40,6 +37,9 @@ from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.json_weight import MANY_TOKENS_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = ONE + "/permissions"
 

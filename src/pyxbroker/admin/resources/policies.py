@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pyxbroker.admin.coercion import is_null
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row, whole_quota
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import ADMINISTRATE, TENANT_ADMIN, Right, Scope
 from pyxbroker.policies.shapes import Level, Path
+from pyxbroker.web.coercion import is_null
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/"
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/"

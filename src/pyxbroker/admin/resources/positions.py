@@ -7,8 +7,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import BOOLEAN
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -35,7 +33,6 @@ from pyxbroker.admin.resources.topic_work import (
     subscription_of,
     with_each,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
     GET_REPLICATED_STATUS,
@@ -52,6 +49,9 @@ from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.entry_view import Position, read_batch_size
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"

@@ -5,13 +5,13 @@ Groups and who is in them are kept and told; their rates are not looked at by th
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, node_name_of, read_json
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_RESOURCE_GROUPS, WRITE_RESOURCE_GROUPS
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/resourcegroups"
 ONE = PATH + "/{resourcegroup}"

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.bundles import bundle_of
 from pyxbroker.admin.resources.names import namespace_name_of, namespace_of, read_json
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     READ_QUOTA,
     READ_QUOTAS,
@@ -22,6 +19,9 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import NotFound
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/resource-quotas"
 ONE = PATH + "/{tenant}/{namespace}/{bundle}"

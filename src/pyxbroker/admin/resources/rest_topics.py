@@ -12,9 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyxbroker.admin.coercion import is_null, to_boolean, to_integer, to_text
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -25,7 +22,6 @@ from pyxbroker.admin.resources.names import (
     texts_of,
     topic_of,
 )
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
 from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
@@ -39,6 +35,10 @@ from pyxbroker.policies.shapes import LONG_MAX
 from pyxbroker.schemas.registry import Rules
 from pyxbroker.schemas.texts import ENCODERS, encode_json
 from pyxbroker.schemas.values import SCHEMA_BYTES_MAX, Schema, SchemaType, version_bytes
+from pyxbroker.web.coercion import is_null, to_boolean, to_integer, to_text
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic

@@ -6,12 +6,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, strings_of
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
@@ -30,6 +27,9 @@ from pyxbroker.schemas.values import (
     halves,
     key_value_data,
 )
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 BYTES = "BYTES"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRING_MAP, STRINGS, check_length, this_broker
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     DELETE_SETTING,
     READ_RUNTIME_SETTINGS,
@@ -15,6 +12,9 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.broker.dynamic_settings import names
 from pyxbroker.settings.config import SCHEMA, SECRET
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/brokers/configuration"
 ONE = PATH + "/{name}"

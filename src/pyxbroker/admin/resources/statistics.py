@@ -9,12 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
 from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
@@ -25,6 +22,9 @@ from pyxbroker.broker.statistics.partitioned_statistics import Together
 from pyxbroker.broker.statistics.statistics import Asked
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 AT_ONCE = 16  # partitions that are opened and asked

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import TEXT, Response
 from pyxbroker.auth.authorization import OPEN
+from pyxbroker.web.endpoint import Answer, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import TEXT, Response
 
 PATH = "/status.html"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import UNSUBSCRIBE
 from pyxbroker.base.errors import SubscriptionBusy, TopicNotFound
+from pyxbroker.web.endpoint import Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, read_json, tenant_of, texts_of
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TENANT,
     DELETE_TENANT,
@@ -17,6 +14,9 @@ from pyxbroker.auth.authorization import (
     UPDATE_TENANT,
 )
 from pyxbroker.metadata import paths
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/tenants"
 ONE = PATH + "/{tenant}"

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Endpoint, Query
-from pyxbroker.admin.endpoints import Content as Body
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.bundles import bundle_of
 from pyxbroker.admin.resources.names import (
@@ -27,7 +24,6 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.topic_work import missing, names_of, opened, partitions_of
 from pyxbroker.admin.resources.topics import listed
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
     DELETE_METADATA,
@@ -43,6 +39,10 @@ from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics.managed_ledger_info import read_info
 from pyxbroker.broker.topics.persistent import OWN_PROPERTIES, PersistentTopic
+from pyxbroker.web.endpoint import Answer, Endpoint, Query
+from pyxbroker.web.endpoint import Content as Body
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"

@@ -5,16 +5,16 @@ the last offload went: there was none.
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.offload_policies import BODY, OF_TOPIC
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import has_body, read_json, topic_of
 from pyxbroker.admin.resources.policies import APPLIED, BODY_BYTES_MAX, IS_GLOBAL, TOPIC, set_at
 from pyxbroker.admin.resources.topic_policies import change_topic, checked_topic, topic_fields
 from pyxbroker.admin.resources.topic_work import MISSING, stored_topic
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import OFFLOAD, TENANT_ADMIN, Right, Scope
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = TOPIC + OF_TOPIC
 READ = Right(Scope.TOPIC_POLICY, "READ OFFLOAD", (TENANT_ADMIN,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.grants import (
     GRANTS,
@@ -14,10 +13,11 @@ from pyxbroker.admin.resources.grants import (
 from pyxbroker.admin.resources.names import STRINGS, check_tenant, has_body, topic_of
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, record_of
 from pyxbroker.admin.resources.topic_work import check_there
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import ADMINISTRATE
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.policies.grants import ROLES, TOPICS
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.response import Response
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/permissions"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.endpoints import Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import check_fields
 from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
@@ -38,12 +36,14 @@ from pyxbroker.admin.resources.policies import (
     setting,
 )
 from pyxbroker.admin.resources.topic_work import check_topic
-from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.policy_access import PolicyAccess
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.values import Policies
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 
 async def checked_topic(request: Request) -> TopicName:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, read_json, topic_of
 from pyxbroker.admin.resources.namespaces import (
@@ -23,8 +21,10 @@ from pyxbroker.admin.resources.namespaces import (
 )
 from pyxbroker.admin.resources.policies import APPLIED, IS_GLOBAL, TOPIC, Fields, set_at
 from pyxbroker.admin.resources.topic_policies import change_topic, checked_topic, topic_fields
-from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
+from pyxbroker.web.endpoint import Answer, Content, Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import Response
 
 PATH = TOPIC + "replication"
 FIELD = "replicationClusters"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -26,6 +25,7 @@ from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
 from pyxbroker.policies.shapes import LONG_MAX
+from pyxbroker.web.errors import HttpError
 
 Work = Callable[[Topic], Awaitable[None]]
 EARLIEST, LATEST = -1, LONG_MAX

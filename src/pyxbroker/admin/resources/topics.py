@@ -11,8 +11,6 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
@@ -30,13 +28,15 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
+from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.response import JSON, Response
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"

@@ -94,6 +94,9 @@ class Command(NamedTuple):
     """What it opens, which is marked as being opened before the right is looked at: who authorizes
     may take its time, and what the client asks for meanwhile must find it."""
 
+    is_for_owner: bool = False
+    """It opens its topic, so that only the broker that serves the topic handles it."""
+
     def refused(self, error: AuthorizationError, resource: Resource) -> PulsarError:
         """What a client is told that has no right: the words of its command, as others are REST's,
         unless it can do something about it.

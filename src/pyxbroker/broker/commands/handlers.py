@@ -36,9 +36,9 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
-from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
@@ -63,6 +63,7 @@ from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.broker.commands.unread import note_unread
+from pyxbroker.broker.lookup import check_served
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
@@ -164,6 +165,7 @@ class Handlers:
                 unauthorized="Client is not authorized to Produce",
                 subscription=initially_subscribed,
                 opens=producer_id,
+                is_for_owner=True,
             ),
             kinds.CLOSE_PRODUCER: Command("close_producer", commands.handle_close_producer),
             kinds.SUBSCRIBE: Command(
@@ -174,6 +176,7 @@ class Handlers:
                 unauthorized="Client is not authorized to subscribe",
                 subscription=subscribed,
                 opens=consumer_id,
+                is_for_owner=True,
             ),
             kinds.UNSUBSCRIBE: Command(
                 "unsubscribe", commands.handle_unsubscribe, change="UNSUBSCRIBE"
@@ -213,6 +216,7 @@ class Handlers:
                 topic_of,
                 get_or_create_failed,
                 no_tenant="Topic not found {topic}",
+                is_for_owner=True,
             ),
         }
 
@@ -429,7 +433,7 @@ class Handlers:
     async def _authorized(self, connection: Connection, command: Command, message: Any) -> None:
         resource = command.resource(message)
         if command.opens is None:
-            await self._check_right(connection, command, message, resource)
+            await self._check(connection, command, message, resource)
             waiting = command.handler(connection, message)
             if waiting is not None:
                 await waiting
@@ -437,12 +441,21 @@ class Handlers:
         revoked = self.broker.revoked_rights
         changes = 0 if revoked is None else revoked.changes
         with Opening(connection, command.opens(message)) as opening:
-            await self._check_right(connection, command, message, resource)
+            await self._check(connection, command, message, resource)
             waiting = command.handler(connection, message, opening)
             assert waiting is not None, "what opens something waits for it"
             await waiting
         if revoked is not None:
             revoked.look_again(resource, changes)
+
+    async def _check(
+        self, connection: Connection, command: Command, message: Any, resource: Resource
+    ) -> None:
+        """Raise PulsarError for a client without the right, and for a topic served elsewhere."""
+        await self._check_right(connection, command, message, resource)
+        if command.is_for_owner:
+            assert isinstance(resource, TopicName), "it opens a topic"
+            await check_served(self.broker, resource)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -612,8 +625,10 @@ class Handlers:
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             listener = message.advertised_listener_name.strip() or connection.session.listener
-            result = await self.broker.lookup(message.topic, listener, connection.session.address)
-        connection.send_frame(replies.lookup_connect(message.request_id, result))
+            found = await self.broker.lookup(
+                message.topic, listener, connection.session.address, message.authoritative
+            )
+        connection.send_frame(replies.lookup_found(message.request_id, found))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         with self._lookups:

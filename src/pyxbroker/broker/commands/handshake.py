@@ -25,8 +25,8 @@ from pyxbroker.base.errors import (
     TooManyRequests,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.base.pacing import paced
-from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.border import check_text
 from pyxbroker.broker.commands.login import Login, answer_of, log_in, shown_by

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.varint import encode_varint
+from pyxbroker.broker.lookup import Redirect
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -206,15 +207,21 @@ def _failed(command: Any, answer: Any, request_id: int, code: int, message: str)
     return frame(command)
 
 
-def lookup_connect(request_id: int, addresses: Addresses) -> bytes:
-    """This broker serves the topic."""
+def lookup_found(request_id: int, found: Addresses | Redirect) -> bytes:
+    """The broker that serves the topic, or the one to ask instead."""
     command, answer = _lookup_answer(LOOKUP, request_id)
-    answer.response = pb.CommandLookupTopicResponse.Connect
+    if isinstance(found, Redirect):
+        answer.response = pb.CommandLookupTopicResponse.Redirect
+        answer.authoritative = found.authoritative
+        addresses = found.urls
+    else:
+        answer.response = pb.CommandLookupTopicResponse.Connect
+        answer.authoritative = True
+        addresses = found
     if addresses.broker_url:
         answer.brokerServiceUrl = addresses.broker_url
     if addresses.broker_url_tls:
         answer.brokerServiceUrlTls = addresses.broker_url_tls
-    answer.authoritative = True
     answer.proxy_through_service_url = False
     return frame(command)
 

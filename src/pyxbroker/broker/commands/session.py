@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.memory_budget import ConnectionMemory, MemoryBudget
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class Session:
     def __init__(
         self,
         address: str = "",
-        budget: ClientMemory | None = None,
+        budget: MemoryBudget | None = None,
         pace: Pace | None = None,
         listener: str = "",
     ) -> None:
         self.address = address  # of the client, without its port
         self.listener = listener  # of the port that it came by
         self.client_version = ""
-        self.memory = ConnectionMemory(budget or ClientMemory(), address)
+        self.memory = ConnectionMemory(budget or MemoryBudget(), address)
         self.line = (pace or Pace()).line()  # of its commands; another once it is known
         self.pending_connection: PendingConnection | None = None  # until it logs in
         self.principal = ANONYMOUS

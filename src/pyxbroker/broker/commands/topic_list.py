@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import ConnectionMemory
 from pyxbroker.base.pacing import paced
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
@@ -24,7 +25,6 @@ from pyxbroker.broker.client_memory import (
     WATCHED_NAME_BYTES,
     WATCHER_BYTES,
     ClientMemory,
-    ConnectionMemory,
 )
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened

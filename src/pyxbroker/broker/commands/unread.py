@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import NotAllowed, TooManyRequests
-from pyxbroker.broker.client_memory import TOTAL_SETTING, ClientMemory
+from pyxbroker.base.memory_budget import TOTAL_SETTING
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.commands.session import wait_for
 from pyxbroker.metadata.store import resolve
 

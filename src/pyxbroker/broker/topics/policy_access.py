@@ -102,7 +102,7 @@ class PolicyAccess:
 
     def may_have_records(self, name: TopicName) -> bool:
         """Return True if the broker has read policies of a topic, which may not exist."""
-        return self._records is not None and self._policies.says(name)
+        return self._records is not None and self._policies.has_records(name)
 
     # --- deletion -----------------------------------------------------------------------------
 

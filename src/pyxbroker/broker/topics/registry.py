@@ -44,7 +44,7 @@ class TopicRegistry:
 
     def remove(self, topic: Topic) -> None:
         """Remove a closed or deleted topic, unless another topic has taken its name."""
-        self._policies.leave(topic.name.namespace, topic)
+        self._policies.unfollow(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
             self.persistent_count -= topic.name.is_persistent

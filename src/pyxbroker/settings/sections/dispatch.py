@@ -1,4 +1,4 @@
-"""How much dispatchers read and hand out in one round."""
+"""Settings for how much dispatchers read and send in one round."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Dispatch(Section, title="Dispatch"):
     )
     dispatcherMinReadBatchSize: int = setting(
         1,
-        "Entries that a dispatcher reads in one round after a read failed; twice as many with each"
-        " further one that goes well.",
+        "Entries that a dispatcher reads in one round after a failed read. The number doubles with"
+        " each successful read that follows.",
         minimum=1,
         dynamic=True,
     )
     dispatcherMaxRoundRobinBatchSize: int = setting(
         20,
-        "Entries that one consumer of a shared subscription gets in one turn.",
+        "Entries that one consumer of a shared subscription receives before the next consumer.",
         minimum=1,
         dynamic=True,
     )
     dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
         50,
-        "First wait of a dispatcher after a failed read; it doubles with each further one. Pulsar's"
-        " own default is 15000.",
+        "First wait of a dispatcher after a failed read. The wait doubles with each further"
+        " failure. Pulsar's own default is 15000.",
         unit="ms",
         minimum=1,
         dynamic=True,

@@ -1,4 +1,4 @@
-"""What /metrics shows."""
+"""Settings that select the series of /metrics."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pyxbroker.settings.schema import Section, setting
 
 class Metrics(Section, title="Metrics"):
     exposeTopicLevelMetricsInPrometheus: bool = setting(
-        True, "Whether /metrics has series for each topic, or sums for each namespace only."
+        True, "If true, /metrics has series for each topic; if false, sums for each namespace."
     )
     exposeConsumerLevelMetricsInPrometheus: bool = setting(
-        False, "Whether /metrics has series for each consumer, where each topic has some."
+        False, "If true, /metrics has series for each consumer, provided that topics have series."
     )
     exposeProducerLevelMetricsInPrometheus: bool = setting(
-        False, "Whether /metrics has series for each producer, where each topic has some."
+        False, "If true, /metrics has series for each producer, provided that topics have series."
     )
     exposeManagedLedgerMetricsInPrometheus: bool = setting(
-        True, "Whether /metrics has series for the managed ledgers of each namespace."
+        True, "If true, /metrics has series for the managed ledgers of each namespace."
     )
     exposeManagedCursorMetricsInPrometheus: bool = setting(
-        False, "Whether /metrics has series for each cursor, where each topic has some."
+        False, "If true, /metrics has series for each cursor, provided that topics have series."
     )
     exposeBundlesMetricsInPrometheus: bool = setting(
-        False, "Whether /metrics has series for each bundle of a namespace."
+        False, "If true, /metrics has series for each bundle of a namespace."
     )
     managedLedgerStatsPeriodSeconds: int = setting(
         60,
-        "How long what is counted of storage latencies and entry sizes is counted: /metrics has"
-        " what the last whole period has brought.",
+        "Period over which storage latencies and entry sizes are counted. /metrics shows the last"
+        " complete period.",
         unit="s",
         minimum=1,
     )
     splitTopicAndPartitionLabelInPrometheus: bool = setting(
-        False, "Whether the partition of a topic is a label of its own in /metrics."
+        False, "If true, the partition of a topic is a separate label in /metrics."
     )

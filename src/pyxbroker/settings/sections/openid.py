@@ -1,4 +1,4 @@
-"""Tokens of issuers that publish their keys: OpenID Connect."""
+"""Settings for tokens of OpenID Connect issuers, which publish their keys."""
 
 from __future__ import annotations
 
@@ -8,52 +8,59 @@ from pyxbroker.settings.schema import Section, setting
 class OpenId(Section, title="OpenID Connect"):
     openIDAllowedTokenIssuers: str = setting(
         "",
-        "Issuers whose tokens count, as the claim `iss` of a token names them (a comma between);"
-        " their keys are found by `<issuer>/.well-known/openid-configuration`.",
+        "Accepted issuers, separated by commas, spelled as in the claim `iss` of their tokens. The"
+        " broker finds their keys through `<issuer>/.well-known/openid-configuration`.",
     )
     openIDRequireIssuersUseHttps: bool = setting(
         True,
-        "Whether issuers are asked over HTTPS alone. With `false` who is on the way to an issuer"
-        " can make tokens.",
+        "If true, the broker reads keys over HTTPS only. If false, an attacker on the network path"
+        " to an issuer can forge tokens.",
     )
     openIDTokenIssuerTrustCertsFilePath: str = setting(
-        "", "Authorities that issuers' certificates are of, PEM; empty: those of the system."
+        "",
+        "Authorities trusted for the certificates of issuers, PEM. Empty: those of the system.",
     )
     openIDAllowedAudiences: str = setting(
-        "", "How tokens call this broker, in their claim `aud`: one of these (a comma between)."
+        "",
+        "Accepted audiences, separated by commas: the claim `aud` must contain one of them.",
     )
-    openIDRoleClaim: str = setting("sub", "Claim of a token that is its role.")
+    openIDRoleClaim: str = setting("sub", "Claim of a token that holds the role.")
     openIDAcceptedTimeLeewaySeconds: int = setting(
-        0, "By how much clocks may differ when the times of a token are looked at.", unit="s"
+        0, "Tolerated difference between clocks when the times of a token are checked.", unit="s"
     )
     openIDCacheSize: int = setting(
         5,
-        "How many issuers' keys are kept; with more issuers some are read again, no sooner than"
-        " `openIDKeyIdCacheMissRefreshSeconds` after the last time.",
+        "Number of issuers whose keys stay in memory. With more issuers, keys are read again,"
+        " after `openIDKeyIdCacheMissRefreshSeconds` at the earliest.",
         minimum=1,
     )
     openIDCacheRefreshAfterWriteSeconds: int = setting(
-        64_800, "Age of an issuer's keys from which they are read again while used.", unit="s"
+        64_800,
+        "Age after which an issuer's keys are read again while they remain in use.",
+        unit="s",
     )
     openIDCacheExpirationSeconds: int = setting(
         86_400,
-        "Age of an issuer's keys from which nobody is let in by them before they are read again.",
+        "Age after which an issuer's keys are no longer accepted until they have been read again.",
         unit="s",
         minimum=1,
     )
     openIDKeyIdCacheMissRefreshSeconds: int = setting(
         300,
-        "How soon after an issuer was asked a token that names an unknown key has it asked again.",
+        "Shortest time between two requests to an issuer because a token names an unknown key.",
         unit="s",
     )
     openIDHttpConnectionTimeoutMillis: int = setting(
-        10_000, "How long a connection to an issuer may take, TLS included.", unit="ms", minimum=1
+        10_000,
+        "Longest time to connect to an issuer, including TLS.",
+        unit="ms",
+        minimum=1,
     )
     openIDHttpReadTimeoutMillis: int = setting(
-        10_000, "How long a whole answer of an issuer may take.", unit="ms", minimum=1
+        10_000, "Longest time to read a complete response of an issuer.", unit="ms", minimum=1
     )
     openIDFallbackDiscoveryMode: str = setting(
         "DISABLED",
-        "Where else issuers are looked for. There is no discovery by Kubernetes: a start with"
-        " Pulsar's other values is refused.",
+        "Other way to find the keys of issuers. There is no discovery through Kubernetes: the"
+        " broker refuses to start with Pulsar's other values.",
     )

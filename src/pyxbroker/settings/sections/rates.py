@@ -1,4 +1,4 @@
-"""How much may be published, sent and asked for in a second."""
+"""Settings that limit how much clients publish, receive and request per second."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pyxbroker.settings.schema import LONG_MAX, Section, limit, setting
 
 
 def _messages(what: str, dynamic: bool = False) -> int:
-    return limit(0, f"Messages that {what} in a second; 0 is no limit.", dynamic=dynamic)
+    return limit(0, f"Messages per second that {what}; 0 is no limit.", dynamic=dynamic)
 
 
 def _bytes(what: str, dynamic: bool = False) -> int:
-    about = f"Bytes that {what} in a second; 0 is no limit."
+    about = f"Bytes per second that {what}; 0 is no limit."
     return limit(0, about, maximum=LONG_MAX, dynamic=dynamic)
 
 
@@ -26,25 +26,25 @@ class Rates(Section, title="Rates"):
     dispatchThrottlingRateInMsg: int = _messages("this broker may send to consumers", dynamic=True)
     dispatchThrottlingRateInByte: int = _bytes("this broker may send to consumers", dynamic=True)
     dispatchThrottlingRatePerTopicInMsg: int = _messages(
-        "the consumers of a topic may be sent", dynamic=True
+        "the consumers of a topic may receive", dynamic=True
     )
     dispatchThrottlingRatePerTopicInByte: int = _bytes(
-        "the consumers of a topic may be sent", dynamic=True
+        "the consumers of a topic may receive", dynamic=True
     )
     dispatchThrottlingRatePerSubscriptionInMsg: int = _messages(
-        "the consumers of a subscription may be sent", dynamic=True
+        "the consumers of a subscription may receive", dynamic=True
     )
     dispatchThrottlingRatePerSubscriptionInByte: int = _bytes(
-        "the consumers of a subscription may be sent", dynamic=True
+        "the consumers of a subscription may receive", dynamic=True
     )
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
         True,
-        "Whether these rates also hold for subscriptions that have caught up.",
+        "If true, dispatch rates also limit subscriptions that have caught up.",
         dynamic=True,
     )
     dispatchThrottlingOnBatchMessageEnabled: bool = setting(
         False,
-        "Whether these rates count a batch as one message.",
+        "If true, dispatch rates count a batch as one message.",
         dynamic=True,
     )
     subscribeThrottlingRatePerConsumer: int = limit(
@@ -54,7 +54,7 @@ class Rates(Section, title="Rates"):
     )
     subscribeRatePeriodPerConsumerInSecond: int = setting(
         30,
-        "The period of that.",
+        "Length of the period for subscribeThrottlingRatePerConsumer.",
         unit="s",
         minimum=1,
         dynamic=True,

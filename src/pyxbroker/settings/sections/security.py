@@ -1,117 +1,123 @@
-"""Who may connect and what they may do."""
+"""Settings of authentication and authorization."""
 
 from __future__ import annotations
 
 from pyxbroker.settings.schema import Section, limit, setting
 
 PROVIDERS = "org.apache.pulsar.broker.authentication."
-KEY_FORMS = "`file:///path`, a path, `data:;base64,...`, or base64; its bytes are used as they are"
+KEY_FORMS = "`file:///path`, a path, `data:;base64,...` or base64, whose bytes are used unchanged"
 
 
 class Security(Section, title="Authentication and authorization"):
     authenticationEnabled: bool = setting(
         False,
-        "Whether clients of both ports have to say who they are (docs/security.md).",
+        "If true, clients of both ports must authenticate (docs/security.md).",
     )
     authenticationProviders: str = setting(
         "",
-        "How they may: a list of Pulsar's class names, with commas. There are"
+        "Authentication methods: Pulsar's class names, separated by commas. The available ones are"
         f" `{PROVIDERS}AuthenticationProviderToken`, `{PROVIDERS}AuthenticationProviderBasic`,"
         f" `{PROVIDERS}oidc.AuthenticationProviderOpenID` (tokens of issuers that publish their"
         f" keys) and `{PROVIDERS}AuthenticationProviderTls` (the common name of a client's"
-        " certificate);"
-        " a request by HTTP that does not name its method is tried with each in this order.",
+        " certificate). The broker tries them in this order for an HTTP request that does not name"
+        " its method.",
     )
     authenticationRefreshCheckSeconds: int = setting(
         60,
-        "How often connections are looked at for credentials that have expired.",
+        "Time between two checks of connections for expired credentials.",
         unit="s",
         minimum=1,
     )
     strictAuthMethod: bool = setting(
         False,
-        "Whether a request by HTTP has to name its method (`X-Pulsar-Auth-Method-Name`).",
+        "If true, an HTTP request must name its method (`X-Pulsar-Auth-Method-Name`).",
     )
     anonymousUserRole: str = setting(
         "",
-        "Role of clients whose method is not there, or that show nothing; empty refuses them"
-        " (docs/security.md).",
+        "Role of clients that send no credentials or name a method that is not configured. Empty"
+        " refuses them (docs/security.md).",
     )
     maxFailedLoginsPerAddress: int = limit(
         100,
-        "Failed logins of one client address (of IPv6: of one network of 64 bits), over both"
-        " protocols, within failedLoginsPeriodSeconds; then its logins are refused for as long,"
-        " but for credentials that were right lately. 0 is no limit. Apache Pulsar has no such"
-        " limit.",
+        "Failed logins per client address (an IPv6 network of 64 bits counts as one address) over"
+        " both protocols within failedLoginsPeriodSeconds. An address above the limit is refused"
+        " for as long, except with credentials that have recently been accepted. 0 is no"
+        " limit. Apache Pulsar has no such limit.",
     )
     failedLoginsPeriodSeconds: int = setting(
         60,
-        "Over which time failed logins are counted, and for how long an address is refused that"
-        " has too many.",
+        "Period over which failed logins are counted, and for which an address with too many of"
+        " them is refused.",
         unit="s",
         minimum=1,
         maximum=86_400,
     )
     auditLog: str = setting(
         "withAuthentication",
-        "Whether each change by REST, and of subscriptions by the protocol, each refusal and each"
-        " failed login is a line of JSON in the log (docs/security.md): `true`, `false`, or while"
-        " authenticationEnabled is true. Apache Pulsar has no such log.",
+        "If true, the broker logs a line of JSON for each change through REST, each change of a"
+        " subscription through the binary protocol, each refusal and each failed login"
+        " (docs/security.md). `withAuthentication` means true while authenticationEnabled is true."
+        " Apache Pulsar has no such log.",
         choices=("true", "false", "withAuthentication"),
     )
     auditLogFile: str = setting(
         "",
-        "File that the lines of the audit log are appended to; empty: stderr, with those of the"
-        " log. It is opened again when it was renamed or removed.",
+        "File to which audit lines are appended. Empty writes them to stderr with the other log"
+        " lines. The broker reopens the file after it was renamed or removed.",
     )
     authorizationEnabled: bool = setting(
         False,
-        "Whether clients may do only what their role has a right to; needs authenticationEnabled.",
+        "If true, clients may do only what their role is permitted to do. Requires"
+        " authenticationEnabled.",
     )
     authorizationProvider: str = setting(
         "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
-        "Who decides that, as Pulsar calls it; there is one.",
+        "Class that decides on permissions, by its name in Pulsar. No other class is available.",
     )
     authorizationAllowWildcardsMatching: bool = setting(
-        False, "Whether roles in grants may begin or end with `*`."
+        False, "If true, role names in grants may begin or end with `*`."
     )
-    superUserRoles: str = setting("", "Roles that may do everything, with commas.", dynamic=True)
+    superUserRoles: str = setting(
+        "", "Roles that may do everything, separated by commas.", dynamic=True
+    )
     proxyRoles: str = setting(
-        "", "Roles that may act for others, and have to say for whom; with commas."
+        "",
+        "Roles of proxies, separated by commas. They act for other clients and must name the"
+        " client's role.",
     )
     authenticateOriginalAuthData: bool = setting(
         False,
-        "Whether what a proxy hands on is authenticated, too; else a proxy's word is taken for who"
-        " its client is.",
+        "If true, the broker also authenticates the credentials that a proxy forwards. If false, it"
+        " trusts the role that the proxy names.",
     )
     authenticateMetricsEndpoint: bool = setting(
-        False, "Whether `/metrics` is for those alone who say who they are."
+        False, "If true, `/metrics` requires authentication."
     )
     tokenSecretKey: str = setting(
         "",
-        f"Secret that tokens are signed with (HS256, HS384, HS512): {KEY_FORMS}. At least 32 bytes;"
-        " it wins over tokenPublicKey.",
+        f"Secret key for signed tokens (HS256, HS384, HS512): {KEY_FORMS}. At least 32 bytes."
+        " Overrides tokenPublicKey.",
     )
     tokenPublicKey: str = setting(
         "",
-        "Public key of who signs tokens (RS, PS or ES with 256, 384 or 512), DER or PEM:"
+        "Public key that verifies tokens (RS, PS or ES with 256, 384 or 512), DER or PEM:"
         f" {KEY_FORMS}.",
     )
     tokenPublicAlg: str = setting(
         "RS256",
-        "Which kind of key tokenPublicKey is: RSA (RS, PS) or elliptic curve (ES).",
+        "Type of tokenPublicKey: RSA (RS, PS) or elliptic curve (ES).",
         choices=("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"),
     )
-    tokenAuthClaim: str = setting("", "Claim of a token that is its role; empty is `sub`.")
+    tokenAuthClaim: str = setting("", "Claim of a token that holds the role. Empty is `sub`.")
     tokenAudienceClaim: str = setting(
-        "", "Claim of a token that has to have tokenAudience in it; empty does not look at it."
+        "", "Claim of a token that must contain tokenAudience. Empty disables the check."
     )
-    tokenAudience: str = setting("", "How tokens call this broker, in tokenAudienceClaim.")
+    tokenAudience: str = setting("", "Audience of this broker, expected in tokenAudienceClaim.")
     tokenAllowedClockSkewSeconds: int = setting(
-        0, "By how much clocks may differ when the times of a token are looked at.", unit="s"
+        0, "Tolerated difference between clocks when the times of a token are checked.", unit="s"
     )
     basicAuthConf: str = setting(
         "",
-        "Users and the hashes of their passwords, as `htpasswd` writes them (apr1, bcrypt, crypt,"
-        " SHA): a path, `file:///path`, `data:;base64,...` or base64. Read at the start.",
+        "Users and password hashes in the format of `htpasswd` (apr1, bcrypt, crypt, SHA): a path,"
+        " `file:///path`, `data:;base64,...` or base64. Read once, at the start.",
     )

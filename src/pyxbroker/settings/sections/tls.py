@@ -1,11 +1,11 @@
-"""TLS on the ports: certificates, who has to show one, and what is spoken."""
+"""Settings of TLS: certificates, client certificates, versions and ciphers."""
 
 from __future__ import annotations
 
 from pyxbroker.settings.schema import Section, limit, setting
 from pyxbroker.settings.sections.general import PORT_MAX
 
-STORE_TYPE = "as in Java a file of the other type is read, too"
+STORE_TYPE = "as in Java, a file of the other type is accepted, too"
 
 
 class Tls(Section, title="TLS"):
@@ -20,57 +20,60 @@ class Tls(Section, title="TLS"):
         maximum=PORT_MAX,
     )
     tlsCertificateFilePath: str = setting(
-        "", "The certificate of both ports and those that lead to its authority, PEM."
+        "", "Certificate of both ports, followed by its chain up to the authority, PEM."
     )
-    tlsKeyFilePath: str = setting("", "The private key of that certificate, PEM, not encrypted.")
+    tlsKeyFilePath: str = setting("", "Private key of the certificate, PEM, not encrypted.")
     tlsTrustCertsFilePath: str = setting(
         "",
-        "Authorities whose certificates of clients are trusted, PEM; empty: those of the system."
-        " Not empty where certificates tell roles.",
+        "Authorities trusted for client certificates, PEM. Empty: those of the system. Must not be"
+        " empty if certificates determine roles.",
     )
     tlsEnabledWithKeyStore: bool = setting(
         False,
-        "Whether certificates and keys are in the key stores below, and not in PEM files.",
+        "If true, certificates and keys are read from the key stores below instead of PEM files.",
     )
     tlsKeyStoreType: str = setting(
-        "JKS", f"What tlsKeyStore is; {STORE_TYPE}.", choices=("JKS", "PKCS12")
+        "JKS", f"Type of tlsKeyStore; {STORE_TYPE}.", choices=("JKS", "PKCS12")
     )
-    tlsKeyStore: str = setting("", "The private key of both ports, and its certificates.")
-    tlsKeyStorePassword: str = setting("", "The password of tlsKeyStore, and of the key in it.")
+    tlsKeyStore: str = setting("", "Key store with the private key and certificates of both ports.")
+    tlsKeyStorePassword: str = setting("", "Password of tlsKeyStore and of the key in it.")
     tlsTrustStoreType: str = setting(
-        "JKS", f"What tlsTrustStore is; {STORE_TYPE}.", choices=("JKS", "PKCS12")
+        "JKS", f"Type of tlsTrustStore; {STORE_TYPE}.", choices=("JKS", "PKCS12")
     )
     tlsTrustStore: str = setting(
         "",
-        "Authorities whose certificates of clients are trusted; empty: those of the system. Not"
-        " empty where certificates tell roles.",
+        "Key store with the authorities trusted for client certificates. Empty: those of the"
+        " system. Must not be empty if certificates determine roles.",
     )
     tlsTrustStorePassword: str = setting(
-        "", "The password of tlsTrustStore; empty leaves it unchecked where it encrypts nothing."
+        "",
+        "Password of tlsTrustStore. If empty, the store is not verified; this works if nothing in"
+        " it is encrypted.",
     )
     tlsRequireTrustedClientCertOnConnect: bool = setting(
         False,
-        "Whether each client has to show a certificate that is trusted. Otherwise it may, and one"
-        " that is not trusted is refused.",
+        "If true, each client must present a trusted certificate. If false, a certificate is"
+        " optional, and a client with an untrusted one is refused.",
     )
     tlsAllowInsecureConnection: bool = setting(
         False,
-        "Whether a client with a certificate that is not trusted is served as one without. Not"
-        " together with tlsRequireTrustedClientCertOnConnect.",
+        "If true, a client with an untrusted certificate is served like a client without one."
+        " Incompatible with tlsRequireTrustedClientCertOnConnect.",
     )
     tlsProtocols: str = setting(
-        "", "Versions that are spoken, of TLSv1.3 and TLSv1.2 (a comma between); empty: both."
+        "",
+        "Accepted TLS versions, separated by commas: TLSv1.3 and TLSv1.2. Empty: both.",
     )
     tlsCiphers: str = setting(
         "",
-        "Ciphers that are taken, by OpenSSL's names or the standard's (a comma between); empty:"
-        " OpenSSL's choice. OpenSSL's words for groups count too, and `!` takes away; what it does"
-        " not know is refused. Among those of TLSv1.3 nobody can choose: naming them alone leaves"
-        " TLSv1.2 out.",
+        "Accepted ciphers, separated by commas, by OpenSSL's or the standard's names. Empty:"
+        " OpenSSL's choice. OpenSSL's names of groups and `!` are also accepted; a name unknown to"
+        " OpenSSL is refused. The ciphers of TLSv1.3 are fixed: a list with only those disables"
+        " TLSv1.2.",
     )
     tlsCertRefreshCheckDurationSec: int = limit(
         300,
-        "How often the files are looked at: new connections go by what has changed. 0: with each"
-        " connection.",
+        "Time between two checks of the certificate files; new connections use what has changed. 0"
+        " checks them for each connection.",
         unit="s",
     )

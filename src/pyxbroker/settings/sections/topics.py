@@ -1,4 +1,4 @@
-"""How topics and subscriptions come, what they keep, and how they go."""
+"""Settings of topics and subscriptions: creation, retention, quotas and deletion."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SCHEMA_STRATEGIES = (
 class Topics(Section, title="Topics and subscriptions"):
     allowAutoTopicCreation: bool = setting(
         True,
-        "Whether a client that names a topic which does not exist creates it.",
+        "If true, a client that names a topic which does not exist creates it.",
         dynamic=True,
     )
     allowAutoTopicCreationType: str = setting(
         "non-partitioned",
-        "Kind of a topic that is created automatically.",
+        "Kind of the topics that are created automatically.",
         choices=("non-partitioned", "partitioned"),
         dynamic=True,
     )
@@ -31,74 +31,76 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
         True,
-        "Whether a client that subscribes by pattern gets the topics that match it, or all of the"
-        " namespace.",
+        "If true, a client that subscribes by pattern receives the topics that match the pattern."
+        " If false, it receives all topics of the namespace.",
     )
     enableBrokerTopicListWatcher: bool = setting(
-        True, "Whether clients that subscribe by pattern are told of topics that come and go."
+        True,
+        "If true, clients that subscribe by pattern are notified of new and deleted topics.",
     )
     subscriptionPatternMaxLength: int = setting(
-        50, "Characters of a topics pattern; with a longer one the client matches by itself."
+        50, "Longest topics pattern, in characters; the client evaluates a longer one itself."
     )
     allowAutoSubscriptionCreation: bool = setting(
         True,
-        "Whether a consumer that names a subscription which does not exist creates it.",
+        "If true, a consumer that names a subscription which does not exist creates it.",
         dynamic=True,
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
         True,
-        "Whether a topic that nobody has used for a while is deleted, with its messages.",
+        "If true, inactive topics are deleted with their messages.",
         dynamic=True,
     )
     brokerDeleteInactiveTopicsMode: str = setting(
         "delete_when_no_subscriptions",
-        "Which topics nobody uses: those without producers and without subscriptions, or those"
-        " without producers and consumers whose subscriptions have acknowledged everything.",
+        "Definition of an inactive topic: one without producers and subscriptions, or one without"
+        " producers and consumers whose subscriptions have acknowledged everything.",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
         dynamic=True,
     )
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
-        60, "Time between two looks for inactive topics.", unit="s", minimum=1, dynamic=True
+        60, "Time between two scans for inactive topics.", unit="s", minimum=1, dynamic=True
     )
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
         None,
-        "How long nobody has to use a topic before it is deleted; empty is the time between two"
-        " looks. A topic is kept for its retention time in any case.",
+        "How long a topic must be inactive before it is deleted. Empty is the time between two"
+        " scans. A topic is retained for its retention time in any case.",
         unit="s",
         dynamic=True,
     )
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
         False,
-        "Whether the number of partitions of a partitioned topic is forgotten when all of its"
-        " partitions were deleted as inactive.",
+        "If true, the metadata of a partitioned topic (its number of partitions) is deleted when"
+        " all of its partitions have been deleted as inactive.",
         dynamic=True,
     )
     schemaCompatibilityStrategy: str = setting(
         "FULL",
-        "Which schema may follow those that a topic has, unless its namespace or itself says so.",
+        "Compatibility that a new schema must have with the schemas of its topic, unless the"
+        " namespace or the topic sets another one.",
         choices=SCHEMA_STRATEGIES,
     )
     systemTopicSchemaCompatibilityStrategy: str = setting(
         "ALWAYS_COMPATIBLE",
-        "Which schema may follow those of a topic of the broker itself.",
+        "Compatibility that a new schema of a system topic must have with the earlier ones.",
         choices=SCHEMA_STRATEGIES,
     )
     isAllowAutoUpdateSchemaEnabled: bool = setting(
         True,
-        "Whether clients may register schemas that a topic does not have yet.",
+        "If true, clients may register new schemas for a topic.",
         dynamic=True,
     )
     isSchemaValidationEnforced: bool = setting(
         False,
-        "Whether producers of a topic that has a schema need one, whatever its namespace and itself"
-        " say.",
+        "If true, producers of a topic with a schema must have a schema, whatever the policies of"
+        " the namespace and the topic are.",
     )
     brokerDeduplicationEnabled: bool = setting(
-        False, "Whether messages that a producer sends again are recognised and not stored twice."
+        False, "If true, messages that a producer sends again are detected and not stored twice."
     )
     brokerDeduplicationMaxNumberOfProducers: int = setting(
         10_000,
-        "Names of producers whose sequence ids a topic remembers; those that are connected stay.",
+        "Producers whose sequence ids a topic remembers. Those of connected producers stay.",
         minimum=1,
     )
     brokerDeduplicationEntriesInterval: int = setting(
@@ -106,79 +108,79 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     brokerDeduplicationSnapshotFrequencyInSeconds: int = limit(
         120,
-        "Time between two looks for sequence ids that are to be stored; 0 is off.",
+        "Time between two scans for sequence ids that must be stored; 0 disables them.",
         unit="s",
     )
     brokerDeduplicationSnapshotIntervalSeconds: int = limit(
         120,
-        "Time after which the sequence ids of a topic with new entries are stored; 0 is off.",
+        "Time after which the sequence ids of a topic with new entries are stored; 0 disables it.",
         unit="s",
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
         360,
-        "Time without a connection after which the sequence id of a producer is forgotten.",
+        "Time without a connection after which the sequence id of a producer is discarded.",
         unit="min",
         minimum=1,
     )
     brokerServiceCompactionThresholdInBytes: int = limit(
         0,
-        "Bytes of a topic that were not compacted yet, from which on it is; 0 is off.",
+        "Uncompacted bytes of a topic above which it is compacted; 0 disables it.",
         unit="bytes",
         maximum=LONG_MAX,
     )
     brokerServiceCompactionMonitorIntervalInSeconds: int = limit(
         60,
-        "Time between two looks for topics that are to be compacted; 0 is off.",
+        "Time between two scans for topics to compact; 0 disables them.",
         unit="s",
     )
     topicCompactionRetainNullKey: bool = setting(
-        False, "Whether compaction keeps messages that have no key."
+        False, "If true, compaction retains messages without a key."
     )
     brokerEntryMetadataInterceptors: str = setting(
         "",
-        "What is stored in front of each entry, by the names of Pulsar's classes, with commas:"
-        " org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor (when it was"
-        " appended), org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor (the index"
-        " of its last message).",
+        "Broker metadata that is stored with each entry, as Pulsar's class names separated by"
+        " commas: org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor (time"
+        " of the append), org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor (index"
+        " of the last message of the entry).",
     )
     exposingBrokerEntryMetadataToClientEnabled: bool = setting(
-        False, "Whether consumers get that, too, if their client knows it."
+        False, "If true, consumers receive this broker metadata, too, if their client supports it."
     )
     defaultNumberOfNamespaceBundles: int = setting(
         4,
-        "Bundles of a namespace that is created without saying how many.",
+        "Bundles of a namespace that is created without a number of bundles.",
         minimum=1,
         dynamic=True,
     )
     forceDeleteTenantAllowed: bool = setting(
         False,
-        "Whether a tenant may be deleted together with its namespaces.",
+        "If true, a tenant may be deleted together with its namespaces.",
         dynamic=True,
     )
     forceDeleteNamespaceAllowed: bool = setting(
         False,
-        "Whether a namespace may be deleted together with its topics.",
+        "If true, a namespace may be deleted together with its topics.",
         dynamic=True,
     )
     defaultRetentionTimeInMinutes: int = limit(
         0,
-        "How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever.",
+        "How long acknowledged messages are retained; 0 deletes them, -1 retains them forever.",
         unit="min",
         minimum=-1,
     )
     defaultRetentionSizeInMB: int = limit(
         0,
-        "How much of acknowledged messages is kept for each topic; 0 none, -1 without limit.",
+        "Size of the acknowledged messages that each topic retains; 0 none, -1 without limit.",
         unit="MiB",
         minimum=-1,
     )
     ttlDurationDefaultInSeconds: int = limit(
         0,
-        "Age at which messages count as acknowledged by all subscriptions; 0 is no limit.",
+        "Age at which messages are acknowledged for all subscriptions; 0 is no limit.",
         unit="s",
     )
     messageExpiryCheckIntervalInMinutes: int = setting(
-        5, "Time between two looks for expired messages.", unit="min", minimum=1
+        5, "Time between two scans for expired messages.", unit="min", minimum=1
     )
     subscriptionExpirationTimeMinutes: int = limit(
         0,
@@ -186,23 +188,21 @@ class Topics(Section, title="Topics and subscriptions"):
         unit="min",
     )
     subscriptionExpiryCheckIntervalInMinutes: int = limit(
-        5, "Time between two looks for expired subscriptions; 0 is off.", unit="min"
+        5, "Time between two scans for expired subscriptions; 0 disables them.", unit="min"
     )
     topicLevelPoliciesEnabled: bool = setting(
-        True, "Whether topics may have policies of their own; systemTopicEnabled is needed, too."
+        True, "If true, topics may have policies of their own. Requires systemTopicEnabled."
     )
     systemTopicEnabled: bool = setting(
-        True, "Whether the broker keeps such things in topics of its own."
+        True, "If true, the broker stores topic policies in system topics."
     )
-    backlogQuotaCheckEnabled: bool = setting(
-        True, "Whether the quotas of what is not acknowledged are looked after."
-    )
+    backlogQuotaCheckEnabled: bool = setting(True, "If true, backlog quotas are enforced.")
     backlogQuotaCheckIntervalInSeconds: int = setting(
-        60, "Time between two looks for topics over their quota.", unit="s", minimum=1
+        60, "Time between two scans for topics over their backlog quota.", unit="s", minimum=1
     )
     backlogQuotaDefaultLimitBytes: int = limit(
         -1,
-        "Bytes that a topic may keep for subscriptions that have not acknowledged them; -1 is no"
+        "Bytes of unacknowledged messages that a topic may store for its subscriptions; -1 is no"
         " limit.",
         unit="bytes",
         minimum=-1,
@@ -210,91 +210,95 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     backlogQuotaDefaultLimitGB: float = limit(
         -1.0,
-        "As before, in GiB: counts when it is more than 0.",
+        "Like backlogQuotaDefaultLimitBytes, in GiB. Overrides it if greater than 0.",
         unit="GiB",
         minimum=-1,
     )
     backlogQuotaDefaultLimitSecond: int = limit(
         -1,
-        "Age of the oldest message that some subscription has not acknowledged; from 0 down there"
-        " is no limit.",
+        "Age that the oldest message with a missing acknowledgement may have; 0 or less is no"
+        " limit.",
         unit="s",
         minimum=-1,
     )
     backlogQuotaDefaultRetentionPolicy: str = setting(
         "producer_request_hold",
-        "What happens over such a quota: producers wait, producers get an error, or the oldest"
-        " messages count as acknowledged.",
+        "What happens above a backlog quota: sends wait, producers receive an error, or the oldest"
+        " messages are acknowledged.",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     )
     preciseTimeBasedBacklogQuotaCheck: bool = setting(
         False,
-        "Whether the age of a backlog is that of its oldest message, which is read for it, or of"
-        " the ledger it is in.",
+        "If true, the age of a backlog is that of its oldest message, which the broker reads for"
+        " this. If false, it is the age of the ledger with that message.",
     )
     delayedDeliveryTickTimeMillis: int = setting(
         1000,
-        "Time by which a delayed message may come early where"
-        " isDelayedDeliveryDeliverAtTimeStrict is false.",
+        "How early a delayed message may be delivered while isDelayedDeliveryDeliverAtTimeStrict is"
+        " false.",
         unit="ms",
     )
     delayedDeliveryMaxDelayInMillis: int = limit(
         0,
-        "How long a message may be delayed for; one with a later time is refused. 0 is no limit.",
+        "Longest delay of a message. One with a later delivery time is refused. 0 is no limit.",
         unit="ms",
         maximum=LONG_MAX,
     )
     isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
         True,
-        "Whether a delayed message never comes before its time; otherwise it may come early by"
-        " delayedDeliveryTickTimeMillis. Pulsar's own default is false.",
+        "If true, a delayed message is never delivered early. If false, it may be delivered early"
+        " by delayedDeliveryTickTimeMillis. Pulsar's own default is false.",
     )
     subscriptionTypesEnabled: str = setting(
         "Exclusive,Shared,Failover,Key_Shared",
-        "The types of subscriptions that consumers may ask for.",
+        "Subscription types that consumers may use.",
         dynamic=True,
     )
     subscriptionKeySharedEnable: bool = setting(
         True,
-        "Whether Key_Shared is one of them; an older setting than subscriptionTypesEnabled.",
+        "If false, Key_Shared is disabled. An older setting than subscriptionTypesEnabled.",
         dynamic=True,
     )
     dispatcherPauseOnAckStatePersistentEnabled: bool = setting(
         False,
-        "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
-        " large to be stored.",
+        "If true, a shared subscription receives no new messages while its acknowledgement state is"
+        " too large to be stored.",
         dynamic=True,
     )
     encryptionRequireOnProducer: bool = setting(
-        False, "Whether producers have to encrypt what they publish."
+        False, "If true, producers must encrypt their messages."
     )
     activeConsumerFailoverDelayTimeMillis: int = limit(
-        1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
+        1000,
+        "Wait before a failover subscription continues with its new active consumer.",
+        unit="ms",
     )
     delayedDeliveryEnabled: bool = setting(
-        True, "Whether Shared and Key_Shared subscriptions wait for a message's time."
+        True,
+        "If true, Shared and Key_Shared subscriptions delay messages until their delivery time.",
     )
     activeConsumerFailoverConsistentHashing: bool = setting(
         False,
-        "Whether the active consumer of a failover subscription on a partition is chosen by hashes"
-        " of the names, as on other topics, and not by the number of the partition.",
+        "If true, the active consumer of a failover subscription on a partition is chosen by hashes"
+        " of the consumer names, as on topics without partitions. If false, it is chosen by the"
+        " partition's number.",
     )
     subscriptionKeySharedUseConsistentHashing: bool = setting(
         True,
-        "Whether keys of a Key_Shared subscription are spread by points on a ring; otherwise each"
-        " consumer has one range of hashes.",
+        "If true, the keys of a Key_Shared subscription are distributed by points on a hash ring."
+        " If false, each consumer has one range of hashes.",
     )
     subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
         100, "Points on the ring for each consumer of a Key_Shared subscription.", minimum=1
     )
     keySharedLookAheadMsgInReplayThresholdPerConsumer: int = limit(
         2000,
-        "Entries of a Key_Shared subscription that may wait for their consumer, for each consumer,"
-        " before no new ones are read; 0 is no limit.",
+        "Entries of a Key_Shared subscription that may wait for their consumer, per consumer,"
+        " before the broker stops reading new ones; 0 is no limit.",
         dynamic=True,
     )
     keySharedLookAheadMsgInReplayThresholdPerSubscription: int = limit(
         20_000,
-        "The same for the whole subscription; 0 is no limit.",
+        "The same limit for the whole subscription; 0 is no limit.",
         dynamic=True,
     )

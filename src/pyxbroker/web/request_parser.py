@@ -15,8 +15,8 @@ from enum import Enum
 
 import httptools
 
-from pyxbroker.admin.errors import HttpError
 from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.web.errors import HttpError
 
 URL_BYTES_MAX = 8 << 10
 HEAD_BYTES_MAX = 16 << 10

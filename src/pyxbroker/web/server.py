@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.admin.web_counts import WebCounts
 from pyxbroker.base.eviction_queue import EvictionQueue
 from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, PendingConnection, tls_first_bytes
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import MemoryBudget
 from pyxbroker.base.pacing import Line, Pace, paced
 from pyxbroker.base.poller import Poller
-from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.web.counts import WebCounts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from pyxbroker.admin.request import Request
-    from pyxbroker.admin.response import Response
-    from pyxbroker.admin.web_connection import HttpConnection
+    from pyxbroker.web.connection import HttpConnection
+    from pyxbroker.web.request import Request
+    from pyxbroker.web.response import Response
 
     Contexts = Callable[[], SSLContext]
 
@@ -46,10 +46,10 @@ class WebServer:
 
     def __init__(
         self,
-        answer: Callable[[Request], Awaitable[Response]],
+        answer: Callable[[Request[Any]], Awaitable[Response]],
         connections_max: int,
         pace: Pace | None = None,
-        memory: ClientMemory | None = None,
+        memory: MemoryBudget | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         poller: Poller | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class WebServer:
         self.answer = answer
         self._connections_max = connections_max
         self._pace = pace or Pace()
-        self.memory = memory or ClientMemory()
+        self.memory = memory or MemoryBudget()
         self._poller = poller or Poller(self.loop)
         # Those that wait for their client, be it for its first word, or to know who it is.
         self._waiting: EvictionQueue[PendingConnection | HttpConnection] = EvictionQueue()
@@ -118,7 +118,7 @@ class WebServer:
     def begin(self, pending: PendingConnection, tls: Contexts | None) -> None:
         """Somebody has something to begin with."""
         # With the first client: a start does not wait for the parser.
-        from pyxbroker.admin.web_connection import HttpConnection
+        from pyxbroker.web.connection import HttpConnection
 
         context = None if tls is None else tls()
         self._silent.remove(pending)

@@ -18,11 +18,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pyxbroker.admin.errors import HttpError, refusal
-from pyxbroker.admin.request import Body, Request
-from pyxbroker.admin.request_parser import (
+from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.memory_budget import (
+    BODY_FREE_BYTES,
+    COMMAND_BYTES,
+    COMMAND_FACTOR,
+    WebBody,
+    WebStranger,
+)
+from pyxbroker.web.errors import HttpError, refusal
+from pyxbroker.web.request import Body, Request
+from pyxbroker.web.request_parser import (
     PIPELINE_MAX,
     End,
     Event,
@@ -30,19 +39,10 @@ from pyxbroker.admin.request_parser import (
     RequestParser,
     State,
 )
-from pyxbroker.admin.response import BODILESS, Response
-from pyxbroker.base.errors import AnswersNotRead, PulsarError, TooManyBodies
-from pyxbroker.base.log import get_logger
-from pyxbroker.broker.client_memory import (
-    BODY_FREE_BYTES,
-    COMMAND_BYTES,
-    COMMAND_FACTOR,
-    WebBody,
-    WebStranger,
-)
+from pyxbroker.web.response import BODILESS, Response
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.server import WebServer
+    from pyxbroker.web.server import WebServer
 
 log = get_logger(__name__)
 
@@ -90,13 +90,13 @@ class HttpConnection(asyncio.Protocol):
         # What has come in this turn and is not handled yet.
         self._events: deque[Event] = deque()
         # The request whose body is coming in.
-        self._receiving: Request | None = None
+        self._receiving: Request[Any] | None = None
         self._deadline: Deadline | None = None
         self._timer: asyncio.TimerHandle | None = None
         # The answer: to which request, and what waits behind it.
-        self._current: Request | None = None
+        self._current: Request[Any] | None = None
         self._answering: asyncio.Task[None] | None = None  # while it is made
-        self._waiting: deque[Request | HttpError] = deque()
+        self._waiting: deque[Request[Any] | HttpError] = deque()
         # While it is not known who has sent the request: who pays, and what looks at it.
         self._stranger: WebStranger | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -110,6 +110,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._common_name = ""
         if certificate := transport.get_extra_info("peercert"):
             from pyxbroker.auth.certificates import common_name_of
@@ -305,7 +306,7 @@ class HttpConnection(asyncio.Protocol):
             needs_continue=head.expects_continue,
             account=account,
         )
-        request = Request(
+        request: Request[Any] = Request(
             head.method,
             head.path,
             head.query,
@@ -315,6 +316,7 @@ class HttpConnection(asyncio.Protocol):
             keep_alive=head.keep_alive,
             common_name=self._common_name,
             address=self.address,
+            is_tls=self._is_tls,
             login=self._login,
         )
         self._receiving = request
@@ -445,7 +447,7 @@ class HttpConnection(asyncio.Protocol):
 
     # --- answers go out -----------------------------------------------------------------------
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request[Any]) -> None:
         if not self._has_asked:
             self._has_asked = True
             self._line = self._server.line()
@@ -458,7 +460,7 @@ class HttpConnection(asyncio.Protocol):
             self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
         self._server.spawn(self._serve(request), self._line)
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request[Any]) -> None:
         counts, began_s = self._server.counts, time.perf_counter()
         counts.begin()
         try:
@@ -510,7 +512,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.memory.release_answer(cost)
         self._charged -= cost
 
-    async def _respond(self, request: Request, response: Response) -> bool:
+    async def _respond(self, request: Request[Any], response: Response) -> bool:
         """Writes an answer; returns whether the connection goes on. Raises ConnectionError."""
         keep_alive = self._can_go_on(request)
         version = "1.0" if request.version == "1.0" else "1.1"
@@ -540,7 +542,7 @@ class HttpConnection(asyncio.Protocol):
                 await response.close()
         return keep_alive
 
-    def _can_go_on(self, request: Request) -> bool:
+    def _can_go_on(self, request: Request[Any]) -> bool:
         """Whether another request can follow: what nobody has read of the body is in the way."""
         if self._server.is_stopping or not request.keep_alive:
             return False
@@ -606,7 +608,7 @@ class HttpConnection(asyncio.Protocol):
         if chunked:
             self._transport.write(b"0\r\n\r\n")
 
-    async def _make_room(self, request: Request) -> None:
+    async def _make_room(self, request: Request[Any]) -> None:
         """Waits for the client to take what is written: who reads nothing gets no more answers.
 
         The rest of the body comes in meanwhile: many clients read nothing before they sent it all.
@@ -628,7 +630,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             raise ConnectionResetError
 
-    def _on_answered(self, request: Request, keep_alive: bool) -> None:
+    def _on_answered(self, request: Request[Any], keep_alive: bool) -> None:
         self._current = None
         if not keep_alive:
             self._drop_waiting()

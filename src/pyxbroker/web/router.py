@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyxbroker.admin.coercion import parse_int
-from pyxbroker.admin.endpoints import Endpoint
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import TEXT, Response
 from pyxbroker.auth.authorization import OPEN
 from pyxbroker.base.off_loop import OffLoop
-from pyxbroker.policies.shapes import INT_MAX
+from pyxbroker.web.coercion import INT_MAX, parse_int
+from pyxbroker.web.endpoint import Endpoint
+from pyxbroker.web.errors import HttpError
+from pyxbroker.web.request import Request
+from pyxbroker.web.response import TEXT, Response
 
 
 def _parse_text(text: str) -> str:
@@ -113,7 +112,7 @@ class Router:
         self._prefix_length_max = max(map(len, self._names))
         self._trees = {prefix: OffLoop(partial(self._tree, prefix)) for prefix in self._names}
 
-    async def find(self, request: Request) -> Endpoint:
+    async def find(self, request: Request[Any]) -> Endpoint:
         """The endpoint of a request, which gets it and its parameters.
 
         HEAD is answered as GET, OPTIONS with the methods that a path takes. Raises HttpError: 404
@@ -163,7 +162,7 @@ class Router:
         return tree
 
 
-async def _tell_methods(headers: list[tuple[str, str]], request: Request) -> Response:
+async def _tell_methods(headers: list[tuple[str, str]], request: Request[Any]) -> Response:
     return Response(headers[0][1].encode(), TEXT, headers=headers)
 
 

@@ -16,8 +16,8 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from pyxbroker.policies.shapes import INT_MAX, LONG_MAX
-
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 Number = TypeVar("Number", int, float)
 BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim() removes
 NULLS = ("", "null")

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.request import Request
+    from pyxbroker.web.request import Request
 
 
 class _Waiting(NamedTuple):
-    request: Request
+    request: Request[Any]
     size: int
     called: asyncio.Future[None]
 
@@ -36,7 +36,7 @@ class LongAnswers:
         self._waiting: list[_Waiting] = []  # not more than there are connections
 
     @asynccontextmanager
-    async def place(self, request: Request, size: int = 1) -> AsyncIterator[None]:
+    async def place(self, request: Request[Any], size: int = 1) -> AsyncIterator[None]:
         """Room for an answer of about that size. Meanwhile the request ends with its client: it is
         to change nothing.
         """
@@ -54,7 +54,7 @@ class LongAnswers:
         finally:
             request.is_for_client_only = False
 
-    async def _enter(self, request: Request, size: int) -> None:
+    async def _enter(self, request: Request[Any], size: int) -> None:
         if not self._waiting and self._used + size <= self._room:
             self._used += size
             return

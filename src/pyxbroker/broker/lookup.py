@@ -1,0 +1,89 @@
+"""Which broker serves a topic: the answer is a value, which an ownership rule produces.
+
+LOOKUP and HTTP lookups return a Redirect to the client; commands that open a topic are refused, so
+that their client looks the topic up again; REST answers with a 307 (admin/owners.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pyxbroker.base.bundles import Bundle, bundle_of
+from pyxbroker.base.errors import PulsarError, ServiceNotReady
+from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.listeners import Addresses
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
+
+
+class Serve(NamedTuple):
+    """This broker serves the topic."""
+
+
+class Redirect(NamedTuple):
+    """Another broker serves the topic, or decides which broker does."""
+
+    urls: Addresses
+    authoritative: bool
+    """The next broker is to take the topic's bundle if no broker owns it."""
+
+
+class Refuse(NamedTuple):
+    """No broker can be named; the error says why."""
+
+    error: PulsarError
+
+
+Decision = Serve | Redirect | Refuse
+
+
+class Ownership(Protocol):
+    """Decides which broker serves a topic or a bundle."""
+
+    async def find(self, topic: TopicName, authoritative: bool, listener: str = "") -> Decision:
+        """Return the broker of a topic, as clients of a listener reach it.
+
+        A bundle without an owner gets one. `authoritative` is what the request says: this broker
+        is the one to take the bundle then.
+        """
+
+    async def find_of_bundle(self, namespace: str, bundle: Bundle, authoritative: bool) -> Decision:
+        """Return the broker of a bundle. A bundle without an owner stays without one."""
+
+    async def check(self, topic: TopicName) -> Decision:
+        """Return Serve if this broker owns the topic's bundle now. No bundle gets an owner."""
+
+
+SERVE = Serve()
+
+
+class _ServeAll:
+    async def find(self, topic: TopicName, authoritative: bool, listener: str = "") -> Decision:
+        return SERVE
+
+    async def find_of_bundle(self, namespace: str, bundle: Bundle, authoritative: bool) -> Decision:
+        return SERVE
+
+    async def check(self, topic: TopicName) -> Decision:
+        return SERVE
+
+
+SERVE_ALL: Ownership = _ServeAll()
+"""The rule of a broker that is alone: it serves every topic."""
+
+
+async def check_served(broker: Broker, topic: TopicName) -> None:
+    """Raise PulsarError for a topic that the broker does not serve: its client has to look the
+    topic up again.
+    """
+    decision = await broker.ownership.check(topic)
+    if isinstance(decision, Refuse):
+        raise decision.error
+    if isinstance(decision, Redirect):
+        bundle = bundle_of(topic, await broker.namespaces.bundles(topic.namespace))
+        raise ServiceNotReady(
+            f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by this"
+            f" instance:{broker.broker_id}. Please redo the lookup."
+        )

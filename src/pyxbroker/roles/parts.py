@@ -1,0 +1,155 @@
+"""The parts that a process with a broker makes once its data is open: one function for each part.
+
+They are imported while other threads open the data (roles/start.py). The parts before them are in
+early_parts.py, the embedded bookie and its disks in local_storage.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.add_stats import PublishLatency
+from pyxbroker.admin.app import Application
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.broker import Broker, publish_bytes_max
+from pyxbroker.broker.broker_port import Ports
+from pyxbroker.broker.listeners import Listeners
+from pyxbroker.connection import Connections
+from pyxbroker.frames import FRAME_PADDING
+from pyxbroker.ledger.bookie import Bookie
+from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.metadata import DigestType
+from pyxbroker.metadata.store import MetadataError, MetadataStore
+from pyxbroker.settings.config import Config
+from pyxbroker.stats.stalls import STALL_S, StallLog
+from pyxbroker.turn import Turn
+from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
+from pyxbroker.web.server import WebServer
+
+if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.broker.storage_view import StorageView
+    from pyxbroker.stats.metrics import MetricsSource
+
+log = get_logger("pyxbroker.standalone")
+
+
+def make_connections(config: Config) -> Connections:
+    """Return the connections of the binary protocol; those of a port are served from
+    `serve_ports` on. Defects that no task catches are logged.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_error)
+    return Connections(
+        loop,
+        None,
+        frame_bytes_max=config.maxMessageSize + FRAME_PADDING,
+        sends_max=config.maxPendingPublishRequestsPerConnection,
+        publish_bytes_max=publish_bytes_max(config),
+    )
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback or a task met a defect that nobody else has caught: it costs what it was for."""
+    what = {key: context[key] for key in ("handle", "future", "task") if key in context}
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        log.failure("a callback failed", error, message=context["message"], **what)
+    else:
+        log.error("the event loop complains", message=context["message"], **what, error=error)
+
+
+def make_ledgers(
+    config: Config,
+    metadata: MetadataStore,
+    bookies: Mapping[str, Bookie],
+    turn: Turn,
+    publish_latency: PublishLatency,
+) -> LedgerClient:
+    """Return the ledgers on some bookies, by the ids of these."""
+    quorums = LedgerQuorums(
+        config.managedLedgerDefaultEnsembleSize,
+        config.managedLedgerDefaultWriteQuorum,
+        config.managedLedgerDefaultAckQuorum,
+    )
+    protection = LedgerProtection(
+        DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
+    )
+    return LedgerClient(metadata, dict(bookies), turn, quorums, protection, publish_latency)
+
+
+def make_broker(
+    config: Config,
+    metadata: MetadataStore,
+    ledgers: LedgerClient,
+    connections: Connections,
+    storage: StorageView,
+    listeners: Listeners,
+    authentication: Authentication | None,
+) -> Broker:
+    """Return a broker, which fails when its metadata store fails. It serves nothing yet."""
+    broker = Broker(config, metadata, ledgers, connections, storage, listeners.own, listeners)
+    broker.authentication = authentication
+
+    def on_metadata_failed(error: MetadataError) -> None:
+        broker.fail(f"the metadata store failed: {error}")
+
+    metadata.on_failure(on_metadata_failed)
+    return broker
+
+
+async def serve_ports(broker: Broker, ports: Ports) -> None:
+    """Serve clients of the binary protocol from now on."""
+    await broker.dynamic_settings.open()
+    broker.start()
+    for port in ports.brokers:
+        port.serve(broker)
+
+
+def serve_web(
+    broker: Broker, ports: Ports, make_metrics: Callable[[], MetricsSource]
+) -> WebServer | None:
+    """Serve REST and /metrics from now on; None where no web port is open."""
+    if ports.web is None and ports.web_tls is None:
+        return None
+    web = WebServer(
+        Application(broker, make_metrics).answer,
+        broker.config.maxHttpServerConnections,
+        broker.pace,
+        broker.client_memory,
+        broker.config.connectionHandshakeTimeoutSeconds,
+        broker.poller,
+    )
+    if ports.web is not None:
+        web.start(ports.web)
+    if ports.web_tls is not None and ports.tls is not None:
+        web.start(ports.web_tls, ports.tls.current)
+    return web
+
+
+class LoopWatch:
+    """The measurement of the event loop's iterations, and the log of those that take long."""
+
+    def __init__(self, turns: TurnWatch) -> None:
+        self.turns = turns
+        self._stalls = StallLog(turns, stalled=STALLED, ended=ENDED)
+        self._stalls.start()
+
+    def close(self) -> None:
+        """End the measurement. It has to end before the loop is closed."""
+        self.turns.close()
+        self._stalls.join()
+
+
+def watch_loop(turn: Turn) -> LoopWatch | None:
+    """Measure the event loop's iterations; None where the loop does not allow it."""
+    try:
+        turns = TurnWatch(asyncio.get_running_loop(), STALL_S)
+    except RuntimeError as error:
+        # Another loop, or a libuv that uvloop keeps to itself; all else goes on without it.
+        log.warning("the turns of the event loop are not measured", error=error)
+        return None
+    turn.watch = turns
+    return LoopWatch(turns)

@@ -1,0 +1,154 @@
+"""The numbers of a process with a broker, for /metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from pyxbroker.add_stats import BOUNDS_US, PublishLatency
+from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.broker_port import Ports
+from pyxbroker.stats.latencies import Latency
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.client_memory import ClientMemory
+    from pyxbroker.broker.statistics.stats import TopicStats
+    from pyxbroker.roles.local_storage import LocalStorage
+    from pyxbroker.roles.parts import LoopWatch
+    from pyxbroker.stats.broker_series import BrokerStats
+    from pyxbroker.stats.metrics import Turns
+    from pyxbroker.web.server import WebServer
+
+
+class ProcessMetrics:
+    """A MetricsSource (stats/metrics.py) of a process, with or without a storage of its own."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        ports: Ports,
+        storage: LocalStorage | None,
+        publish_latency: PublishLatency,
+        web: WebServer | None,
+        loop_watch: LoopWatch | None,
+    ) -> None:
+        self.config = broker.config
+        self._broker = broker
+        self._ports = ports
+        self._storage = storage
+        self._publish_latency = publish_latency
+        self._web = web
+        self._loop_watch = loop_watch
+
+    def topic_stats(self) -> Iterator[TopicStats | None]:
+        """The counters of the open topics."""
+        return self._broker.topic_stats()
+
+    def failure(self) -> str | None:
+        """Why nothing can be stored now, or None."""
+        return self._broker.failure()
+
+    def refused_sends(self) -> int:
+        """SENDs that were refused because nothing could be stored."""
+        return self._broker.refused_sends()
+
+    def storage_stats(self) -> dict[str, int]:
+        """The counters of the embedded bookie (storage.h, storage_stats)."""
+        if self._storage is None:
+            return {}
+        return cast(dict[str, int], self._storage.bookie.storage.stats())
+
+    def latencies(self) -> dict[str, Latency]:
+        """How long messages took to be stored, and the bookie's adds, syncs and reads."""
+        storage = self._storage
+        stored = {} if storage is None else storage.bookie.storage.latencies()
+        latencies = {field: Latency(*each) for field, each in stored.items()}
+        return {
+            **latencies,
+            "publish": Latency(*self._publish_latency.counts()),
+            "lookup": Latency.of_us(self._broker.lookups_us),
+            "load": Latency.of_us(self._broker.topics.loader.loads_us),
+        }
+
+    @property
+    def latency_bounds_us(self) -> tuple[int, ...]:
+        """The longest time of each bucket of `latencies`."""
+        return BOUNDS_US
+
+    def unknown_ledgers(self) -> list[int]:
+        """Ledgers that are stored, that metadata does not know, and that are kept for that."""
+        return [] if self._storage is None else self._storage.garbage.unknown_ledgers
+
+    def client_state(self) -> ClientMemory:
+        """What is remembered for clients."""
+        return self._broker.client_memory
+
+    def refused_connections(self) -> dict[str, int]:
+        """Connections that were refused, by the setting that forbade them."""
+        refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
+        if self._web is not None:
+            refused["maxHttpServerConnections"] = self._web.refused
+        return +refused
+
+    def closed_connections(self) -> dict[str, int]:
+        """Connections that were closed for others, by the setting that allows no more."""
+        closed = self._broker.gave_way.copy()
+        if self._web is not None:
+            closed["maxHttpServerConnections"] = self._web.gave_way
+        return +closed
+
+    def stray_commands(self) -> dict[str, int]:
+        """Commands that came for what is not open on their connection, by their names."""
+        return self._broker.handlers.stray_commands
+
+    async def broker_stats(self) -> BrokerStats:
+        """What the broker counts of itself."""
+        from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
+
+        broker = self._broker
+        topics = broker.topics
+        waiting_bytes, paused = await broker.load_of_connections()
+        bundles: dict[str, dict[str, int | float]] = {}
+        if self.config.exposeBundlesMetricsInPrometheus:
+            from pyxbroker.admin.resources.broker_stats import stats_by_bundle
+
+            bundles = await stats_by_bundle(broker)
+        numbers = {
+            "connections": broker.connection_count,
+            "connections_opened": broker.connections_opened,
+            "connections_closed": broker.connections_closed,
+            "connects_succeeded": broker.connects_succeeded,
+            "connects_failed": broker.connects_failed,
+            "is_healthy": int(broker.failure() is None),
+            "loads_failed": topics.loader.loads_failed,
+            "loads_pending": topics.loader.loads_pending,
+            "lookups_pending": broker.lookups_pending,
+            "lookups_answered": sum(broker.lookups_us.counts),
+            "lookups_failed": broker.lookups_failed,
+            "lookups_redirected": broker.lookups_redirected,
+            "managed_ledgers": topics.registry.persistent_count,
+            "waiting_bytes": waiting_bytes,
+            "paused_connections": paused,
+        }
+        return BrokerStats(
+            broker.broker_id.rpartition(":")[0],
+            numbers,
+            topics.upkeep.quota_checks_s,
+            topics.schema_counts,
+            LedgerErrors(*broker.ledger_errors),
+            bundles,
+            None if broker.authentication is None else broker.authentication.counts,
+            None if self._web is None else self._web.counts,
+        )
+
+    def turns(self) -> Turns | None:
+        """How long the turns of the event loop took, where that is measured."""
+        from pyxbroker.stats.metrics import Turns
+
+        watch = self._loop_watch
+        return None if watch is None else Turns(*watch.turns.histogram())
+
+    def disk_usage(self) -> dict[str, tuple[int, int]]:
+        """(free, total) bytes of each file system, by the first directory that is on it."""
+        return {} if self._storage is None else self._storage.disk_usage()
