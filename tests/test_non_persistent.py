@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from one_bookie import until
-from one_broker import Broker, Client, data_of, run, section
+from one_broker import Broker, Client, data_of, run, section, stats_of
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.broker.topics import non_persistent, unused_topics
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.entry import EntryRun
@@ -83,7 +82,7 @@ def test_what_nobody_has_permits_for_is_dropped_and_counted(tmp_path: Path, kind
         assert "message" not in await client.quiet()
         await publish(sender, b"after", first=6)
         assert [each.data for each in await client.messages(1)] == [b"after"]
-        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        [subscription] = stats_of(await topic_of(broker)).subscriptions
         assert subscription.msg_drop == 12
         assert subscription.msg_out == 4
         assert (subscription.backlog, subscription.unacked_messages) == (0, 0)
@@ -255,7 +254,7 @@ def test_a_consumer_that_does_not_read_loses_messages_and_nobody_else_does(
             await publish(sender, body, first=number)
             assert (await lively.messages(1))[0].data == body
         assert stuck.connection.pending_bytes < 5 << 20
-        drops = {each.name: each.msg_drop for each in topic_stats(await topic_of(broker))
+        drops = {each.name: each.msg_drop for each in stats_of(await topic_of(broker))
                  .subscriptions}  # fmt: skip
         assert drops["lively"] == 0
         assert drops["stuck"] > 50
@@ -299,7 +298,7 @@ def test_of_a_shared_subscription_who_does_not_read_is_passed_over_until_it_does
             assert len(await stuck.messages(sent)) == sent
             assert not chooser._waiting_for_room
         await fill()
-        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        [subscription] = stats_of(await topic_of(broker)).subscriptions
         assert subscription.msg_drop == 0
         stuck.connection.close()
         assert not chooser._waiting_for_room
