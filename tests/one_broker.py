@@ -20,6 +20,7 @@ from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker import broker as served
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.listeners import Addresses
+from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
@@ -38,6 +39,12 @@ class Message(NamedTuple):
     position: tuple[int, int]
     redelivery_count: int
     data: bytes
+
+
+def stats_of(topic: Topic) -> TopicStats:
+    """Return the statistics of one topic."""
+    [stats] = [each for each in read_stats((topic,)) if each is not None]
+    return stats
 
 
 class Broker:
@@ -95,7 +102,7 @@ class Broker:
         await self.node.__aexit__(kind, error, trace)
 
     async def topic(self, name: str = TOPIC) -> Topic:
-        return await self.topics.get(TopicName.get(name), create=True)
+        return await self.topics.loader.get(TopicName.get(name), create=True)
 
     async def publish(self, *data: bytes) -> list[tuple[int, int]]:
         """Appends messages as a producer does; returns their positions."""

@@ -55,7 +55,7 @@ def test_each_exclusive_producer_has_the_next_epoch_also_after_a_restart(
         await close(client, 0)
         for expected in range(4):
             if expected == 2:
-                await broker.topics.unload(TopicName.get(TOPIC))
+                await broker.topics.deletion.unload(TopicName.get(TOPIC))
             answer = await produce(client, 1, mode)
             assert answer.producer_ready and answer.topic_epoch == expected
             assert await epoch_in_metadata(broker) == str(expected)
@@ -173,7 +173,7 @@ def test_no_epoch_that_a_client_brings_is_the_last_one(
             epoch += 1
             assert (await produce(client, 1, mode)).topic_epoch == epoch
             await close(client, 1)
-        await broker.topics.unload(TopicName.get(TOPIC))
+        await broker.topics.deletion.unload(TopicName.get(TOPIC))
         # Also where that is more than a topic believes that it does not know of.
         assert (await produce(client, 1, EXCLUSIVE, topic_epoch=epoch)).topic_epoch == epoch
         await close(client, 1)
@@ -208,7 +208,7 @@ def test_a_topic_whose_epoch_cannot_be_read_is_shared_only(
     async def scenario(broker: Broker) -> None:
         topic: Any = await broker.topic()
         await topic.managed_ledger.put_property(EPOCH_PROPERTY, "many")
-        await broker.topics.unload(topic.name)
+        await broker.topics.deletion.unload(topic.name)
         client = await broker.client()
         assert (await produce(client, 1, EXCLUSIVE)).error == pb.NotAllowedError
         assert not hasattr(await client.produce(1), "error")
@@ -433,7 +433,7 @@ def test_who_waits_is_told_when_the_topic_goes(tmp_path: Path) -> None:
         client, other = await broker.client(), await broker.client()
         await produce(client, 1, EXCLUSIVE)
         waiting = await produce(other, 1, WAIT)
-        await broker.topics.unload(TopicName.get(TOPIC))
+        await broker.topics.deletion.unload(TopicName.get(TOPIC))
         told = await other.receive("error")
         assert (told.request_id, told.error) == (waiting.request_id, pb.ServiceNotReady)
         assert (await produce(other, 1, WAIT)).topic_epoch == 1

@@ -451,7 +451,7 @@ def test_who_wants_something_of_a_topic_that_is_closed_meanwhile_may_come_again(
         take = getattr(PersistentTopic, step)
 
         async def late(self: PersistentTopic, *arguments: Any) -> Any:
-            await rest.broker.topics.unload(self.name)
+            await rest.broker.topics.deletion.unload(self.name)
             return await take(self, *arguments)
 
         with monkeypatch.context() as patch:
@@ -487,7 +487,7 @@ def test_an_unloaded_topic_is_opened_again_by_its_clients(tmp_path: Path) -> Non
         await client.produce(1, topic=f"{NAME}/t")
         assert await rest("PUT", f"{P}/t/unload") == DONE
         assert (await client.receive("close_producer")).producer_id == 1
-        assert topic not in rest.broker.topics
+        assert topic not in rest.broker.topics.registry
         assert await rest("PUT", f"{P}/t/unload") == DONE, "it need not be open"
         assert (await client.produce(1, topic=f"{NAME}/t")).producer_name
         again = await rest.broker.topic(f"{NAME}/t")
@@ -495,7 +495,7 @@ def test_an_unloaded_topic_is_opened_again_by_its_clients(tmp_path: Path) -> Non
         assert again.subscriptions["s"].backlog == 2
         fleeting = await rest.broker.topic("non-persistent://public/default/t")
         assert await rest("PUT", f"{N}/t/unload") == DONE
-        assert fleeting not in rest.broker.topics
+        assert fleeting not in rest.broker.topics.registry
 
     run(tmp_path, scenario)
 
@@ -507,7 +507,7 @@ def test_all_partitions_are_unloaded_and_truncated(tmp_path: Path) -> None:
         assert await rest("DELETE", f"{P}/t/truncate") == DONE
         assert [backlog(each) for each in topics] == [0, 0]
         assert await rest("PUT", f"{P}/t/unload") == DONE
-        assert len(rest.broker.topics) == 0
+        assert len(rest.broker.topics.registry) == 0
 
     run(tmp_path, scenario)
 

@@ -120,7 +120,7 @@ def test_a_policy_of_a_namespace_is_set_told_and_removed(row: Row, tmp_path: Pat
         assert unset == unset_of(row)
         assert await put(rest, face.method, path, row, value) == DONE
         assert await rest("GET", path) == (200, value)
-        record = await rest.broker.topics.namespace_fields("public/default")
+        record = await rest.broker.topics.policies.namespace_fields("public/default")
         told, refusals = resolve(
             [Record(Level.NAMESPACE, "n", record)], of_broker(Config()), Policies(), "standalone"
         )
@@ -175,7 +175,7 @@ def test_quotas_of_a_namespace_are_in_one_map(tmp_path: Path) -> None:
             "message_age": age | {"limit": 0, "limitSize": 0},
         }
         assert await rest("GET", f"{NS}/backlogQuotaMap") == (200, both)
-        policies = await rest.broker.topics.policies(NAME)
+        policies = await rest.broker.topics.policies.of_topic(NAME)
         assert policies.backlog_size == BacklogQuota(1000, "producer_exception")
         assert policies.backlog_age == BacklogQuota(77, "consumer_backlog_eviction")
         assert await rest("DELETE", f"{NS}/backlogQuota") == DONE
@@ -204,7 +204,7 @@ def test_a_policy_of_a_topic_is_set_told_applied_and_removed(
     async def scenario(rest: Rest) -> None:
         domain, _, rest_of_name = path.removeprefix("/admin/v2/").partition("/")
         name = TopicName.get(f"{domain}://{rest_of_name}")
-        topic = await rest.broker.topics.get(name, create=True)
+        topic = await rest.broker.topics.loader.get(name, create=True)
         at = f"{path}/{face.segment}"
         before = topic.policies
         # A topic that is not kept waits for nobody, and has no rates.
@@ -243,7 +243,7 @@ def test_inactive_topics_need_no_mode(tmp_path: Path) -> None:
         for base in (NS, TOPIC):
             assert await rest("POST", f"{base}/inactiveTopicPolicies", json.dumps(sent)) == DONE
             assert await rest("GET", f"{base}/inactiveTopicPolicies") == (200, sent)
-            policies = await rest.broker.topics.policies(NAME)
+            policies = await rest.broker.topics.policies.of_topic(NAME)
             assert policies.inactive_topics == (True, "delete_when_no_subscriptions", 900.0)
 
     run(tmp_path, scenario)
@@ -293,7 +293,7 @@ def test_one_subscription_has_a_rate_of_its_own(tmp_path: Path) -> None:
         assert applied == (200, rate | {"dispatchThrottlingRateInByte": 0})
         assert await rest("DELETE", path) == DONE
         assert await rest("GET", path) == EMPTY
-        assert "subscriptionPolicies" not in rest.broker.topics.records.fields(NAME, False)
+        assert "subscriptionPolicies" not in rest.broker.topics.policies.records.fields(NAME, False)
         applied = await rest("GET", path + "?applied=true")
         assert applied[1]["dispatchThrottlingRateInMsg"] == 7
         long = f"{TOPIC}/{'x' * 5000}/dispatchRate"
@@ -500,7 +500,7 @@ def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
         sent = "" if "?" in target else json.dumps(body) if body is not None else "null"
         assert await rest("POST", target, sent) == (status, {"reason": text})
         assert await rest.broker.node.store.get(path) == before
-        assert rest.broker.topics.records.fields(NAME, False) == {}
+        assert rest.broker.topics.policies.records.fields(NAME, False) == {}
 
     run(tmp_path, scenario)
 
@@ -625,8 +625,8 @@ def test_what_is_taken_is_no_value_that_its_policy_refuses(level: str, tmp_path:
 
 async def fields_at(rest: Rest, level: str) -> dict[str, Any]:
     if level == "namespace":
-        return await rest.broker.topics.namespace_fields("public/default")
-    return rest.broker.topics.records.fields(NAME, False)
+        return await rest.broker.topics.policies.namespace_fields("public/default")
+    return rest.broker.topics.policies.records.fields(NAME, False)
 
 
 def test_a_record_that_is_refused_already_can_still_be_changed(tmp_path: Path) -> None:
@@ -638,7 +638,7 @@ def test_a_record_that_is_refused_already_can_still_be_changed(tmp_path: Path) -
         await rest.broker.node.store.put(path, b'{"persistence":7,"message_ttl_in_seconds":"x"}')
         assert await rest("POST", f"{NS}/messageTTL", "5") == DONE
         assert await rest("DELETE", f"{NS}/persistence") == DONE
-        assert await rest.broker.topics.namespace_fields("public/default") == {
+        assert await rest.broker.topics.policies.namespace_fields("public/default") == {
             "message_ttl_in_seconds": 5
         }
 

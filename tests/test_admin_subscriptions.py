@@ -124,6 +124,6 @@ def test_what_is_not_there_is_not_deleted(tmp_path: Path) -> None:
         assert await rest.reason("DELETE", f"{P}/t/subscription/s") == missing
         nowhere = "/admin/v2/persistent/public/nowhere/t/subscription/s"
         assert await rest("DELETE", nowhere) == NO_NAMESPACE
-        assert not await rest.broker.topics.exists(TopicName.get(f"{NAME}/t"))
+        assert not await rest.broker.topics.registry.exists(TopicName.get(f"{NAME}/t"))
 
     run(tmp_path, scenario)

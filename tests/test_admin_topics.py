@@ -86,7 +86,7 @@ def test_partitioned_topics_are_made_and_told(tmp_path: Path) -> None:
             missing = (404, {"reason": f"Topic {NAME}/{name} not found"})
             assert await rest("GET", f"{P}/{name}/partitions") == missing
         assert await rest("GET", f"{P}/none/partitions?checkAllowAutoCreation=true") == plain
-        assert not await rest.broker.topics.exists(TopicName.get(f"{NAME}/none"))
+        assert not await rest.broker.topics.registry.exists(TopicName.get(f"{NAME}/none"))
         whole = json.dumps({"partitions": 1, "deleted": True, "properties": {"a": "b", "n": 1}})
         assert await rest("PUT", f"{P}/with/partitions", whole, PARTITIONED) == DONE
         assert await rest("GET", f"{P}/with/partitions") == (

@@ -209,7 +209,7 @@ def test_apache_finds_the_compacted_ledger_by_the_cursor(
             told = apache.read("PositionInfo", entry)
             assert (told["ledgerId"], told["entryId"]) == horizon
         else:
-            await broker.topics.unload(TopicName.get(TOPIC))
+            await broker.topics.deletion.unload(TopicName.get(TOPIC))
             told = apache.read("ManagedCursorInfo", await value_at(broker, path))
             assert told["cursorsLedgerId"] == NO_LEDGER
             assert (told["markDeleteLedgerId"], told["markDeleteEntryId"]) == horizon
@@ -291,7 +291,7 @@ def test_a_compacted_ledger_that_apache_wrote_is_read_and_compacted_on(
         theirs = apache.compact(name, log, ledger_id, BOOKIE_ID, partition=topic.partition)
         await written(broker, theirs)
         # The cursor, as their broker writes it when it closes the topic.
-        await broker.topics.unload(TopicName.get(name))
+        await broker.topics.deletion.unload(TopicName.get(name))
         cursor = apache.write(
             "ManagedCursorInfo",
             {

@@ -235,7 +235,7 @@ def test_apache_reads_offload_policies(tmp_path: Path, apache: ApacheRecords) ->
 async def last_event(rest: Rest) -> tuple[bytes, str]:
     """The newest message in `__change_events` of a/x: its value, its key."""
     name = TopicName.get("persistent://a/x/__change_events")
-    events = await rest.broker.topics.get(name, create=False)
+    events = await rest.broker.topics.loader.get(name, create=False)
     assert isinstance(events, PersistentTopic)
     entries = [data async for _, data in read_log(events.managed_ledger, Position(-1, -1), "it")]
     metadata, value = read_message(entries[-1])

@@ -262,7 +262,7 @@ def test_apache_reads_the_sequence_ids_of_a_topic(tmp_path: Path, apache: Apache
         assert ids(told["property"]) == wanted
         assert (told["ledgerId"], told["entryId"]) == topic.last_confirmed
         # When it is closed, it is the node.
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         node = await state_of(broker, apache)
         assert node["cursorsLedgerId"] == NO_LEDGER and ids(node["property"]) == wanted
         at = Position(node["markDeleteLedgerId"], node["markDeleteEntryId"])
@@ -280,7 +280,7 @@ def test_sequence_ids_that_apache_wrote_are_known(
 
     async def scenario(broker: Broker) -> None:
         at = (await publish_each(broker, {"other": 3})).last_confirmed
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         position = {"ledgerId": at.ledger_id, "entryId": at.entry_id}
         nothing: dict[str, Any] = {
             "individualDeletedMessage": [],
@@ -339,7 +339,7 @@ def test_the_epoch_of_a_topic_is_the_same_to_both(tmp_path: Path, apache: Apache
             assert await take(broker) == expected
             assert await properties(broker) == {EPOCH: str(expected)}
         await publish_each(broker, {"p": 0})
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         # As its ManagedLedgerImpl.setProperty does: all that is there, and the epoch.
         path = paths.managed_ledger(LOG)
         found = await broker.node.store.get(path)

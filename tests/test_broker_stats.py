@@ -104,7 +104,7 @@ def test_a_topic_whose_namespace_goes_is_not_told(tmp_path: Path) -> None:
         topic = await rest.broker.topic()
         store = rest.broker.node.store
         await store.delete("/admin/policies/public/default")
-        assert topic in list(rest.broker.topics)
+        assert topic in list(rest.broker.topics.registry)
         assert await answer(rest, "topics") == {}
         report = await answer(rest, "load-report")
         assert (report["numTopics"], report["bundles"]) == (0, [])
@@ -186,7 +186,7 @@ def test_what_waits_for_a_ledger_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         waits = (await answer(rest, "bookieops"))["public/default"]
         assert list(waits) == [STORED]
         assert len(waits[STORED]) == 8 and not any(waits[STORED].values())
-        topic = await rest.broker.topics.get(TopicName.get(STORED), create=False)
+        topic = await rest.broker.topics.loader.get(TopicName.get(STORED), create=False)
         monkeypatch.setattr(
             topic.managed_ledger,  # type: ignore[attr-defined]
             "state",

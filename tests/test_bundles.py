@@ -292,7 +292,7 @@ def test_a_bundle_with_topics_is_deleted_by_force(tmp_path: Path) -> None:
         answer = (409, "Cannot delete non empty bundle")
         assert await rest.reason("DELETE", f"{A}/{LAST}") == answer
         assert await rest("DELETE", f"{A}/{LAST}?force=true") == DONE
-        assert not await rest.broker.topics.exists(name)
+        assert not await rest.broker.topics.registry.exists(name)
         left = (await rest("GET", TOPICS))[1]
         assert sorted(left) == sorted(str(topics[each].name) for each in (FIRST, SECOND, THIRD))
         assert await rest("DELETE", f"{A}/{LAST}") == DONE

@@ -228,7 +228,7 @@ def test_commands_under_way_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             await held.wait()
             raise AssertionError("nobody gets here")
 
-        monkeypatch.setattr(broker.service.topics, "get", wait)
+        monkeypatch.setattr(broker.service.topics.loader, "get", wait)
         for number in range(3):
             await asyncio.sleep(0.05)
             command = pb.CommandProducer(

@@ -150,7 +150,7 @@ def test_topics_that_are_opened_again_leave_no_rings_of_what_was_refused(tmp_pat
     async def again(broker: Broker) -> None:
         for number in range(10):
             topic = await broker.topic(f"{TOPIC}-{number}")
-            await broker.topics.unload(topic.name)
+            await broker.topics.deletion.unload(topic.name)
 
     async def run() -> None:
         async with Broker(tmp_path) as broker:
@@ -223,7 +223,7 @@ def test_topics_that_are_not_there_leave_no_rings(tmp_path: Path) -> None:
             async def refused() -> None:
                 name = TopicName.get(f"{TOPIC}-of-nobody")
                 with pytest.raises(TopicNotFound):
-                    await asyncio.ensure_future(paced(broker.topics.get(name, False), line))
+                    await asyncio.ensure_future(paced(broker.topics.loader.get(name, False), line))
 
             line = Pace().line()
             assert await rings_of_refusals(refused) == []

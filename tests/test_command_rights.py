@@ -72,7 +72,7 @@ def test_who_has_no_right_is_refused_and_nothing_is_made(
         assert answer.request_id == command.request_id
         expected = NamespaceName.get(NAMESPACE) if right is GET_TOPICS else TopicName.get(TOPIC)
         assert asked == [(ANONYMOUS, right, expected)]
-        assert list(broker.topics) == []
+        assert list(broker.topics.registry) == []
 
     run(tmp_path, scenario)
 

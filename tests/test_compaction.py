@@ -22,12 +22,11 @@ from compacting import (
 from interrupted import Answer, How, Interrupted
 from late_store import HeldAnswers
 from one_bookie import append, turns, until
-from one_broker import TOPIC, Broker, Client, run
+from one_broker import TOPIC, Broker, Client, run, stats_of
 from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.compaction import compaction as module
 from pyxbroker.broker.compaction.compaction import Status
-from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import retries
 from pyxbroker.ledger.errors import EntryDamaged
@@ -46,7 +45,7 @@ async def published(broker: Broker, *entries: bytes) -> Any:
 
 
 async def reopened(broker: Broker) -> Any:
-    await broker.topics.unload(NAME)
+    await broker.topics.deletion.unload(NAME)
     return await broker.topic()
 
 
@@ -862,7 +861,7 @@ async def ask_to_compact(rest: Rest) -> Answer:
     status, answer = await rest("PUT", f"{P}/t/compaction")
     if status >= 300:
         return status, answer
-    topic: Any = rest.broker.topics._topics.get(NAME)
+    topic: Any = rest.broker.topics.registry.find(NAME)
     if topic is None or topic.compaction is None:
         return 503, "it was closed"
     await topic.compaction.settle()
@@ -949,9 +948,9 @@ def test_nothing_is_told_as_done_while_nobody_knows_whether_it_is_noted(tmp_path
 def test_metrics_tell_how_it_went(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, single("a", b"1"), single("a", b"2"), single("b", b"1"))
-        assert topic_stats(topic).compaction is None
+        assert stats_of(topic).compaction is None
         await compact(topic)
-        found = topic_stats(topic).compaction
+        found = stats_of(topic).compaction
         assert found is not None
         assert (found.removed, found.succeeded, found.failed, found.entries) == (1, 1, 0, 2)
         assert found.size > len(single("a", b"2"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from one_bookie import until
 from one_broker import Broker, run
-from pyxbroker.broker.topics.publish_steps import Publication
+from pyxbroker.broker.topics.publish_steps import Publication, StepOrder
 from pyxbroker.entry import EntryRun, Position
 
 
@@ -22,6 +22,8 @@ class Follower:
 
 
 class DropsOdd:
+    order = StepOrder.CHECK
+
     def check(self, publication: Publication) -> None:
         for index, (sequence_id, _) in enumerate(publication.run.sequence_ids()):
             if sequence_id % 2:
@@ -32,7 +34,8 @@ def test_followers_are_told_of_each_run_with_its_producer_and_position(tmp_path:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         one, other = Follower(), Follower()
-        topic.set_confirm_listeners([one, other])
+        topic.add_confirm_listener(one)
+        topic.add_confirm_listener(other)
         client = await broker.client()
         await client.produce(producer_name="p")
         for sequence_id in range(3):
@@ -52,8 +55,8 @@ def test_what_steps_kept_back_is_not_confirmed(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         follower = Follower()
-        topic.set_confirm_listeners([follower])
-        topic.set_publish_steps([DropsOdd()])
+        topic.add_confirm_listener(follower)
+        topic.add_publish_step(DropsOdd())
         client = await broker.client()
         await client.produce(producer_name="p")
         for sequence_id in range(5):
@@ -70,7 +73,7 @@ def test_runs_that_waited_for_a_ledger_are_told_of_in_the_order_of_the_log(tmp_p
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         follower = Follower()
-        topic.set_confirm_listeners([follower])
+        topic.add_confirm_listener(follower)
         client = await broker.client()
         await client.produce(producer_name="p")
         for sequence_id in range(20):
@@ -87,14 +90,33 @@ def test_runs_that_waited_for_a_ledger_are_told_of_in_the_order_of_the_log(tmp_p
     run(tmp_path, scenario)
 
 
+def test_followers_come_and_go_without_others_noticing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        one, other = Follower(), Follower()
+        topic.add_confirm_listener(one)
+        topic.add_confirm_listener(other)
+        client = await broker.client()
+        await client.produce(producer_name="p")
+        client.publish(0, b"x")
+        await client.receive("send_receipt")
+        topic.remove_confirm_listener(one)
+        client.publish(1, b"x")
+        await client.receive("send_receipt")
+        assert [ids for _, _, ids in one.told] == [[0]]
+        assert [ids for _, _, ids in other.told] == [[0], [1]]
+
+    run(tmp_path, scenario)
+
+
 def test_without_followers_nobody_is_called(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         assert topic.managed_ledger.on_confirmed is None
         follower = Follower()
-        topic.set_confirm_listeners([follower])
+        topic.add_confirm_listener(follower)
         assert topic.managed_ledger.on_confirmed is not None
-        topic.set_confirm_listeners([])
+        topic.remove_confirm_listener(follower)
         assert topic.managed_ledger.on_confirmed is None
         await broker.publish(b"x")
         assert follower.told == []

@@ -14,7 +14,12 @@ from oracles import wire
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import deduplication as deduplication_module
-from pyxbroker.broker.topics.deduplication import NAME_BYTES, SNAPSHOT_BYTES_MAX, Deduplication
+from pyxbroker.broker.topics.deduplication import (
+    NAME_BYTES,
+    SNAPSHOT_BYTES_MAX,
+    Deduplication,
+    Switch,
+)
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger.cursor import Cursor
@@ -75,7 +80,7 @@ async def stored(broker: Broker) -> list[bytes]:
 
 async def again(broker: Broker) -> Deduplication:
     """The topic, closed and opened."""
-    await broker.topics.unload(NAME)
+    await broker.topics.deletion.unload(NAME)
     topic = await open_topic(broker)
     assert topic.deduplication is not None
     return topic.deduplication
@@ -521,11 +526,16 @@ async def set_policy(broker: Broker, on: bool) -> PersistentTopic:
     return topic
 
 
+def is_settled(switch: Switch) -> bool:
+    """Return True if no change is under way or waits for another try."""
+    return switch._task is None and switch._timer is None
+
+
 async def settled(topic: PersistentTopic) -> None:
     """Nothing is done for a change of the policy any more."""
     switch = topic._deduplication_switch
     assert switch is not None
-    await until(lambda: switch.is_settled)
+    await until(lambda: is_settled(switch))
 
 
 def test_it_begins_and_ends_with_its_policy_while_the_topic_is_open(tmp_path: Path) -> None:
@@ -538,7 +548,7 @@ def test_it_begins_and_ends_with_its_policy_while_the_topic_is_open(tmp_path: Pa
         assert await sent(client, "p", 5, 5) == [True, False]
         await set_policy(broker, False)
         assert topic.managed_ledger.cursors == {}
-        assert await broker.topics.subscription_names(NAME) == []
+        assert await broker.topics.registry.subscription_names(NAME) == []
         publish(client, "p", 5)
         assert await receipts(client, 1) == [(5, True)]
         assert topic.publish == topic.managed_ledger.append
@@ -599,14 +609,14 @@ def test_a_topic_closes_while_a_change_is_to_be_tried_again(
         await until(lambda: switch._timer is not None)
         # Another change is looked at at once.
         topic.on_policies(topic.policies._replace(deduplication=False))
-        await until(lambda: switch.is_settled)
+        await until(lambda: is_settled(switch))
         topic.on_policies(topic.policies._replace(deduplication=True))
         await until(lambda: switch._timer is not None)
         assert asked == 2
-        await broker.topics.unload(NAME)
-        assert switch.is_settled
+        await broker.topics.deletion.unload(NAME)
+        assert is_settled(switch)
         topic.on_policies(topic.policies._replace(deduplication=False))
-        assert switch.is_settled
+        assert is_settled(switch)
 
     run(tmp_path, scenario)
 
@@ -624,9 +634,9 @@ def test_a_change_while_the_topic_is_being_deleted_is_in_force_when_it_stays(
             await asyncio.sleep(0.05)
             raise Unavailable("the metadata is away")
 
-        monkeypatch.setattr(broker.topics, "forget_schema", fails)
+        monkeypatch.setattr(broker.topics.deletion, "forget_schema", fails)
         with pytest.raises(Unavailable):
-            await broker.topics.delete(topic)
+            await broker.topics.deletion.delete(topic)
         assert topic.deduplication is None
         await settled(topic)
         assert topic.deduplication is not None
@@ -662,11 +672,11 @@ def test_its_cursor_is_nobodys_subscription(tmp_path: Path) -> None:
         for _ in range(2):
             topic = await open_topic(broker)
             assert topic.subscriptions == {}
-            await broker.topics.unload(NAME)
-            assert await broker.topics.subscription_names(NAME) == []
+            await broker.topics.deletion.unload(NAME)
+            assert await broker.topics.registry.subscription_names(NAME) == []
         assert not (await open_topic(broker))._is_used("delete_when_no_subscriptions")
-        await broker.topics.delete_by_name(NAME)
-        assert not await broker.topics.exists(NAME)
+        await broker.topics.deletion.delete_by_name(NAME)
+        assert not await broker.topics.registry.exists(NAME)
 
     run(tmp_path, scenario, **ON)
 
@@ -709,7 +719,7 @@ def test_a_topic_that_has_ended_keeps_nothing_for_it(tmp_path: Path) -> None:
         await sent(client, "p", *range(5))
         topic = await open_topic(broker)
         await topic.terminate()
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         topic = await open_topic(broker)
         assert topic.deduplication is None and topic.managed_ledger.cursors == {}
         assert topic.is_terminated

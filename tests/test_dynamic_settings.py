@@ -310,7 +310,7 @@ def test_numbers_of_what_is_under_way_and_waits_follow(tmp_path: Path) -> None:
                 with service.handlers._lookups:
                     pass
             await settings.set("maxConcurrentTopicLoadRequest", "3")
-            assert broker.topics._loading._value == 3
+            assert broker.topics.loader._loading._value == 3
             await settings.set("maxMessagePublishBufferSizeInMB", "5")
             assert service.connections.publish_bytes_max == 5 << 20
             await settings.remove("maxMessagePublishBufferSizeInMB")

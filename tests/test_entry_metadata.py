@@ -129,14 +129,14 @@ def test_the_index_goes_on_after_a_close_a_kill_and_a_trimmed_end(tmp_path: Path
             await client.produce()
             for number in range(3):
                 await send(client, number, b"x")
-            await one.topics.unload(NAME)
+            await one.topics.deletion.unload(NAME)
             topic = await open_topic(one)
             assert topic.entry_metadata is not None and topic.entry_metadata.index == 2
             # Nobody needs what is there: only the list of ledgers tells then.
             topic.managed_ledger.set_limits(topic.managed_ledger.limits.keeping(0, 0))
             await topic.truncate()
             assert topic.entries == 0
-            await one.topics.unload(NAME)
+            await one.topics.deletion.unload(NAME)
             client = await one.client()
             await client.produce()
             await send(client, 3, b"y")
@@ -155,7 +155,7 @@ def test_old_entries_without_it_are_read_beside_those_that_have_it(tmp_path: Pat
     async def scenario(broker: Broker) -> None:
         old = section(b"old")
         await broker.publish_to(await broker.topic(), b"old")
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         client = await broker.client()
         await client.produce()
         await send(client, 0, b"new")
@@ -200,7 +200,7 @@ def test_deduplication_reads_entries_that_have_it(tmp_path: Path) -> None:
         topic = await open_topic(broker)
         assert topic.deduplication is not None
         topic.deduplication.prepare_close = lambda: None  # type: ignore[method-assign]
-        await broker.topics.unload(NAME)
+        await broker.topics.deletion.unload(NAME)
         topic = await open_topic(broker)
         assert topic.deduplication is not None and topic.deduplication._entries == 3
         assert topic.last_sequence_id("p") == 0  # as their own metadata says

@@ -18,7 +18,7 @@ from pyxbroker.base.half_open import HalfOpen
 from pyxbroker.base.pacing import Line, Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.subscriptions.subscription import Subscription
-from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.web.request_parser import RequestParser
 from pyxbroker.web.response import Response
@@ -138,7 +138,7 @@ def test_topics_of_one_write_are_opened_a_few_in_a_turn(
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client = await broker.client()
-        monkeypatch.setattr(Topics, "_add", turns.counted(Topics._add))
+        monkeypatch.setattr(TopicRegistry, "add", turns.counted(TopicRegistry.add))
         flood(client, *(subscribe(n, f"{NAME}-{n}") for n in range(100)))
         assert sorted(await answers(client, "success", 100)) == list(range(100))
         assert sum(turns.seen.values()) == 100

@@ -33,7 +33,7 @@ def test_the_first_command_must_be_connect(tmp_path: Path) -> None:
             error = await client.receive("error")
             assert "first command must be CONNECT" in error.message
             await client.closed()
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
 
     run(tmp_path, scenario)
 

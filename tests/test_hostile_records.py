@@ -12,7 +12,7 @@ from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.bookie.cookie import parse_cookie
 from pyxbroker.bookie.errors import DamagedCookie
-from pyxbroker.broker.topics import partitioned_topics
+from pyxbroker.broker.topics import partition_records
 from pyxbroker.ledger import metadata as ledger_metadata
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.metadata.protobuf_records import MalformedRecord
@@ -153,7 +153,7 @@ def test_ledger_metadata_that_cannot_be_served_is_refused(value: bytes) -> None:
 
 def test_partitions_nested_too_deeply_are_refused() -> None:
     with pytest.raises(MetadataStoreError, match="does not say") as raised:
-        partitioned_topics._decode("/admin/a", b"[" * 200_000, 0)
+        partition_records._decode("/admin/a", b"[" * 200_000, 0)
     assert "/admin/a" not in str(raised.value), "where it is stored is for the log"
 
 

@@ -259,7 +259,7 @@ async def said(rest: Rest, at: str) -> dict[str, Any]:
 async def of_topic(rest: Rest, name: TopicName) -> dict[str, Any]:
     """What is in a topic. To ask opens it."""
     try:
-        topic = await rest.broker.topics.get(name, create=False)
+        topic = await rest.broker.topics.loader.get(name, create=False)
     except PulsarError as error:
         return {str(name): str(error)}
     backlogs = {

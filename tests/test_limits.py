@@ -110,8 +110,8 @@ def test_a_number_of_partitions_that_nobody_can_have_hangs_nobody_and_is_deleted
         await broker.node.store.put(PATH, HUGE)
         name = TopicName.get(TOPIC)
         for index in (0, 7, 300):
-            await broker.topics.make(name.partition(index))
-        await broker.topics.make(TopicName.get(TOPIC + "-partition-x"))
+            await broker.topics.loader.ensure(name.partition(index))
+        await broker.topics.loader.ensure(TopicName.get(TOPIC + "-partition-x"))
         client = await broker.client()
         command = pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=0)
         answer = await soon(client.request(command, "partitionMetadataResponse"))
@@ -211,7 +211,7 @@ def test_a_command_with_text_over_its_limit_is_refused(tmp_path: Path, command: 
         assert answer.error in about_names
         assert len(answer.message) < 400
         assert "at most" in answer.message
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
         assert await broker.node.store.children(paths.managed_ledgers("public/default")) == []
         client.send(pb.CommandPing())
         await client.receive("pong")
@@ -247,7 +247,7 @@ def test_names_at_their_limits_are_taken(tmp_path: Path) -> None:
         client = await broker.client()
         local = "x" * limits.TOPIC_BYTES_MAX
         for topic in (local, local + "-partition-99999"):
-            await broker.topics.make(TopicName.get(topic))
+            await broker.topics.loader.ensure(TopicName.get(topic))
             produced = await client.produce(
                 topic=topic, producer_name="p" * limits.PRODUCER_BYTES_MAX
             )
@@ -286,7 +286,7 @@ def test_rest_refuses_what_is_too_long_and_deletes_what_is_there(tmp_path: Path)
             assert told == (413 if len(body) > partitions.BODY_BYTES_MAX else 400)
         assert (await rest("GET", P))[1] == []
         # As an older broker made it.
-        await rest.broker.topics.make(TopicName.get("x" * (limits.TOPIC_BYTES_MAX + 1)))
+        await rest.broker.topics.loader.ensure(TopicName.get("x" * (limits.TOPIC_BYTES_MAX + 1)))
         assert len((await rest("GET", P))[1]) == 1
         assert await rest("DELETE", target) == DONE
         assert (await rest("GET", P))[1] == []
@@ -363,7 +363,7 @@ def test_what_many_partitions_have_in_common_is_within_the_limits_where_it_is_of
 
 def test_a_long_name_does_not_hold_up_who_matches_patterns(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.topics.make(TopicName.get(TOO_LONG))
+        await broker.topics.loader.ensure(TopicName.get(TOO_LONG))
         client = await broker.client()
         command = pb.CommandGetTopicsOfNamespace(
             namespace="public/default", topics_pattern="public/default/.*x.*y", request_id=0
@@ -481,7 +481,7 @@ def test_text_of_a_command_that_is_not_utf8_is_refused(tmp_path: Path, command: 
         answer = await soon(refusal(client))
         assert answer.request_id == 7
         assert "UTF-8" in answer.message
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
         client.send(pb.CommandPing())
         await client.receive("pong")
 
@@ -505,7 +505,7 @@ def test_a_client_whose_connect_has_no_text_is_sent_away(
         assert (answer.request_id, answer.error) == (replies.NO_REQUEST, pb.NotAllowedError)
         assert len(answer.message) < 400
         await client.closed()
-        await broker.topics.terminate(TopicName.get(TOPIC))
+        await broker.topics.deletion.terminate(TopicName.get(TOPIC))
         other.send(pb.CommandPing())
         await other.receive("pong")
 

@@ -180,7 +180,7 @@ def test_nothing_is_done_for_who_is_not_known_yet(
         await asyncio.sleep(0.01)
         assert not any(each.connection.established for each in [*clients, gone])
         assert not any(each.connection.session.tasks for each in [*clients, gone])
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
 
     serve(tmp_path, scenario)
 

@@ -97,7 +97,7 @@ def test_a_lookup_redirects_to_another_broker(tmp_path: Path, authoritative: boo
         assert answer.authoritative is authoritative
         assert rule.asked == [(TOPIC, not authoritative, "")]
         assert broker.service.lookups_redirected == 1
-        assert not list(broker.topics)
+        assert not list(broker.topics.registry)
 
     commands(tmp_path, rule, scenario)
 
@@ -146,7 +146,7 @@ def test_a_command_does_not_open_a_topic_that_another_broker_serves(
                 assert (answer.error_code, answer.error_message) == (code, reason)
             else:
                 assert (answer.error, answer.message) == (code, reason)
-            assert not list(broker.topics)
+            assert not list(broker.topics.registry)
         broker.service.ownership = SERVE_ALL
         assert type(await client.request(message, field)).__name__ != "CommandError"
 
@@ -208,7 +208,7 @@ def test_every_endpoint_about_a_topic_or_a_bundle_redirects(tmp_path: Path) -> N
             else:
                 anywhere.add((endpoint.method, endpoint.path))
         assert anywhere == {each for each in ANYWHERE if not each[1].startswith("/lookup")}
-        assert not list(rest.broker.topics)
+        assert not list(rest.broker.topics.registry)
 
     # Without indexes one of them is refused by every broker.
     run(tmp_path, scenario, brokerEntryMetadataInterceptors=INDEX_INTERCEPTOR)

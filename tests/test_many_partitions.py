@@ -75,7 +75,7 @@ async def open_partitions(rest: Rest, count: int) -> None:
 
 
 async def _open(rest: Rest, name: TopicName) -> None:
-    await rest.broker.topics.make(name)
+    await rest.broker.topics.loader.ensure(name)
 
 
 @pytest.mark.parametrize(

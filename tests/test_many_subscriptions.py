@@ -23,7 +23,7 @@ from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.statistics.statistics import StatisticsOptions, topic_statistics
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import Subscription
-from pyxbroker.broker.topics import persistent, quotas, topics
+from pyxbroker.broker.topics import persistent, quotas, registry
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
@@ -487,7 +487,7 @@ def test_the_subscriptions_of_a_topic_are_made_one_after_the_other(
     async def scenario(broker: Broker) -> None:
         topic = await topic_with_subscriptions(broker)
         names = set(topic.subscriptions)
-        await broker.topics.unload(topic.name)
+        await broker.topics.deletion.unload(topic.name)
         turns = Turns()
         turns.count(monkeypatch, persistent, "Subscription")
         opened = await broker.topic()
@@ -570,10 +570,10 @@ def test_subscriptions_of_a_closed_topic_are_named_one_after_the_other(
     async def scenario(broker: Broker) -> None:
         topic = await topic_with_subscriptions(broker)
         wanted = set(topic.subscriptions)
-        await broker.topics.unload(topic.name)
+        await broker.topics.deletion.unload(topic.name)
         turns = Turns()
-        turns.count(monkeypatch, topics, "decode")
-        assert set(await broker.topics.subscription_names(topic.name)) == wanted
+        turns.count(monkeypatch, registry, "decode")
+        assert set(await broker.topics.registry.subscription_names(topic.name)) == wanted
         assert (sum(turns.done.values()), turns.most) == (MANY, 1)
         before = turns.number
         status, names = await Rest(broker)("GET", f"{P}/t/subscriptions")

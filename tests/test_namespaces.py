@@ -438,7 +438,7 @@ def test_all_of_a_namespace_goes_with_it(tmp_path: Path) -> None:
         assert await rest("DELETE", f"{A}?force=true") == DONE
         assert [each for each in await below(rest) if "/a/xx" not in each] == []
         assert await store.exists(paths.namespace_policies("a/xx"))
-        assert list(rest.broker.topics) == []
+        assert list(rest.broker.topics.registry) == []
         assert (await client.receive("close_consumer")).consumer_id == 1
         assert (await client.receive("close_producer")).producer_id == 1
         # It may come again, with nothing of it.
@@ -458,10 +458,12 @@ def test_a_deletion_looks_at_no_topic_of_another_namespace(
         assert await rest("PUT", "/admin/v2/namespaces/a/empty") == DONE
         assert await rest("PUT", f"{TOPICS}/t") == DONE
         await rest.broker.topic("non-persistent://a/x/t")
-        monkeypatch.delattr(type(rest.broker.topics), "__iter__")
-        assert await rest("DELETE", f"/admin/v2/namespaces/a/empty?force={force}") == DONE
-        assert (await rest("GET", "/admin/v2/non-persistent/a/x"))[1] == ["non-persistent://a/x/t"]
-        assert await rest("PUT", f"{A}/unload") == DONE
+        with monkeypatch.context() as patched:
+            patched.delattr(type(rest.broker.topics.registry), "__iter__")
+            assert await rest("DELETE", f"/admin/v2/namespaces/a/empty?force={force}") == DONE
+            names = (await rest("GET", "/admin/v2/non-persistent/a/x"))[1]
+            assert names == ["non-persistent://a/x/t"]
+            assert await rest("PUT", f"{A}/unload") == DONE
 
     run(tmp_path, scenario, **FORCED)
 
@@ -526,7 +528,7 @@ def test_a_namespace_that_is_being_deleted_refuses_everything(tmp_path: Path) ->
             lookup = pb.CommandLookupTopic(topic=topic, request_id=0)
             answer = await client.request(lookup, "lookupTopicResponse")
             assert answer.error == pb.TopicNotFound
-        assert list(rest.broker.topics) == []
+        assert list(rest.broker.topics.registry) == []
 
     run(tmp_path, scenario)
 
@@ -645,7 +647,7 @@ def test_what_cannot_be_stored_as_its_policy_says_is_read_and_deleted(
         assert await rest("POST", f"{above}/persistence", THREE_BOOKIES) == DONE
         topics = rest.broker.topics
         assert await rest("PUT", f"{A}/unload") == DONE
-        assert not topics.in_namespace("a/x")
+        assert not topics.registry.in_namespace("a/x")
         # What topics say is stored all the same: else nobody could take the policy back.
         assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=2000") == DONE
         other = await rest.broker.client()
@@ -716,10 +718,10 @@ def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> No
         assert await rest("PUT", f"{A}/unload") == DONE
         await topics.sweep.look()
         # An empty list of a store that others share is not kept, nor one that has changed.
-        assert await topics._counts.get("a/x") == 2
+        assert await topics.loader.counts.get("a/x") == 2
         kept: list[Any] = [
-            topics.records._namespaces,
-            topics._counts._namespaces,
+            topics.policies.records._namespaces,
+            topics.loader.counts._namespaces,
             topics._policies._namespaces,
             topics.sweep._namespaces,
             topics.sweep._closed,
@@ -820,10 +822,10 @@ def test_a_backlog_is_cleared(tmp_path: Path) -> None:
         assert [each.data for each in await client.messages(1)] == [b"new"]
         # Of a topic that nobody has opened, too; what is cleared stays so.
         await broker.publish_to(two, b"more")
-        await broker.topics.unload(two.name)
+        await broker.topics.deletion.unload(two.name)
         assert await rest("POST", f"{A}/clearBacklog") == DONE
         assert one.subscriptions["other"].backlog == 0
-        await broker.topics.unload(two.name)
+        await broker.topics.deletion.unload(two.name)
         again = await broker.topic(str(two.name))
         assert again.subscriptions["s"].backlog == 0
         missing = (404, "Subscription none not found in a/x")
@@ -849,7 +851,7 @@ def test_a_subscription_is_deleted_from_every_topic(tmp_path: Path) -> None:
             await client.request(close, "success")
         for _ in range(2):
             assert await rest("POST", f"{A}/unsubscribe/s") == DONE
-        left = [list(each.subscriptions) for each in rest.broker.topics]
+        left = [list(each.subscriptions) for each in rest.broker.topics.registry]
         assert sorted(left) == [[], ["other"]]
         refused = (412, "Cannot unsubscribe a replication cursor")
         assert await rest.reason("POST", f"{A}/unsubscribe/pulsar.repl.x") == refused
@@ -867,7 +869,7 @@ def test_topics_are_unloaded(tmp_path: Path) -> None:
         assert await rest("PUT", f"{A}/unload") == DONE
         await client.receive("close_consumer")
         await client.receive("close_producer")
-        assert list(rest.broker.topics) == [elsewhere]
+        assert list(rest.broker.topics.registry) == [elsewhere]
         await client.subscribe(2, topic="persistent://a/x/t")
         topic = await rest.broker.topic("persistent://a/x/t")
         assert len(topic.subscriptions["s"].consumers) == 1
@@ -1060,7 +1062,7 @@ def test_no_more_topics_than_a_namespace_may_have(tmp_path: Path) -> None:
         ):
             assert (answer.error, answer.message) == (pb.NotAllowedError, full)
         # What is there is opened, and what does not count is made.
-        await rest.broker.topics.unload(TopicName.get("persistent://a/x/t"))
+        await rest.broker.topics.deletion.unload(TopicName.get("persistent://a/x/t"))
         for number, topic in enumerate(
             (
                 *("persistent://a/x/t", "persistent://a/x/p-partition-1"),
@@ -1118,7 +1120,7 @@ def test_a_list_of_topics_is_not_read_for_each_that_is_made(
         for number in range(20):
             assert await rest("PUT", f"{TOPICS}/new{number}") == DONE
         assert listed.count(paths.managed_ledgers("a/x")) == 1
-        counts = rest.broker.topics._counts
+        counts = rest.broker.topics.loader.counts
         assert await counts.get("a/x") == 3020
         await limit(rest, 3020)
         assert (await rest("PUT", f"{TOPICS}/one-more"))[0] == 409

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from one_bookie import until
-from one_broker import Broker, Client, data_of, run, section
+from one_broker import Broker, Client, data_of, run, section, stats_of
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.statistics.stats import topic_stats
-from pyxbroker.broker.topics import non_persistent, topics
+from pyxbroker.broker.topics import non_persistent, unused_topics
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
@@ -47,7 +46,7 @@ async def producer(broker: Broker, name: str = NAME) -> Client:
 
 
 async def topic_of(broker: Broker) -> Any:
-    return await broker.topics.get(TopicName.get(NAME), create=False)
+    return await broker.topics.loader.get(TopicName.get(NAME), create=False)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -83,7 +82,7 @@ def test_what_nobody_has_permits_for_is_dropped_and_counted(tmp_path: Path, kind
         assert "message" not in await client.quiet()
         await publish(sender, b"after", first=6)
         assert [each.data for each in await client.messages(1)] == [b"after"]
-        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        [subscription] = stats_of(await topic_of(broker)).subscriptions
         assert subscription.msg_drop == 12
         assert subscription.msg_out == 4
         assert (subscription.backlog, subscription.unacked_messages) == (0, 0)
@@ -255,7 +254,7 @@ def test_a_consumer_that_does_not_read_loses_messages_and_nobody_else_does(
             await publish(sender, body, first=number)
             assert (await lively.messages(1))[0].data == body
         assert stuck.connection.pending_bytes < 5 << 20
-        drops = {each.name: each.msg_drop for each in topic_stats(await topic_of(broker))
+        drops = {each.name: each.msg_drop for each in stats_of(await topic_of(broker))
                  .subscriptions}  # fmt: skip
         assert drops["lively"] == 0
         assert drops["stuck"] > 50
@@ -299,7 +298,7 @@ def test_of_a_shared_subscription_who_does_not_read_is_passed_over_until_it_does
             assert len(await stuck.messages(sent)) == sent
             assert not chooser._waiting_for_room
         await fill()
-        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        [subscription] = stats_of(await topic_of(broker)).subscriptions
         assert subscription.msg_drop == 0
         stuck.connection.close()
         assert not chooser._waiting_for_room
@@ -343,11 +342,11 @@ def test_a_topic_is_there_while_it_is_used(tmp_path: Path) -> None:
         assert list(answer.topics) == [NAME]
         answer = await client.request(metadata, "partitionMetadataResponse")
         assert (answer.partitions, answer.HasField("error")) == (0, False)
-        await topics.delete_inactive()
-        assert len(topics) == 1
+        await topics.inactive.delete_all()
+        assert len(topics.registry) == 1
         await client.request(pb.CommandCloseProducer(producer_id=1, request_id=0), "success")
-        await topics.delete_inactive()
-        assert len(topics) == 0
+        await topics.inactive.delete_all()
+        assert len(topics.registry) == 0
         answer = await client.request(lists, "getTopicsOfNamespaceResponse")
         assert list(answer.topics) == []
 
@@ -356,13 +355,13 @@ def test_a_topic_is_there_while_it_is_used(tmp_path: Path) -> None:
 
 
 def open_names(broker: Broker) -> list[str]:
-    return sorted(each.name.local_name for each in broker.topics)
+    return sorted(each.name.local_name for each in broker.topics.registry)
 
 
 def test_of_topics_that_were_left_the_oldest_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "UNUSED_MAX", 3)
+    monkeypatch.setattr(unused_topics, "UNUSED_MAX", 3)
     prefix = "non-persistent://public/default/"
 
     async def scenario(broker: Broker) -> None:
@@ -385,7 +384,7 @@ def test_of_topics_that_were_left_the_oldest_are_closed(
         await use("t1")
         assert open_names(broker) == ["t0", "t1", "t7"]
         # The namespace knows of no others.
-        names = broker.topics.in_namespace("public/default")
+        names = broker.topics.registry.in_namespace("public/default")
         assert sorted(each.local_name for each in names) == ["t0", "t1", "t7"]
 
     run(tmp_path, scenario)
@@ -396,18 +395,18 @@ def test_a_topic_that_its_producers_left_and_that_is_closed_leaves_no_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     """The collector seldom looks at what has been there for long."""
-    monkeypatch.setattr(topics, "UNUSED_MAX", 1)
+    monkeypatch.setattr(unused_topics, "UNUSED_MAX", 1)
 
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         await client.produce(1, topic=NAME, producer_access_mode=mode)
         await publish(client, b"one")
-        [topic] = [weakref.ref(each) for each in broker.topics]
+        [topic] = [weakref.ref(each) for each in broker.topics.registry]
         gc.disable()
         try:
             await client.request(pb.CommandCloseProducer(producer_id=1), "success")
             await client.produce(2, topic=NAME + "-other")
-            await until(lambda: len(broker.topics) == 1)
+            await until(lambda: len(broker.topics.registry) == 1)
             await until(lambda: topic() is None)
         finally:
             gc.enable()
@@ -418,7 +417,7 @@ def test_a_topic_that_its_producers_left_and_that_is_closed_leaves_no_ring(
 def test_topics_that_are_used_stay_open_however_many_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "UNUSED_MAX", 2)
+    monkeypatch.setattr(unused_topics, "UNUSED_MAX", 2)
     prefix = "non-persistent://public/default/"
 
     async def scenario(broker: Broker) -> None:
@@ -452,11 +451,11 @@ def test_a_topic_is_deleted_and_closed_like_others(tmp_path: Path) -> None:
         await client.subscribe(topic=NAME)
         name = TopicName.get(NAME)
         with pytest.raises(NotAllowed, match="2 connected producers/consumers"):
-            await broker.topics.delete_by_name(name)
-        await broker.topics.delete_by_name(name, force=True)
+            await broker.topics.deletion.delete_by_name(name)
+        await broker.topics.deletion.delete_by_name(name, force=True)
         await client.receive("close_producer")
         await client.receive("close_consumer")
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
         client = await producer(broker)
         await publish(client, b"again")
         topic = await topic_of(broker)
@@ -729,7 +728,7 @@ def test_a_topic_that_is_closed_during_a_round_answers_its_producers(tmp_path: P
         over_at_once(broker.node.turn.notifications)
         sender.publish(0, b"x")
         await asyncio.sleep(0)
-        await broker.topics.unload(TopicName.get(NAME))
+        await broker.topics.deletion.unload(TopicName.get(NAME))
         await until(lambda: sender.connection.pending_sends == 0)
 
     run(tmp_path, scenario)

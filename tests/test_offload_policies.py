@@ -73,7 +73,7 @@ def test_numbers_of_offloading_are_stored_in_the_offload_policies(tmp_path: Path
         }
         assert await rest("GET", f"{NS}/offloadPolicies") == (200, whole(**numbers))
         assert await rest("GET", f"{NS}/offloadDeletionLagMs") == (200, 70)
-        record = await rest.broker.topics.namespace_fields("public/default")
+        record = await rest.broker.topics.policies.namespace_fields("public/default")
         assert record["offload_policies"] == whole(**numbers)
         assert await rest("DELETE", f"{NS}/offloadDeletionLagMs") == DONE
         assert await rest("GET", f"{NS}/offloadDeletionLagMs") == NOTHING
@@ -95,7 +95,7 @@ def test_fields_of_older_brokers_are_read_and_replaced(tmp_path: Path) -> None:
         assert await rest("GET", f"{NS}/offloadDeletionLagMs") == (200, 6)
         assert await rest("GET", f"{NS}/offloadPolicies") == NOTHING
         assert await rest("PUT", f"{NS}/offloadThreshold", "5") == DONE
-        assert await rest.broker.topics.namespace_fields("public/default") == {
+        assert await rest.broker.topics.policies.namespace_fields("public/default") == {
             **{"offload_threshold": -1, "offload_threshold_in_seconds": -1},
             "offload_policies": whole(
                 managedLedgerOffloadThresholdInBytes=5, managedLedgerOffloadDeletionLagInMillis=6
@@ -130,7 +130,9 @@ def test_shadow_topics_that_another_broker_has_set_are_told_and_removed(tmp_path
 
     async def scenario(rest: Rest) -> None:
         await rest.broker.topic()
-        await rest.broker.topics.records.update(NAME, False, lambda _: {"shadowTopics": shadows})
+        await rest.broker.topics.policies.records.update(
+            NAME, False, lambda _: {"shadowTopics": shadows}
+        )
         assert await rest("GET", f"{TOPIC}/shadowTopics") == (200, shadows)
         assert await rest("DELETE", f"{TOPIC}/shadowTopics") == DONE
         assert await rest("GET", f"{TOPIC}/shadowTopics") == NOTHING

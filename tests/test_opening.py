@@ -259,7 +259,7 @@ def test_clients_are_told_to_come_back_and_served_at_once_then(
             second = Broker(tmp_path / "killed" / "bookie")
             second.node = broker.node.kill()
             # Nothing of it is closed.
-            broker.topics._topics.pop(topic.name)
+            broker.topics.registry._topics.pop(topic.name)
         async with second as broker:
             disk = Disk(broker.node.bookie)
             disk.error = EIO

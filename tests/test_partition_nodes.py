@@ -72,7 +72,8 @@ def test_an_interrupted_creation_is_completed_by_repeating_it(tmp_path: Path) ->
             with pytest.raises(Unavailable):
                 await partitioned.create(NAME, MANY, {"a": "b"})
         assert len(await indexes(broker)) == 3 * NODES_PER_BATCH_MAX
-        assert await partitioned.partitions(NAME) == MANY, "who uses one of them makes it"
+        partitions = await broker.topics.partitions.partitions(NAME)
+        assert partitions == MANY, "who uses one of them makes it"
         last = await broker.topic(f"{TOPIC}-partition-{MANY - 1}")
         with pytest.raises(TopicExists):
             await partitioned.create(NAME, MANY + 1)
@@ -123,7 +124,8 @@ async def interrupt_growing(broker: Broker, first: int, count: int) -> None:
         with pytest.raises(Unavailable):
             await partitioned.update(NAME, count)
     assert await indexes(broker) == list(range(count))
-    assert await partitioned.partitions(NAME) == first, "clients are not told of them yet"
+    partitions = await broker.topics.partitions.partitions(NAME)
+    assert partitions == first, "clients are not told of them yet"
 
 
 def test_an_interrupted_growth_is_deleted_with_the_topic(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_an_interrupted_growth_is_completed_by_repeating_it(tmp_path: Path) -> N
         await partitioned.update(NAME, 4)
         assert await record(broker) == {"partitions": 4, "deleted": False}
         for index in (2, 3):
-            topic = await broker.topics.get(NAME.partition(index), create=False)
+            topic = await broker.topics.loader.get(NAME.partition(index), create=False)
             assert list(topic.subscriptions) == ["s"]
 
     run(tmp_path, scenario)
@@ -207,7 +209,7 @@ def test_a_topic_that_is_being_deleted_does_not_grow(tmp_path: Path) -> None:
 
 def test_partitions_that_are_left_over_are_kept(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        left = await broker.topics.make(NAME.partition(1))
+        left = await broker.topics.loader.ensure(NAME.partition(1))
         positions = await broker.publish_to(left, b"kept")
         await broker.topics.partitioned.create(NAME, 3)
         assert await indexes(broker) == [0, 1, 2]
@@ -237,7 +239,7 @@ def test_partitions_are_made_a_few_at_a_time(tmp_path: Path) -> None:
             patch.setattr(broker.node.store, "put_all", counted)
             await broker.topics.partitioned.create(NAME, MANY)
         assert most == BATCHES_AT_ONCE
-        assert len(broker.topics) == 0, "they are opened when they are used"
+        assert len(broker.topics.registry) == 0, "they are opened when they are used"
         assert (await broker.publish_to(await broker.topic(f"{TOPIC}-partition-7"), b"x"))[0][
             1
         ] == 0
@@ -287,7 +289,7 @@ def test_new_partitions_have_the_subscriptions_of_all_others(tmp_path: Path) -> 
         await closed.close()
         await partitioned.update(NAME, 42)
         for index in (40, 41):
-            topic = await broker.topics.get(NAME.partition(index), create=False)
+            topic = await broker.topics.loader.get(NAME.partition(index), create=False)
             assert sorted(topic.subscriptions) == ["a/b", "c"]
 
     run(tmp_path, scenario)

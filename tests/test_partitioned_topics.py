@@ -130,7 +130,7 @@ def test_many_who_ask_first_make_one_topic(tmp_path: Path) -> None:
 def test_another_brokers_partitions_are_seen_when_they_are_asked_for(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        cache = broker.topics.cache
+        cache = broker.service.metadata_cache
         assert await ask(client) == 0
         cache.close()  # the news are late
         await broker.node.store.put(PATH, b'{"partitions":1}')
@@ -149,7 +149,7 @@ def test_a_partitioned_topic_is_made_with_its_partitions(tmp_path: Path) -> None
         assert await ask(client) == 3
         with pytest.raises(TopicExists):
             await partitioned.create(NAME, 3)
-        await broker.topics.make(TopicName.get(TOPIC + "-plain"))
+        await broker.topics.loader.ensure(TopicName.get(TOPIC + "-plain"))
         with pytest.raises(TopicExists):
             await partitioned.create(TopicName.get(TOPIC + "-plain"), 1)
         for count in (0, -1, 6):
@@ -180,7 +180,7 @@ def test_partitions_grow_with_the_subscriptions_of_the_others(tmp_path: Path) ->
         await partitioned.update(NAME, 3)
         assert await ask(client) == 3
         for index in (1, 2):
-            topic = await broker.topics.get(NAME.partition(index), create=False)
+            topic = await broker.topics.loader.get(NAME.partition(index), create=False)
             assert sorted(topic.subscriptions) == ["other", "s"]
             assert topic.subscriptions["s"].cursor.properties == {"k": "v"}
         found = await broker.node.store.get(PATH)
@@ -212,7 +212,7 @@ def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
         assert await names(broker) == []
         assert not await broker.node.store.exists(PATH)
         assert await ask(client, auto=False) == pb.TopicNotFound
-        assert len(broker.topics) == 0
+        assert len(broker.topics.registry) == 0
 
     run(tmp_path, scenario)
 
@@ -220,7 +220,7 @@ def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
 def test_nobody_makes_a_partition_of_a_topic_that_is_being_deleted(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topics.partitioned.create(NAME, 2)
-        await broker.topics.delete_by_name(NAME.partition(0))
+        await broker.topics.deletion.delete_by_name(NAME.partition(0))
         await broker.node.store.put(PATH, b'{"partitions":2,"deleted":true}')
         client = await broker.client()
         not_found = (pb.TopicNotFound, pb.TopicNotFound)
@@ -234,12 +234,12 @@ def test_nobody_makes_a_partition_of_a_topic_that_is_being_deleted(tmp_path: Pat
 
 def test_a_single_topic_is_deleted_by_its_name(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.topics.delete_by_name(NAME)
+        await broker.topics.deletion.delete_by_name(NAME)
         client = await broker.client()
         await client.produce()
         with pytest.raises(NotAllowed, match="1 client connected"):
-            await broker.topics.delete_by_name(NAME)
-        await broker.topics.delete_by_name(NAME, force=True)
+            await broker.topics.deletion.delete_by_name(NAME)
+        await broker.topics.deletion.delete_by_name(NAME, force=True)
         await client.receive("close_producer")
         assert await names(broker) == []
 
@@ -256,7 +256,7 @@ def test_a_name_is_not_both_partitioned_and_unpartitioned(
         topics, partitioned = broker.topics, broker.topics.partitioned
         for number in range(5):
             name = TopicName.get(f"{TOPIC}-{number}")
-            making = topics.make(name) if way == "make" else topics.get(name, True)
+            making = topics.loader.ensure(name) if way == "make" else topics.loader.get(name, True)
             parted = partitioned.metadata(name, True) if way == "asked" else None
             both = [parted or partitioned.create(name, 2), making]
             if not partitioned_first:
@@ -267,15 +267,15 @@ def test_a_name_is_not_both_partitioned_and_unpartitioned(
             found = await asyncio.gather(first, both[1], return_exceptions=True)
             errors = [each for each in found if isinstance(each, BaseException)]
             assert all(isinstance(each, PulsarError) for each in errors), errors
-            is_partitioned = (await partitioned.read(name)).partitions > 0
-            assert is_partitioned != await topics.exists(name)
+            is_partitioned = (await broker.topics.partitions.read(name)).partitions > 0
+            assert is_partitioned != await topics.registry.exists(name)
 
     run(tmp_path, scenario, **DEFAULT_PARTITIONED)
 
 
 def test_who_asks_for_a_partitioned_topic_waits_for_who_opens_a_plain_one(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        opening = asyncio.ensure_future(broker.topics.get(NAME, create=True))
+        opening = asyncio.ensure_future(broker.topics.loader.get(NAME, create=True))
         await asyncio.sleep(0)
         with pytest.raises(TopicExists):
             await broker.topics.partitioned.create(NAME, 2)
@@ -324,7 +324,7 @@ def test_a_topic_gives_way_to_a_partitioned_one_that_another_broker_made_meanwhi
         assert other.is_over
         assert error.error == pb.NotAllowedError
         assert not await broker.node.store.exists(PLAIN)
-        assert list(broker.topics) == []
+        assert list(broker.topics.registry) == []
         assert await ask(client) == 2
 
     run(tmp_path, scenario)
@@ -359,7 +359,7 @@ def test_who_gives_way_does_not_wait_for_topics_that_are_made_meanwhile(
 
         async def and_another_topic_is_made(name: TopicName) -> bool:
             another = TopicName.get(TOPIC + "-another")
-            loading.append(asyncio.ensure_future(broker.topics.make(another)))
+            loading.append(asyncio.ensure_future(broker.topics.loader.ensure(another)))
             for _ in range(10):
                 await asyncio.sleep(0)
             return await is_taken(name)
@@ -381,7 +381,7 @@ def test_who_asks_for_a_topic_first_does_not_wait_for_ever_while_it_is_changed(
 
     async def scenario(broker: Broker) -> None:
         partitioned = broker.topics.partitioned
-        with partitioned._changing(NAME):
+        with partitioned._records.changing(NAME):
             clients = [await broker.client() for _ in range(3)]
             asked = [asyncio.ensure_future(ask(each)) for each in clients]
             assert await asyncio.wait_for(asked[0], 5) == pb.ServiceNotReady
@@ -395,7 +395,7 @@ def test_who_asks_for_a_topic_first_does_not_wait_for_ever_while_it_is_changed(
 def test_who_asks_for_a_topic_first_waits_while_it_is_changed(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         clients = [await broker.client() for _ in range(3)]
-        with broker.topics.partitioned._changing(NAME):
+        with broker.topics.partitions.changing(NAME):
             asked = [asyncio.ensure_future(ask(each)) for each in clients]
             await asyncio.sleep(0.1)
             assert not any(each.done() for each in asked)
@@ -423,7 +423,7 @@ def test_reading_a_topic_leaves_the_list_of_the_others_cached(tmp_path: Path) ->
         partitioned, store = broker.topics.partitioned, broker.node.store
         other = TopicName.get(TOPIC + "-other")
         await partitioned.create(NAME, 2)
-        assert await partitioned.partitions(NAME) == 2
+        assert await broker.topics.partitions.partitions(NAME) == 2
         asked: list[str] = []
         children = store.children
 
@@ -433,8 +433,8 @@ def test_reading_a_topic_leaves_the_list_of_the_others_cached(tmp_path: Path) ->
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "children", counted)
-            assert (await partitioned.read(NAME)).partitions == 2
-            assert await partitioned.partitions(other) == 0
+            assert (await broker.topics.partitions.read(NAME)).partitions == 2
+            assert await broker.topics.partitions.partitions(other) == 0
         assert asked == []
 
     run(tmp_path, scenario)
@@ -444,11 +444,11 @@ def test_reading_a_topic_drops_the_value_that_was_cached(tmp_path: Path) -> None
     async def scenario(broker: Broker) -> None:
         partitioned = broker.topics.partitioned
         await partitioned.create(NAME, 2)
-        assert await partitioned.partitions(NAME) == 2
-        broker.topics.cache.close()  # the news are late
+        assert await broker.topics.partitions.partitions(NAME) == 2
+        broker.service.metadata_cache.close()  # the news are late
         await broker.node.store.put(PATH, b'{"partitions":3}')
-        assert await partitioned.partitions(NAME) == 2
-        assert (await partitioned.read(NAME)).partitions == 3
-        assert await partitioned.partitions(NAME) == 3
+        assert await broker.topics.partitions.partitions(NAME) == 2
+        assert (await broker.topics.partitions.read(NAME)).partitions == 3
+        assert await broker.topics.partitions.partitions(NAME) == 3
 
     run(tmp_path, scenario)

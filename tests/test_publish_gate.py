@@ -191,7 +191,7 @@ def test_a_topic_is_deleted_while_sends_of_it_wait(tmp_path: Path) -> None:
         client.publish(0, b"waits")
         await until(lambda: client.connection.pending_sends == 1)
         topic = await broker.topic()
-        await asyncio.wait_for(broker.topics.delete(topic), 10)
+        await asyncio.wait_for(broker.topics.deletion.delete(topic), 10)
         assert client.connection.pending_sends == 0
 
     run(tmp_path, scenario, **PATIENT)
@@ -257,7 +257,7 @@ def test_a_hundred_thousand_topics_are_looked_at_once_and_without_holding_the_lo
         client = await broker.client()
         await client.produce(1)
         await client.produce(2, topic=TOPIC + "-idle")
-        topics: list[Any] = [*(Idle() for _ in range(100_000)), *broker.topics]
+        topics: list[Any] = [*(Idle() for _ in range(100_000)), *broker.topics.registry]
         walks: list[list[Any]] = []
         steps: list[float] = []
         gate = broker.publish_gate
@@ -307,7 +307,8 @@ def test_who_sends_something_while_others_are_sent_away_is_sent_away_too(
         await client.produce(2)
         late = Idle(lambda: client.publish(0, b"late", producer_id=2))
         gate = broker.publish_gate
-        gate._topics = lambda: [*broker.topics, late, *(Idle() for _ in range(20))]  # type: ignore
+        idle: list[Any] = [late, *(Idle() for _ in range(20))]
+        gate._topics = lambda: [*broker.topics.registry, *idle]
         await fill_up(broker)
         client.publish(0, b"early")
         closed = [(await client.receive("close_producer")).producer_id for _ in range(2)]

@@ -12,7 +12,7 @@ import pytest
 from one_bookie import read_all, turns, until
 from one_broker import TOPIC, Broker, Client, run, section
 from pyxbroker.base.errors import NotAllowed
-from pyxbroker.broker.topics.publish_steps import Publication
+from pyxbroker.broker.topics.publish_steps import Publication, StepOrder
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.state import State
@@ -27,8 +27,9 @@ Decide = Callable[[Publication, int], None]
 class Step:
     """Decides about the SENDs whose data has a word in it; keeps what it was asked about."""
 
-    def __init__(self, word: bytes, decide: Decide) -> None:
+    def __init__(self, word: bytes, decide: Decide, order: StepOrder = StepOrder.CHECK) -> None:
         self.word = word
+        self.order = order
         self.decide = decide
         self.runs: list[list[bytes]] = []
 
@@ -99,7 +100,7 @@ async def stored(topic: Topic) -> list[bytes]:
 def test_dropped_sends_are_neither_stored_nor_answered(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([dropping()])
+        topic.add_publish_step(dropping())
         client = await broker.client()
         await client.produce()
         for sequence_id, data in enumerate((b"one", b"drop", b"two", b"drop it")):
@@ -122,7 +123,8 @@ def test_dropped_sends_are_neither_stored_nor_answered(tmp_path: Path) -> None:
 def test_a_run_of_which_nothing_is_left_does_not_reach_the_log(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([dropping(), answering()])
+        topic.add_publish_step(dropping())
+        topic.add_publish_step(answering())
         client = await broker.client()
         await client.produce()
         client.publish(0, b"drop")
@@ -137,7 +139,7 @@ def test_a_run_of_which_nothing_is_left_does_not_reach_the_log(tmp_path: Path) -
 def test_refused_sends_get_the_error_and_their_neighbours_do_not(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([refusing()])
+        topic.add_publish_step(refusing())
         client = await broker.client()
         await client.produce()
         for sequence_id, data in enumerate((b"refuse", b"one", b"refuse", b"two")):
@@ -161,7 +163,8 @@ def test_answers_come_in_the_order_of_sends(tmp_path: Path) -> None:
         held = Held(topic)
         client.publish(0, b"before there were steps")
         await until(lambda: len(held.runs) == 1)
-        topic.set_publish_steps([refusing(), answering()])
+        topic.add_publish_step(refusing())
+        topic.add_publish_step(answering())
         client.publish(1, b"answer")
         await turns()
         client.publish(2, b"stored whole")
@@ -186,7 +189,8 @@ def test_earlier_steps_decide_and_later_ones_are_not_asked_again(tmp_path: Path)
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         first, second = refusing(b"both"), answering(b"both")
-        topic.set_publish_steps([first, second])
+        topic.add_publish_step(first)
+        topic.add_publish_step(second)
         client = await broker.client()
         await client.produce()
         client.publish(0, b"both")
@@ -200,9 +204,48 @@ def test_earlier_steps_decide_and_later_ones_are_not_asked_again(tmp_path: Path)
             publication.answer(index, NOWHERE)
             publication.drop(index)
 
-        topic.set_publish_steps([Step(b"both", decide_again)])
+        topic.remove_publish_step(first)
+        topic.remove_publish_step(second)
+        topic.add_publish_step(Step(b"both", decide_again))
         client.publish(2, b"both")
         assert await answers(client, 1) == [(2, pb.NotAllowedError)]
+
+    run(tmp_path, scenario)
+
+
+def test_steps_run_in_the_order_of_the_table_and_with_one_order_as_they_were_added(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        seen: list[str] = []
+
+        def noting(name: str, order: StepOrder) -> Step:
+            return Step(b"x", lambda publication, index: seen.append(name), order)
+
+        steps = {
+            name: noting(name, order)
+            for name, order in (
+                ("first", StepOrder.CHECK),
+                ("policy", StepOrder.POLICY),
+                ("second", StepOrder.CHECK),
+            )
+        }
+        for step in steps.values():
+            topic.add_publish_step(step)
+        client = await broker.client()
+        await client.produce()
+        client.publish(0, b"x")
+        await answers(client, 1)
+        assert seen == ["policy", "first", "second"]
+        topic.remove_publish_step(steps["first"])
+        topic.add_publish_step(steps["first"])
+        client.publish(1, b"x")
+        await answers(client, 1)
+        assert seen[3:] == ["policy", "second", "first"]
+        topic.remove_publish_step(steps["first"])
+        with pytest.raises(ValueError, match="not in list"):
+            topic.remove_publish_step(steps["first"])
 
     run(tmp_path, scenario)
 
@@ -213,9 +256,10 @@ def test_without_steps_publishing_is_the_append_itself(tmp_path: Path, name: str
         topic = await broker.topic(name)
         bare = topic.source.append
         assert topic.publish == bare
-        topic.set_publish_steps([dropping()])
+        step = dropping()
+        topic.add_publish_step(step)
         assert topic.publish != bare
-        topic.set_publish_steps([])
+        topic.remove_publish_step(step)
         assert topic.publish == bare
 
     run(tmp_path, scenario)
@@ -224,7 +268,8 @@ def test_without_steps_publishing_is_the_append_itself(tmp_path: Path, name: str
 def test_steps_of_a_non_persistent_topic(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic(NON_PERSISTENT)
-        topic.set_publish_steps([make() for make in ALL])
+        for make in ALL:
+            topic.add_publish_step(make())
         client = await broker.client()
         await client.subscribe(topic=NON_PERSISTENT)
         await client.produce(topic=NON_PERSISTENT)
@@ -246,7 +291,7 @@ def test_steps_of_a_non_persistent_topic(tmp_path: Path) -> None:
 def test_what_the_log_refuses_is_told_beside_what_steps_decided(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([answering()])
+        topic.add_publish_step(answering())
         client = await broker.client()
         await client.produce()
         topic.close_producers = lambda: None  # type: ignore[method-assign]
@@ -274,7 +319,8 @@ def test_a_send_that_comes_too_late_is_told_after_those_before_it(
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([answering()] if has_steps else [])
+        if has_steps:
+            topic.add_publish_step(answering())
         client = await broker.client()
         await client.produce()
         producer = client.connection.producers[1]
@@ -326,7 +372,10 @@ def test_runs_that_fail_last_first_are_answered_in_order(
         await client.produce()
         waiting: list[EntryRun] = []
         topic.managed_ledger.append = waiting.append  # type: ignore[method-assign]
-        topic.set_publish_steps([answering()] if has_steps else [])
+        step = answering()
+        topic.add_publish_step(step)
+        if not has_steps:
+            topic.remove_publish_step(step)
         expected: list[tuple[int, Any]] = []
         for at, sends in enumerate(RUNS):
             for data in sends:
@@ -359,16 +408,19 @@ def test_a_step_that_breaks_costs_its_client_the_connection_and_no_more(tmp_path
         topic = await broker.topic()
 
         class Broken:
+            order = StepOrder.CHECK
+
             def check(self, publication: Publication) -> None:
                 raise ZeroDivisionError("a defect of the step")
 
-        topic.set_publish_steps([Broken()])
+        broken = Broken()
+        topic.add_publish_step(broken)
         client = await broker.client()
         await client.produce()
         client.publish(0, b"x")
         await client.closed()
         assert broker.node.connections.publish_bytes == 0
-        topic.set_publish_steps([])
+        topic.remove_publish_step(broken)
         other = await broker.client()
         await other.produce()
         other.publish(0, b"y")
@@ -393,9 +445,13 @@ def test_any_decisions_in_any_runs(tmp_path: Path, seed: int) -> None:
         expected: list[tuple[int, str]] = []
         kept: list[bytes] = []
         sent = 0
+        has_steps = False
         for _ in range(30):
-            has_steps = chance.random() < 0.8
-            topic.set_publish_steps(steps if has_steps else [])
+            had_steps, has_steps = has_steps, chance.random() < 0.8
+            if has_steps != had_steps:
+                change = topic.add_publish_step if has_steps else topic.remove_publish_step
+                for step in steps:
+                    change(step)
             for _ in range(chance.randint(1, 6)):
                 word = chance.choice(["drop", "refuse", "answer", "store", "store"])
                 data = b"%s %d" % (word.encode(), sent)

@@ -108,7 +108,7 @@ def test_what_is_not_built_asks_for_a_right_where_it_tells_what_is_there() -> No
 
 async def answered(row: Endpoint) -> tuple[int, object]:
     there = SimpleNamespace(topics=AsyncMock())
-    there.topics.namespace_fields.return_value = {}
+    there.topics.policies.namespace_fields.return_value = {}
     app = cast(Any, SimpleNamespace(broker=there))
     parameters = dict.fromkeys(re.findall(r"\{(\w+)\}", row.path), "x") | {"domain": "persistent"}
     body = Body(0, lambda: None)

@@ -13,9 +13,8 @@ import pytest
 
 from bad_disk import EIO, Disk, run_on
 from one_bookie import append, settled, until
-from one_broker import Broker, Client, data_of, section
+from one_broker import Broker, Client, data_of, section, stats_of
 from pyxbroker.broker.dispatch import read_trouble
-from pyxbroker.broker.statistics.stats import topic_stats
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.ledger.bookie import DAMAGED, NO_ENTRY
 from pyxbroker.metadata import paths
@@ -45,7 +44,7 @@ async def read(client: Client, count: int) -> list[bytes]:
 
 
 async def stopped(broker: Broker) -> str | None:
-    [stats] = topic_stats(await broker.topic()).subscriptions
+    [stats] = stats_of(await broker.topic()).subscriptions
     return stats.stopped_by_damage
 
 

@@ -67,7 +67,7 @@ def test_a_send_that_is_refused_is_answered_after_those_before_it(tmp_path: Path
 def test_refused_sends_wait_for_what_the_steps_of_their_topic_decide(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([refusing()])
+        topic.add_publish_step(refusing())
         client = await broker.client()
         await client.produce()
         held = Held(topic)

@@ -248,7 +248,7 @@ def test_what_cannot_be_published_is_told_in_its_place(tmp_path: Path) -> None:
 def test_what_no_partition_takes_is_told_in_its_place(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         assert await rest("PUT", f"{P}/t/partitions", "2") == DONE
-        second = await rest.broker.topics.make(
+        second = await rest.broker.topics.loader.ensure(
             TopicName.get("persistent://public/default/t").partition(1)
         )
 

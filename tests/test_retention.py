@@ -28,7 +28,7 @@ async def set_retention(broker: Broker, policies: dict[str, int] | None) -> None
 async def ledgers_left(broker: Broker) -> int:
     """Of four closed ones, after a look at their age."""
     topic = await broker.topic()
-    await broker.topics.policies(topic.name)
+    await broker.topics.policies.of_topic(topic.name)
     await turns()
     await broker.topics.upkeep.check_ages()
     await topic.managed_ledger.finish_tasks()

@@ -500,13 +500,13 @@ def test_each_command_is_for_those_alone_who_have_its_right(
     async def scenario(broker: Broker) -> None:
         for role in ("nf", "nobody", "root", "admin", "np", "nc", "tp", "tc"):
             client = await let_in(broker, connect(token(role)))
-            before = len(broker.topics)
+            before = len(broker.topics.registry)
             answer = await client.request(command, field)
             code, text = refusal_in(answer)
             assert (code != pb.AuthorizationError) == (role in allowed), role
             if role not in allowed:
                 assert refusal in text
-                assert len(broker.topics) == before
+                assert len(broker.topics.registry) == before
             assert not client.connection.closed
             client.far.close()
             await asyncio.sleep(0.01)

@@ -280,7 +280,7 @@ def test_a_deleted_topic_takes_its_schema_and_its_ledgers_along(tmp_path: Path) 
         for number, fields in enumerate(["a", "ab", "abc"]):
             assert (await client.produce(number, schema=sent(avro(*fields)))).schema_version
         ledgers = [each.ledger_id for each in await broker.topics.schemas.index(ID)]
-        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+        await broker.topics.deletion.delete_by_name(TopicName.get(TOPIC), force=True)
         assert await broker.node.store.get(PATH) is None
         for ledger_id in ledgers:
             with pytest.raises(NoSuchLedger):
@@ -296,7 +296,7 @@ def test_a_deleted_partition_leaves_the_schema_to_the_others(tmp_path: Path) -> 
         client = await broker.client()
         answer = await client.produce(1, topic=f"{TOPIC}-partition-0", schema=sent(avro("a")))
         assert answer.schema_version == bytes(8)
-        await broker.topics.delete_by_name(name.partition(0), force=True)
+        await broker.topics.deletion.delete_by_name(name.partition(0), force=True)
         assert await broker.topics.schemas.has_schema(ID)
         await broker.topics.partitioned.delete(name, force=True)
         assert not await broker.topics.schemas.has_schema(ID)
@@ -324,7 +324,7 @@ def test_a_schema_that_comes_while_its_topic_is_deleted_is_not_stored(
         monkeypatch.setattr(storage, "versions", slow)
         late = asyncio.ensure_future(client.produce(1, schema=sent(avro("late"))))
         await is_held.wait()
-        await broker.topics.delete(topic)
+        await broker.topics.deletion.delete(topic)
         goes_on.set()
         assert (await late).error in (pb.ServiceNotReady, pb.TopicNotFound)
         assert await broker.node.store.get(PATH) is None
@@ -344,7 +344,7 @@ def test_a_topic_that_may_still_be_used_is_not_deleted(tmp_path: Path, domain: s
         with pytest.raises(AssertionError, match="nobody begins to use it"):
             await topic.delete()
         assert not topic.is_gone
-        await broker.topics.delete(topic)
+        await broker.topics.deletion.delete(topic)
         assert topic.is_gone
 
     run(tmp_path, scenario)
@@ -364,20 +364,20 @@ def test_nobody_begins_to_use_a_topic_whose_schema_is_being_deleted(
         async def failing(name: TopicName) -> None:
             raise MetadataError("away")
 
-        monkeypatch.setattr(broker.topics, "forget_schema", failing)
+        monkeypatch.setattr(broker.topics.deletion, "forget_schema", failing)
         with pytest.raises(MetadataError):
-            await broker.topics.delete(topic)
+            await broker.topics.deletion.delete(topic)
         assert (await client.produce(1)).producer_name, "what was not deleted can be used"
-        monkeypatch.setattr(broker.topics, "forget_schema", slow)
-        deletion = asyncio.ensure_future(broker.topics.delete(topic))
+        monkeypatch.setattr(broker.topics.deletion, "forget_schema", slow)
+        deletion = asyncio.ensure_future(broker.topics.deletion.delete(topic))
         await asyncio.sleep(0)
         assert (await client.produce(2)).error == pb.ServiceNotReady
         # Nor does anybody else delete it, who might make it usable again.
         with pytest.raises(ServiceNotReady, match="is being deleted"):
-            await asyncio.wait_for(broker.topics.delete(topic), 10)
+            await asyncio.wait_for(broker.topics.deletion.delete(topic), 10)
         goes_on.set()
         await deletion
-        assert not await broker.topics.exists(topic.name)
+        assert not await broker.topics.registry.exists(topic.name)
 
     run(tmp_path, scenario)
 
@@ -388,9 +388,9 @@ def test_a_topic_leaves_its_schema_to_that_of_its_name_in_the_other_domain(tmp_p
         other = f"non-{TOPIC}"
         assert (await client.produce(1, schema=sent(avro("a")))).schema_version == bytes(8)
         assert (await client.produce(2, topic=other)).producer_name
-        await broker.topics.delete_by_name(TopicName.get(other), force=True)
+        await broker.topics.deletion.delete_by_name(TopicName.get(other), force=True)
         assert await broker.topics.schemas.has_schema(ID)
-        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+        await broker.topics.deletion.delete_by_name(TopicName.get(TOPIC), force=True)
         assert not await broker.topics.schemas.has_schema(ID)
 
     run(tmp_path, scenario)

@@ -87,7 +87,7 @@ async def filled(rest: Rest, *names: str, count: int = 10) -> PersistentTopic:
 
 async def opened_anew(rest: Rest, topic: PersistentTopic) -> PersistentTopic:
     """Unloads it if it is open, and opens it again."""
-    await rest.broker.topics.unload(topic.name)
+    await rest.broker.topics.deletion.unload(topic.name)
     successor = await rest.broker.topic(TOPIC)
     assert isinstance(successor, PersistentTopic)
     assert successor is not topic

@@ -264,7 +264,7 @@ def test_a_partition_that_is_being_unloaded_is_left_out(
         path = "/admin/v2/persistent/public/default/p"
         assert (await rest("PUT", f"{path}/partitions", "2"))[0] == 204
         name = TopicName.get("persistent://public/default/p-partition-0")
-        managed_ledger = (await broker.topics.get(name, create=False)).managed_ledger
+        managed_ledger = (await broker.topics.loader.get(name, create=False)).managed_ledger
         close, may_close = managed_ledger.close, asyncio.Event()
 
         async def close_late() -> None:
@@ -272,7 +272,7 @@ def test_a_partition_that_is_being_unloaded_is_left_out(
             await close()
 
         monkeypatch.setattr(managed_ledger, "close", close_late)
-        unloading = asyncio.ensure_future(broker.topics.unload(name))
+        unloading = asyncio.ensure_future(broker.topics.deletion.unload(name))
         await asyncio.sleep(0)
         for kind in ("partitioned-stats", "partitioned-internalStats"):
             status, found = await rest("GET", f"{path}/{kind}")
@@ -293,7 +293,7 @@ def test_what_is_deleted_while_internal_statistics_are_told_is_left_out(
         await compact(topic)
         for number in range(3):
             await append(topic.managed_ledger, single("a", b"%d" % number))
-            await broker.topics.unload(topic.name)
+            await broker.topics.deletion.unload(topic.name)
             topic = await broker.topic()
         await append(topic.managed_ledger, single("a", b"new"))
         schema = {"type": "STRING", "schema": "", "properties": {}}

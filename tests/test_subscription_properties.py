@@ -97,7 +97,7 @@ def test_partitions_that_are_added_have_the_flag_too(tmp_path: Path) -> None:
         client = await broker.client()
         await client.subscribe(topic=str(name.partition(0)), replicate_subscription_state=True)
         await broker.topics.partitioned.update(name, 2)
-        topic = await broker.topics.get(name.partition(1), create=False)
+        topic = await broker.topics.loader.get(name.partition(1), create=False)
         assert topic.subscriptions["s"].replicated
 
     run(tmp_path, scenario)

@@ -53,7 +53,7 @@ async def closed_topic(broker: Broker, *data: bytes, ledgers: int = 1) -> Persis
         if n < ledgers - 1:
             topic.managed_ledger.roll_over()
             await topic.managed_ledger.finish_tasks()
-    await broker.topics.unload(topic.name)
+    await broker.topics.deletion.unload(topic.name)
     return topic
 
 
@@ -69,7 +69,7 @@ async def look(broker: Broker, later_s: float = 0.0) -> None:
     now = broker.topics.sweep.wall_clock()
     broker.topics.sweep.wall_clock = lambda: now + later_s
     await broker.topics.sweep.look()
-    assert len(broker.topics) == 0
+    assert len(broker.topics.registry) == 0
 
 
 async def found(broker: Broker) -> ClosedLedger | None:
@@ -79,7 +79,7 @@ async def found(broker: Broker) -> ClosedLedger | None:
 async def backlog(broker: Broker) -> int:
     topic = await broker.topic()
     entries = topic.subscriptions["s"].backlog
-    await broker.topics.unload(topic.name)
+    await broker.topics.deletion.unload(topic.name)
     return entries
 
 
@@ -137,7 +137,7 @@ def test_what_is_acknowledged_goes_when_it_was_retained_for_long_enough(tmp_path
         await topic.subscription_for("s", topic.first_position(), {}, True)
         await append(topic.managed_ledger, b"one")
         topic.subscriptions["s"].cursor.acknowledge_up_to(topic.last_confirmed)
-        await broker.topics.unload(topic.name)
+        await broker.topics.deletion.unload(topic.name)
         listed = await found(broker)
         assert listed is not None and len(listed.ledgers) == 1
         await set_policies(broker)
@@ -155,7 +155,7 @@ def test_what_is_acknowledged_goes_when_it_was_retained_for_long_enough(tmp_path
 def test_an_inactive_topic_is_deleted(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.publish(b"one")
-        await broker.topics.unload(TopicName.get(TOPIC))
+        await broker.topics.deletion.unload(TopicName.get(TOPIC))
         policy = {
             "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
             "maxInactiveDurationSeconds": 300,
@@ -210,7 +210,7 @@ def test_who_uses_a_topic_keeps_it_open(tmp_path: Path, monkeypatch: pytest.Monk
         now = broker.topics.sweep.wall_clock()
         broker.topics.sweep.wall_clock = lambda: now + 100
         await broker.topics.sweep.look()
-        [topic] = broker.topics
+        [topic] = broker.topics.registry
         assert topic.subscriptions["s"].backlog == 0
         assert len(topic.producers) == 1
 
@@ -225,7 +225,7 @@ def test_a_topic_that_somebody_has_just_used_is_not_inactive(
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         await broker.publish(b"one")
-        await broker.topics.unload(TopicName.get(TOPIC))
+        await broker.topics.deletion.unload(TopicName.get(TOPIC))
         policy = {
             "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
             "maxInactiveDurationSeconds": 300,
@@ -264,7 +264,7 @@ def test_nothing_is_opened_and_nothing_is_read_before_something_is_due(
             assert isinstance(topic, PersistentTopic)
             await topic.subscription_for("s", topic.first_position(), {}, True)
             await append(topic.managed_ledger, b"x")
-            await broker.topics.unload(topic.name)
+            await broker.topics.deletion.unload(topic.name)
         await set_policies(broker, message_ttl_in_seconds=600)
         got: list[str] = []
         get_all = store.get_all
@@ -315,7 +315,7 @@ def test_many_topics_are_read_in_few_ways_to_the_store(
             for name in ("a", "b"):
                 await topic.subscription_for(name, topic.first_position(), {}, True)
             await append(topic.managed_ledger, b"x")
-            await broker.topics.unload(topic.name)
+            await broker.topics.deletion.unload(topic.name)
         names = [f"{NAME}-{n}" for n in range(20)]
         one_by_one = [await read_closed(store, name) for name in names]
         await store.put(paths.managed_ledger(names[3]), b"\xff")
@@ -374,7 +374,7 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
             assert isinstance(topic, PersistentTopic)
             await topic.subscription_for("s", topic.first_position(), {}, True)
             await append(topic.managed_ledger, b"x")
-            await broker.topics.unload(topic.name)
+            await broker.topics.deletion.unload(topic.name)
         await set_policies(broker, message_ttl_in_seconds=60)
         expire, answer = sweep.upkeep.expire_messages, asyncio.Event()
         begun: list[TopicName] = []
@@ -391,13 +391,13 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
         await asyncio.wait_for(broker.topics.sweep.look(), 5)
         assert len(begun) == 3
         assert set(begun) == set(names)
-        assert await broker.topics.open_names("public/default", "persistent") == [begun[0]]
+        assert await broker.topics.registry.open_names("public/default", "persistent") == [begun[0]]
         # Nor is it begun twice.
         broker.topics.sweep.wall_clock = lambda: now + 1000
         await asyncio.wait_for(broker.topics.sweep.look(), 5)
         assert begun.count(begun[0]) == 1
         answer.set()
-        await until(lambda: len(broker.topics) == 0)
+        await until(lambda: len(broker.topics.registry) == 0)
         for name in names:
             topic = await broker.topic(str(name))
             assert topic.subscriptions["s"].backlog == 0

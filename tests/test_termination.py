@@ -236,7 +236,7 @@ def test_a_terminated_topic_is_trimmed_and_deleted_like_others(tmp_path: Path) -
         await client.messages(3)
         await client.ack(*where)
         await until(lambda: len(topic.managed_ledger.ledgers) == 1)
-        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+        await broker.topics.deletion.delete_by_name(TopicName.get(TOPIC), force=True)
         assert not await broker.node.store.exists(PATH)
         assert not hasattr(await client.produce(), "error")
 
@@ -266,13 +266,13 @@ def test_who_terminates_a_topic_that_is_closed_meanwhile_may_come_again(
         terminate = type(topic).terminate
 
         async def late(self: Any) -> Any:
-            await broker.topics.unload(self.name)
+            await broker.topics.deletion.unload(self.name)
             return await terminate(self)
 
         with monkeypatch.context() as patch:
             patch.setattr(type(topic), "terminate", late)
             with pytest.raises(ServiceNotReady, match="is being closed"):
-                await broker.topics.terminate(topic.name)
-        assert await broker.topics.terminate(topic.name)
+                await broker.topics.deletion.terminate(topic.name)
+        assert await broker.topics.deletion.terminate(topic.name)
 
     run(tmp_path, scenario)

@@ -63,7 +63,8 @@ class Held:
 def test_of_a_hundred_at_once_as_many_are_made_as_there_may_be(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         found = await asyncio.gather(
-            *(broker.topics.make(another(number)) for number in range(100)), return_exceptions=True
+            *(broker.topics.loader.ensure(another(number)) for number in range(100)),
+            return_exceptions=True,
         )
         refused = [each for each in found if isinstance(each, TopicsLimitReached)]
         assert (await made(broker), len(refused)) == (40, 60)
@@ -80,9 +81,9 @@ def test_of_partitioned_topics_at_once_as_many_are_made_as_there_may_be(tmp_path
         # Which of them is first is the store's to say.
         assert Counter(map(type, found)) == {type(None): 13, TopicsLimitReached: 17}
         assert await made(broker) == 39
-        await broker.topics.make(another(99))
+        await broker.topics.loader.ensure(another(99))
         with pytest.raises(TopicsLimitReached):
-            await broker.topics.make(another(100))
+            await broker.topics.loader.ensure(another(100))
 
     run(tmp_path, scenario, maxTopicsPerNamespace=40)
 
@@ -96,7 +97,7 @@ def test_what_is_not_made_after_all_is_room_again(
         creation = asyncio.ensure_future(broker.topics.partitioned.create(NAME, MANY))
         await held.waits.wait()
         with pytest.raises(TopicsLimitReached):
-            await broker.topics.make(another(0))
+            await broker.topics.loader.ensure(another(0))
         if ends == "fails":
             held.error = Unavailable("away")
             held.goes_on.set()
@@ -104,8 +105,8 @@ def test_what_is_not_made_after_all_is_room_again(
             creation.cancel()
         await asyncio.wait([creation])
         assert creation.cancelled() or isinstance(creation.exception(), Unavailable)
-        await asyncio.gather(*(broker.topics.make(another(number)) for number in range(5)))
-        assert broker.topics._counts._rooms == {}
+        await asyncio.gather(*(broker.topics.loader.ensure(another(number)) for number in range(5)))
+        assert broker.topics.loader.counts._rooms == {}
 
     run(tmp_path, scenario, maxTopicsPerNamespace=MANY)
 
@@ -119,18 +120,18 @@ def test_a_large_creation_does_not_delay_a_small_one(
         held = Held(broker, 2, monkeypatch)
         creation = asyncio.ensure_future(broker.topics.partitioned.create(NAME, MANY))
         await held.waits.wait()
-        await asyncio.wait_for(broker.topics.make(another(0)), 5)
+        await asyncio.wait_for(broker.topics.loader.ensure(another(0)), 5)
         with pytest.raises(TopicsLimitReached):
-            await asyncio.wait_for(broker.topics.make(another(1)), 5)
+            await asyncio.wait_for(broker.topics.loader.ensure(another(1)), 5)
         # A partition has its place already.
         await asyncio.wait_for(broker.topic(str(NAME.partition(MANY - 1))), 5)
         held.goes_on.set()
         await creation
         with pytest.raises(TopicsLimitReached):
-            await broker.topics.make(another(1))
+            await broker.topics.loader.ensure(another(1))
         assert await made(broker) == MANY + 1
-        await broker.topics.delete(await broker.topic(str(another(0))))
-        await broker.topics.make(another(1))
+        await broker.topics.deletion.delete(await broker.topic(str(another(0))))
+        await broker.topics.loader.ensure(another(1))
 
     run(tmp_path, scenario, maxTopicsPerNamespace=MANY + 1)
 
@@ -144,9 +145,9 @@ def test_a_topic_and_partitions_whose_nodes_look_alike_have_their_own_room(
         await held.waits.wait()
         # Neither of them is one of the partitions that are being made.
         for suffix in ("-partition-", f"-partition-0{MANY}"):
-            await broker.topics.make(TopicName.get(TOPIC + suffix))
+            await broker.topics.loader.ensure(TopicName.get(TOPIC + suffix))
         with pytest.raises(TopicsLimitReached):
-            await broker.topics.make(another(1))
+            await broker.topics.loader.ensure(another(1))
         held.goes_on.set()
         await creation
         assert await made(broker) == MANY + 2

@@ -360,7 +360,7 @@ def test_a_watcher_hears_of_topics_that_come_and_go(tmp_path: Path) -> None:
         again = await watch(client)
         assert (list(again.topic), again.topics_hash) == (both, topics_hash(both))
         assert list((await watch(client, topics_hash=topics_hash(both))).topic) == []
-        await broker.topics.delete(topic)
+        await broker.topics.deletion.delete(topic)
         assert await told(client) == ([], [PREFIX + "a2"], topics_hash([PREFIX + "a1"]))
         close = pb.CommandWatchTopicListClose(request_id=0, watcher_id=1)
         for _ in range(2):
@@ -624,7 +624,7 @@ def test_a_watcher_that_cannot_be_told_keeps_nobody_else_from_it(
             assert await told(client, watcher_id) == ([PREFIX + "a1"], [], found)
         assert attempts == 3
         attempts = 0
-        await broker.topics.delete(gone)
+        await broker.topics.deletion.delete(gone)
         for watcher_id in (1, 3, 2):
             assert await told(client, watcher_id) == (
                 [],

@@ -214,9 +214,9 @@ def test_lookups_and_topics_that_are_opened_are_counted(tmp_path: Path) -> None:
         assert service.lookups_pending == 0
         await broker.topic()
         with pytest.raises(TopicNotFound):
-            await topics.get(TopicName.get(f"{TOPIC}2"), create=False)
-        assert sum(topics.loads_us.counts) == 1
-        assert topics.loads_failed == 0, "it does not exist, which is no failure"
+            await topics.loader.get(TopicName.get(f"{TOPIC}2"), create=False)
+        assert sum(topics.loader.loads_us.counts) == 1
+        assert topics.loader.loads_failed == 0, "it does not exist, which is no failure"
 
     run(tmp_path, scenario)
 
@@ -228,10 +228,10 @@ def test_a_topic_that_cannot_be_opened_is_counted(
         async def fail(*_: object) -> None:
             raise ServiceNotReady("not now")
 
-        monkeypatch.setattr(broker.topics, "_open_managed_ledger", fail)
+        monkeypatch.setattr(broker.topics.loader, "_open_managed_ledger", fail)
         with pytest.raises(ServiceNotReady):
             await broker.topic()
-        assert broker.topics.loads_failed == 1
+        assert broker.topics.loader.loads_failed == 1
 
     run(tmp_path, scenario, topicLevelPoliciesEnabled=False)
 

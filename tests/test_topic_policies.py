@@ -222,7 +222,7 @@ async def say(
         both = before | fields
         return {field: value for field, value in both.items() if value is not None}
 
-    await broker.topics.records.update(name, is_global, change)
+    await broker.topics.policies.records.update(name, is_global, change)
 
 
 def test_a_topic_goes_before_all_clusters_before_its_namespace(tmp_path: Path) -> None:
@@ -292,15 +292,15 @@ def test_partitions_have_what_their_topic_says(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         whole = TopicName.get(TOPIC + "-parts")
         await broker.topics.partitioned.create(whole, 2, None)
-        open_before = await broker.topics.get(whole.partition(0), create=True)
+        open_before = await broker.topics.loader.get(whole.partition(0), create=True)
         await say(broker, name=whole, maxProducerPerTopic=7)
         await until(lambda: open_before.policies.producers_max == 7, SECONDS_MAX)
-        opened_after = await broker.topics.get(whole.partition(1), create=True)
+        opened_after = await broker.topics.loader.get(whole.partition(1), create=True)
         assert opened_after.policies.producers_max == 7
         with pytest.raises(NotAllowed):
             await say(broker, name=whole.partition(0), maxProducerPerTopic=8)
         await broker.topics.partitioned.delete(whole)
-        assert broker.topics.records.fields(whole, False) == {}
+        assert broker.topics.policies.records.fields(whole, False) == {}
 
     run(tmp_path, scenario)
 
@@ -309,7 +309,7 @@ def test_a_topic_that_is_not_kept_has_policies_too(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         name = TopicName.get("non-persistent://public/default/np")
         await say(broker, name=name, maxConsumerPerTopic=2)
-        topic = await broker.topics.get(name, create=True)
+        topic = await broker.topics.loader.get(name, create=True)
         assert topic.policies.consumers_max == 2
 
     run(tmp_path, scenario)
@@ -370,7 +370,7 @@ def test_a_topic_that_is_deleted_says_nothing_any_more(tmp_path: Path) -> None:
         topic = await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         await say(broker, is_global=True, maxConsumerPerTopic=1)
-        await broker.topics.delete(topic)
+        await broker.topics.deletion.delete(topic)
         again = await broker.topic()
         assert (again.policies.producers_max, again.policies.consumers_max) == (0, 0)
         await reopened(broker)
@@ -384,7 +384,7 @@ def test_who_produces_events_is_followed(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         await say(broker, maxConsumerPerTopic=2)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         value = encode(TopicRecord(NAME, False, {"maxProducerPerTopic": 6}), "elsewhere")
         assert isinstance(events, PersistentTopic)
         await append(events.managed_ledger, section(value, partition_key=str(NAME)))
@@ -402,7 +402,7 @@ def test_events_that_cannot_be_read_are_passed_over(
     async def scenario(broker: Broker) -> None:
         await broker.topic()
         await say(broker, maxProducerPerTopic=1)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
         elsewhere = "persistent://public/other/t"
         for bad in (
@@ -429,7 +429,7 @@ def test_topics_are_opened_when_the_policies_can_be_read_again(
         await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         await reopened(broker)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
 
         def fails(position: Position, *_: object) -> None:
@@ -459,14 +459,14 @@ def test_events_are_kept_whatever_the_namespace_says(tmp_path: Path) -> None:
         await subscription_of(await broker.topic(), "s")  # by which it stays
         await broker.node.store.put(paths.namespace_policies("public/default"), record)
         await say(broker, maxConsumerPerTopic=3)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
         events.managed_ledger.roll_over()
         await events.managed_ledger.finish_tasks()
         await say(broker, name=TopicName.get(TOPIC + "-2"), maxConsumerPerTopic=4)
         events.check_age()
         await events.managed_ledger.finish_tasks()
-        await broker.topics.delete_inactive()
+        await broker.topics.inactive.delete_all()
         assert events.entries == 2
         await reopened(broker)
         assert (await broker.topic()).policies.consumers_max == 3
@@ -478,7 +478,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         names = ["maxProducerPerTopic", "maxConsumerPerTopic", "maxSubscriptionsPerTopic"]
         await asyncio.gather(*(say(broker, **{name: 4}) for name in names))
-        assert broker.topics.records.fields(NAME, False) == dict.fromkeys(names, 4)
+        assert broker.topics.policies.records.fields(NAME, False) == dict.fromkeys(names, 4)
 
     run(tmp_path, scenario)
 
@@ -490,7 +490,7 @@ def test_events_in_a_partitioned_topic_are_all_read(tmp_path: Path) -> None:
         for number, name in enumerate(names):
             await broker.topic(str(name))
             await say(broker, name=name, maxProducerPerTopic=number + 1)
-        open_names = await broker.topics.open_names("public/default", "persistent")
+        open_names = await broker.topics.registry.open_names("public/default", "persistent")
         used = [name for name in open_names if name.is_change_events]
         assert len(used) > 1, "they are spread"
         await reopened(broker)
@@ -515,9 +515,9 @@ def test_records_are_read_though_one_topic_at_a_time_is_opened(tmp_path: Path) -
         await say(broker, maxProducerPerTopic=1)
         await reopened(broker)
         # A topic that is there is opened to be deleted without a look at its policies before.
-        await asyncio.wait_for(broker.topics.delete_by_name(NAME), 10)
+        await asyncio.wait_for(broker.topics.deletion.delete_by_name(NAME), 10)
         await asyncio.wait_for(broker.topic(TOPIC + "-other"), 10)
-        assert broker.topics.records.fields(NAME, False) == {}
+        assert broker.topics.policies.records.fields(NAME, False) == {}
 
     run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1)
 
@@ -531,19 +531,19 @@ def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -
             await say(broker, name=name, maxProducerPerTopic=3)
         gone = [java_hash(str(name)) % 2 == 0 for name in names]
         assert any(gone) and not all(gone)
-        await broker.topics.delete_by_name(EVENTS.partition(0), force=True)
+        await broker.topics.deletion.delete_by_name(EVENTS.partition(0), force=True)
         after = [{} if is_gone else {"maxProducerPerTopic": 3} for is_gone in gone]
-        assert [broker.topics.records.fields(name, False) for name in names] == after
+        assert [broker.topics.policies.records.fields(name, False) for name in names] == after
         counts = [0 if is_gone else 3 for is_gone in gone]
         await until(lambda: [each.policies.producers_max for each in topics] == counts, SECONDS_MAX)
         await reopened(broker)
         await broker.topic(str(names[0]))
-        assert [broker.topics.records.fields(name, False) for name in names] == after
+        assert [broker.topics.policies.records.fields(name, False) for name in names] == after
         # What is said after that is kept again.
         for name in names:
             await say(broker, name=name, maxProducerPerTopic=4)
         await broker.topics.partitioned.delete(EVENTS)
-        assert all(broker.topics.records.fields(name, False) == {} for name in names)
+        assert all(broker.topics.policies.records.fields(name, False) == {} for name in names)
 
     run(tmp_path, scenario)
 
@@ -561,7 +561,7 @@ def test_an_event_larger_than_any_sensible_one_is_neither_decoded_nor_written(
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         await say(broker, maxProducerPerTopic=1)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
         largest = {"shadowTopics": ["x" * 1_000] * 66}
         wide = {"replicationClusters": [""] * (change_events.ELEMENTS_MAX + 1)}
@@ -585,7 +585,7 @@ def test_an_event_larger_than_any_sensible_one_is_neither_decoded_nor_written(
         # What may be is not refused.
         some = {f"s{n}": {"dispatchRate": rate(n, n)} for n in range(1_000)}
         await say(broker, subscriptionPolicies=some)
-        assert broker.topics.records.fields(NAME, False)["subscriptionPolicies"] == some
+        assert broker.topics.policies.records.fields(NAME, False)["subscriptionPolicies"] == some
 
     run(tmp_path, scenario)
 
@@ -600,9 +600,9 @@ def test_the_records_of_a_namespace_are_bounded(
 
         for number in range(3):
             await say(broker, name=named(number), maxProducerPerTopic=1)
-        events = await broker.topics.get(EVENTS, create=False)
+        events = await broker.topics.loader.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
-        records = broker.topics.records
+        records = broker.topics.policies.records
         namespace = records._namespaces["public/default"]
         now = {"RECORDS_MAX": 3, "RECORDS_BYTES_MAX": namespace.said_bytes}
         monkeypatch.setattr(topic_policies, limit, now[limit])
@@ -637,7 +637,7 @@ async def killed_before_policies_go(
             raise asyncio.CancelledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker.topics, "forget_policies", killed)
+        patched.setattr(broker.topics.policies, "forget_records", killed)
         with pytest.raises(asyncio.CancelledError):
             await deletion()
     await reopened(broker)
@@ -650,9 +650,11 @@ def test_a_topic_has_nothing_of_one_whose_deletion_was_interrupted(
         topic = await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         await say(broker, is_global=True, maxConsumerPerTopic=1)
-        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+        await killed_before_policies_go(
+            broker, monkeypatch, lambda: broker.topics.deletion.delete(topic)
+        )
         await broker.topic(TOPIC + "-other")
-        assert broker.topics.records.fields(NAME, False) == {"maxProducerPerTopic": 1}
+        assert broker.topics.policies.records.fields(NAME, False) == {"maxProducerPerTopic": 1}
         again = await broker.topic()
         assert (again.policies.producers_max, again.policies.consumers_max) == (0, 0)
         # What is said of the new one is not lost when it is opened.
@@ -688,18 +690,20 @@ def test_a_topic_is_not_made_with_policies_of_a_former_one_that_cannot_be_delete
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
         await say(broker, maxProducerPerTopic=1)
-        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+        await killed_before_policies_go(
+            broker, monkeypatch, lambda: broker.topics.deletion.delete(topic)
+        )
 
         async def fails(*_: object) -> None:
             raise LedgerError("the disk says no")
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker.topics.records, "forget", fails)
+            patched.setattr(broker.topics.policies.records, "forget", fails)
             client = await broker.client()
             refused = await client.produce()
             assert refused.error == pb.PersistenceError
             assert "the policies of a former one cannot be deleted" in refused.message
-        assert not await broker.topics.exists(NAME)
+        assert not await broker.topics.registry.exists(NAME)
         assert (await broker.topic()).policies.producers_max == 0
 
     run(tmp_path, scenario)
@@ -709,10 +713,10 @@ def test_a_partitioned_topic_that_nobody_uses_leaves_no_policies(tmp_path: Path)
     async def scenario(broker: Broker) -> None:
         await broker.topics.partitioned.create(NAME, 1, None)
         await say(broker, maxProducerPerTopic=1)
-        await broker.topics.get(NAME.partition(0), create=True)
-        await broker.topics.delete_inactive()
-        assert (await broker.topics.partitioned.read(NAME)).partitions == 0
-        assert broker.topics.records.fields(NAME, False) == {}
+        await broker.topics.loader.get(NAME.partition(0), create=True)
+        await broker.topics.inactive.delete_all()
+        assert (await broker.topics.partitions.read(NAME)).partitions == 0
+        assert broker.topics.policies.records.fields(NAME, False) == {}
         assert (await broker.topic()).policies.producers_max == 0
 
     run(

@@ -13,7 +13,7 @@ from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.base.errors import NotAllowed, ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import topics as topics_module
+from pyxbroker.broker.topics import deletion
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -563,14 +563,14 @@ def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topics = await asyncio.gather(*(broker.topic() for _ in range(20)))
         assert all(each is topics[0] for each in topics)
-        assert len(broker.topics) == 1
+        assert len(broker.topics.registry) == 1
 
     run(tmp_path, scenario)
 
 
 def test_topics_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker) -> None:
-        opened = broker.topics._open_managed_ledger
+        opened = broker.topics.loader._open_managed_ledger
         under_way, most = 0, 0
 
         async def counted(*arguments: Any) -> Any:
@@ -583,10 +583,10 @@ def test_topics_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.M
             finally:
                 under_way -= 1
 
-        monkeypatch.setattr(broker.topics, "_open_managed_ledger", counted)
+        monkeypatch.setattr(broker.topics.loader, "_open_managed_ledger", counted)
         await asyncio.gather(*[broker.topic(f"{TOPIC}-{number}") for number in range(10)])
         assert most == 3
-        assert len(broker.topics) == 10
+        assert len(broker.topics.registry) == 10
 
     run(tmp_path, scenario, maxConcurrentTopicLoadRequest=3)
 
@@ -684,13 +684,13 @@ def test_every_command_is_answered_also_when_its_refusal_meets_a_defect(
 def test_partitions_are_read_from_metadata(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         name = TopicName.get(TOPIC)
-        assert await broker.topics.partitioned.partitions(name) == 0
+        assert await broker.topics.partitions.partitions(name) == 0
         path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
         await broker.node.store.put(path, b'{"partitions": 4}')
-        assert await broker.topics.partitioned.partitions(name) == 4
+        assert await broker.topics.partitions.partitions(name) == 4
         await broker.node.store.put(path, b"nonsense")
         with pytest.raises(Exception, match="does not say how many partitions"):
-            await broker.topics.partitioned.partitions(name)
+            await broker.topics.partitions.partitions(name)
 
     run(tmp_path, scenario)
 
@@ -755,7 +755,7 @@ def test_a_stop_closes_topics_a_few_at_a_time_and_those_behind_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: Broker) -> None:
-        monkeypatch.setattr(topics_module, "CLOSING_MAX", 3)
+        monkeypatch.setattr(deletion, "CLOSING_MAX", 3)
         close, closing, most, closed = PersistentTopic.close, 0, 0, set[str]()
 
         async def noting(topic: PersistentTopic) -> None:
@@ -794,12 +794,12 @@ def test_a_topic_is_not_opened_again_before_it_is_closed(tmp_path: Path) -> None
             await write()
 
         managed_ledger.write_info = write_late
-        unloading = asyncio.ensure_future(broker.topics.unload(topic.name))
+        unloading = asyncio.ensure_future(broker.topics.deletion.unload(topic.name))
         await is_writing.wait()
         with pytest.raises(ServiceNotReady, match="is being closed"):
-            await broker.topics.get(topic.name, create=False)
+            await broker.topics.loader.get(topic.name, create=False)
         may_go_on.set()
         await unloading
-        assert await broker.topics.get(topic.name, create=False) is not topic
+        assert await broker.topics.loader.get(topic.name, create=False) is not topic
 
     run(tmp_path, scenario)

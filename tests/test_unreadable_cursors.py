@@ -81,7 +81,7 @@ def test_what_it_may_need_is_kept(tmp_path: Path) -> None:
     async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
         topic = await broker.topic()
         topic.managed_ledger.trim()
-        await broker.topics.delete_inactive()
+        await broker.topics.inactive.delete_all()
         await turns()
         assert await broker.topic() is topic
         assert {ledger_id for ledger_id, _ in positions} <= set(topic.managed_ledger.ledgers)
@@ -101,7 +101,7 @@ def test_it_can_be_deleted(tmp_path: Path, damaged: str) -> None:
             assert node is not None
             ledger_id = decode_cursor(node.value, {}).cursors_ledger_id
             assert await store.exists(paths.ledger(ledger_id))
-        await broker.topics.delete_subscription(TopicName.get(TOPIC), "s", force=False)
+        await broker.topics.deletion.delete_subscription(TopicName.get(TOPIC), "s", force=False)
         assert not await store.exists(paths.cursor(NAME, "s"))
         assert ledger_id is None or not await store.exists(paths.ledger(ledger_id))
         # Nothing is kept for it any more, and its name can be used again.
@@ -152,8 +152,8 @@ def test_it_goes_with_its_topic(tmp_path: Path, damaged: str) -> None:
         client = await broker.client()
         await client.subscribe(1, subscription="other")
         with pytest.raises(TopicBusy):
-            await broker.topics.delete_by_name(TopicName.get(TOPIC))
-        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+            await broker.topics.deletion.delete_by_name(TopicName.get(TOPIC))
+        await broker.topics.deletion.delete_by_name(TopicName.get(TOPIC), force=True)
         assert not await store.exists(paths.managed_ledger(NAME))
         assert not await store.exists(paths.cursor(NAME, "s"))
         if damaged == LEDGER:

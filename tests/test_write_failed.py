@@ -316,7 +316,7 @@ def test_a_topic_that_was_not_open_is_read(tmp_path: Path) -> None:
         assert answer.error == pb.PersistenceError
         assert "until the broker is started again" in answer.message
         with pytest.raises(PersistenceError, match="until the broker is started again"):
-            await broker.topics.make(TopicName.get(TOPIC + "-made"))
+            await broker.topics.loader.ensure(TopicName.get(TOPIC + "-made"))
         # It can be unloaded and opened once more.
         await (await broker.topic()).close()
         again = await broker.client()
@@ -332,7 +332,7 @@ def test_a_topic_can_still_be_deleted(tmp_path: Path) -> None:
         await topic.subscription_for("s", topic.managed_ledger.first_position(), {}, True)
         await append(topic.managed_ledger, section(b"x"))
         await break_journal(broker.node)
-        await broker.topics.delete(topic)
+        await broker.topics.deletion.delete(topic)
         assert not await broker.node.store.exists(paths.managed_ledger(NAME))
 
     run_broker(tmp_path, scenario)

@@ -380,11 +380,11 @@ def leftovers(broker: Broker, baseline: int) -> list[str]:
         left.append(f"{len(connections.live)} connections")
     if connections.publish_bytes:
         left.append(f"{connections.publish_bytes} publish bytes in flight")
-    if broker.handlers.lookups_admitted:
-        left.append(f"{broker.handlers.lookups_admitted} admitted lookups")
+    if broker.handlers._lookups.admitted_now:
+        left.append(f"{broker.handlers._lookups.admitted_now} admitted lookups")
     if len(asyncio.all_tasks()) > baseline:
         left.append("tasks" + _tasks())
-    for topic in broker.topics:
+    for topic in broker.topics.registry:
         if topic.producers:
             left.append(f"producers {list(topic.producers)} of {topic.name}")
         for subscription in topic.all_subscriptions():

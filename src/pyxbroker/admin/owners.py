@@ -64,7 +64,7 @@ async def _check_topic(request: Request, topic: TopicName) -> None:
         topic = topic.partition(request.parameters["partition"])
     decision = await broker.ownership.find(topic, is_authoritative(request))
     if isinstance(decision, Redirect | Refuse):
-        if (await broker.topics.partitioned.read(topic)).partitions:
+        if (await broker.topics.partitions.read(topic)).partitions:
             return  # its partitions may have other owners
         _raise(request, decision)
 

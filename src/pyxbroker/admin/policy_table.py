@@ -148,7 +148,6 @@ class Row(NamedTuple):
     check: Check = unchecked
     applied: Callable[[Policies], Json] | None = None
     """What holds for a topic, where REST tells that."""
-    per_cluster: bool = False
     unset: Callable[[Config], Json] = lambda config: None
     """What is answered where nothing is set; None: 204."""
 

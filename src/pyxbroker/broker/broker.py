@@ -183,7 +183,7 @@ class Broker:
         self.publish_gate = PublishGate(
             storage,
             connections,
-            lambda: self.topics,
+            lambda: self.topics.registry,
             config.storageUnavailableTimeoutMs / 1000,
         )
         self.producer_names = ProducerNames(config.clusterName, metadata)
@@ -217,14 +217,14 @@ class Broker:
         """The namespaces, and operations on all topics of one."""
         from pyxbroker.broker.namespaces import Namespaces
 
-        return Namespaces(self.config, self.metadata, self.topics)
+        return Namespaces(self.config, self.metadata, self.metadata_cache, self.topics)
 
     @cached_property
     def tenants(self) -> Tenants:
         """The tenants of this instance."""
         from pyxbroker.broker.tenants import Tenants
 
-        return Tenants(self.config, self.metadata, self.topics, self.namespaces)
+        return Tenants(self.config, self.metadata, self.metadata_cache, self.namespaces)
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -268,7 +268,7 @@ class Broker:
             self.metadata,
             self.permissions,
             self._grant_records,
-            self.topics,
+            self.topics.registry,
             lambda: self.handlers.lists,
             self.audit,
         )
@@ -406,7 +406,7 @@ class Broker:
         self.lookups_pending += 1
         try:
             name = TopicName.get(topic)
-            await self.topics.check_name(name)
+            await self.topics.loader.check_name(name)
             found = self.listeners.of(listener)
             decision = await self.ownership.find(name, authoritative, listener)
             if isinstance(decision, Refuse):
@@ -448,7 +448,7 @@ class Broker:
             cursors=each and config.exposeManagedCursorMetricsInPrometheus,
         )
         undated: list[Subscription] = []
-        yield from read_stats(self.topics, detail, undated)
+        yield from read_stats(self.topics.registry, detail, undated)
         if undated and (self._time_search is None or self._time_search.done()):
             self._time_search = asyncio.ensure_future(self._find_backlog_times(undated))
 
@@ -603,7 +603,7 @@ class Broker:
             await slices.pause()
 
     async def _delete_inactive(self) -> None:
-        await self.topics.delete_inactive()
+        await self.topics.inactive.delete_all()
 
     async def _note_rates(self) -> None:
         await self.topics.upkeep.note_rates()

@@ -65,6 +65,7 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.namespaces")
 
@@ -83,9 +84,12 @@ async def _may_always(_what: str | TopicName) -> bool:
 class Namespaces:
     """The namespaces of this cluster and their topics."""
 
-    def __init__(self, config: Config, store: MetadataStore, topics: Topics) -> None:
+    def __init__(
+        self, config: Config, store: MetadataStore, cache: MetadataCache, topics: Topics
+    ) -> None:
         self._config = config
         self._store = store
+        self._cache = cache
         self._topics = topics
         self._creations = Turns[None](store)
         self._deletions = Turns[str](store)
@@ -126,7 +130,7 @@ class Namespaces:
         non-persistent topics, only those loaded by this broker are included.
         """
         if domain == NON_PERSISTENT:
-            return await self._topics.open_names(name, domain)
+            return await self._topics.registry.open_names(name, domain)
         return await self._of_nodes(name, domain, paths.managed_ledgers(name))
 
     async def partitioned_names(self, name: str, domain: str) -> list[TopicName]:
@@ -151,7 +155,7 @@ class Namespaces:
 
         Raises NamespaceNotFound, ConcurrentModification, and the errors of `change`.
         """
-        return await change_namespace(self._store, self._topics.cache, name, change)
+        return await change_namespace(self._store, self._cache, name, change)
 
     async def change_local(self, name: str, change: Change) -> None:
         """Change a namespace's record of this cluster. The first change also stores the bundles
@@ -160,9 +164,9 @@ class Namespaces:
         Raises NamespaceNotFound, ConcurrentModification, and the errors of `change`.
         """
         path = paths.local_policies(name)
-        cache = self._topics.cache
+        cache = self._cache
         async with self.creation_lock:
-            await self._topics.namespace_policies(NamespaceName.get(name))
+            await self._topics.policies.of_namespace(NamespaceName.get(name))
             if not await self._store.exists(path):
                 fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
                 await create_record(self._store, cache, path, fields)
@@ -184,7 +188,7 @@ class Namespaces:
                     f"Exceed the maximum number of namespace in tenant :{tenant}"
                 )
             path = paths.namespace_policies(str(name))
-            if not await create_record(self._store, self._topics.cache, path, fields):
+            if not await create_record(self._store, self._cache, path, fields):
                 raise NamespaceExists("Namespace already exists")
         log.info("a namespace was created", namespace=name)
 
@@ -208,7 +212,7 @@ class Namespaces:
         await self.change(name, lambda fields: fields.update({DELETED: True}))
         try:
             # Creations that have begun before have finished now, and no others begin.
-            await self._topics.settled(name)
+            await self._topics.loader.wait_settled(name)
             if not force:
                 await self._check_empty(name)
         except BaseException as error:
@@ -242,7 +246,7 @@ class Namespaces:
                 )
 
         async def delete(topic: TopicName) -> None:
-            await self._topics.delete_by_name(topic, force=True)
+            await self._topics.deletion.delete_by_name(topic, force=True)
 
         for is_system in (False, True):
             for look, work in (
@@ -291,7 +295,7 @@ class Namespaces:
             with contextlib.suppress(NotFound):
                 await self._store.delete(path)
         finally:
-            self._topics.cache.forget(path)
+            self._cache.forget(path)
 
     # --- all topics of a namespace ------------------------------------------------------------
 
@@ -301,8 +305,8 @@ class Namespaces:
         Raises NamespaceNotFound, PersistenceError.
         """
         await self.record(name)
-        found = self._topics.in_namespace(name)
-        await each_of(await _inside(found, bundle), self._topics.unload)
+        found = self._topics.registry.in_namespace(name)
+        await each_of(await _inside(found, bundle), self._topics.deletion.unload)
 
     async def clear_backlog(
         self,
@@ -370,13 +374,13 @@ class Namespaces:
             nonlocal count
             if topic.is_system and not await may_reach(topic):
                 return
-            names = await self._topics.subscription_names(topic)
+            names = await self._topics.registry.subscription_names(topic)
             if not names or not (subscription is None or subscription in names):
                 return
             count += 1
             # If the topic is deleted meanwhile, its subscriptions are, too.
             with contextlib.suppress(TopicNotFound):
-                await work(await self._topics.get(topic, create=False))
+                await work(await self._topics.loader.get(topic, create=False))
 
         found = await self.topic_names(name, PERSISTENT)
         await each_of(await _inside(found, bundle), do)
@@ -429,7 +433,7 @@ class Namespaces:
         """
         path = paths.local_policies(name)
         async with self.creation_lock:
-            await self._topics.namespace_policies(NamespaceName.get(name))
+            await self._topics.policies.of_namespace(NamespaceName.get(name))
             before = await self.bundles(name)
             if not {bundle.lower, bundle.upper} <= set(before):
                 raise ConcurrentModification("Concurrent modification")
@@ -445,7 +449,7 @@ class Namespaces:
             except BadVersion as error:
                 raise ConcurrentModification("Concurrent modification") from error
             finally:
-                self._topics.cache.forget(path)
+                self._cache.forget(path)
         log.info("a bundle was split", namespace=name, bundle=str(bundle))
 
     async def delete_bundle(self, name: str, bundle: Bundle, force: bool) -> None:
@@ -461,7 +465,7 @@ class Namespaces:
         if not force and not all(each.is_system for each in topics):
             raise BundleNotEmpty("Cannot delete non empty bundle")
         found = (each for each in topics if not each.is_system)
-        await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))
+        await each_of(found, lambda topic: self._topics.deletion.delete_by_name(topic, force=True))
 
 
 async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:

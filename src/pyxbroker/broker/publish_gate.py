@@ -46,7 +46,6 @@ class PublishGate:
     ) -> None:
         self.is_closed = False
         self.refused_sends = 0
-        self.refused_producers = 0
         self._storage = storage
         self._connections = connections
         self._topics = topics
@@ -63,7 +62,6 @@ class PublishGate:
     def check(self) -> None:
         """Raise ProducerBlockedQuotaExceededException while the gate is closed."""
         if self.is_closed:
-            self.refused_producers += 1
             raise ProducerBlockedQuotaExceededException(self._storage.refusal)
 
     def set_full(self, full: bool) -> None:

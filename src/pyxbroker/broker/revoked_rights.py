@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.subscriptions.consumer import Consumer
+    from pyxbroker.broker.topics.registry import TopicRegistry
     from pyxbroker.broker.topics.topic import Topic
-    from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.authorization")
 
@@ -135,13 +135,13 @@ class RevokedRights:
         store: MetadataStore,
         permissions: Permissions,
         records: GrantRecords,
-        topics: Topics,
+        registry: TopicRegistry,
         lists: Callable[[], TopicLists],
         audit: Audit,
     ) -> None:
         self._permissions = permissions
         self._records = records
-        self._topics = topics
+        self._registry = registry
         self._lists = lists
         self._audit = audit
         self.changes = 0  # number of changed records so far
@@ -160,7 +160,7 @@ class RevokedRights:
     def check_all(self) -> None:
         """Check the rights behind everything open, because a role is no superuser any more."""
         self.changes += 1
-        places = {topic.name.namespace for topic in self._topics}
+        places = {topic.name.namespace for topic in self._registry}
         places.update(namespace for namespace, _ in self._lists().watchers())
         for place in places:
             self._schedule(place, True)
@@ -187,7 +187,7 @@ class RevokedRights:
             if isinstance(place, str):
                 await self._try(place, self._check_place(place, as_a_whole, judge))
                 continue
-            topic = self._topics.loaded(place)
+            topic = self._registry.loaded(place)
             if topic is not None:
                 await self._try(place, self._check_topic(topic, judge))
 
@@ -232,7 +232,7 @@ class RevokedRights:
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
         if rights:
             log.info("rights were revoked", name=name, rights=rights)
-        for number, topic in enumerate(list(self._topics)):
+        for number, topic in enumerate(list(self._registry)):
             if _is_in(topic.name, name) and (
                 in_all or not wheres.isdisjoint(_names_of(topic.name))
             ):

@@ -31,7 +31,7 @@ from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
     from pyxbroker.broker.namespaces import Namespaces
-    from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.metadata.cache import MetadataCache
 
 log = get_logger("pyxbroker.namespaces")
 
@@ -42,11 +42,11 @@ class Tenants:
     """The tenants of this instance. Mirrors TenantsBase."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, topics: Topics, namespaces: Namespaces
+        self, config: Config, store: MetadataStore, cache: MetadataCache, namespaces: Namespaces
     ) -> None:
         self._config = config
         self._store = store
-        self._topics = topics
+        self._cache = cache
         self._namespaces = namespaces
 
     async def names(self) -> list[str]:
@@ -69,7 +69,7 @@ class Tenants:
                 raise TenantExists("Tenant already exist")
             if limit > 0 and len(await self.names()) >= limit:
                 raise TenantsLimitReached("Exceed the maximum number of tenants")
-            if not await create_record(self._store, self._topics.cache, path, fields):
+            if not await create_record(self._store, self._cache, path, fields):
                 raise TenantExists("Tenant already exist")
         log.info("a tenant was created", tenant=name)
 
@@ -90,7 +90,7 @@ class Tenants:
                 record.update(fields)
 
             path = paths.tenant(name)
-            if await change_record(self._store, self._topics.cache, path, change) is None:
+            if await change_record(self._store, self._cache, path, change) is None:
                 raise TenantNotFound(f"Tenant {name} not found")
 
     async def _check_unused(self, name: str, clusters: set[str]) -> None:
@@ -131,7 +131,7 @@ class Tenants:
             ):
                 await self._delete_unused(above)
             try:
-                was_there = await delete_record(self._store, self._topics.cache, paths.tenant(name))
+                was_there = await delete_record(self._store, self._cache, paths.tenant(name))
             except NotEmpty as error:
                 raise TenantNotEmpty("The tenant still has active namespaces") from error
             if not was_there:
@@ -140,7 +140,7 @@ class Tenants:
 
     async def _delete_unused(self, path: str) -> None:
         try:
-            await delete_record(self._store, self._topics.cache, path)
+            await delete_record(self._store, self._cache, path)
         except NotEmpty as error:
             # Another tenant of the name has it then.
             log.warning("a node of a deleted tenant remains in metadata", path=path, error=error)

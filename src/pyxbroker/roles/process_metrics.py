@@ -68,7 +68,7 @@ class ProcessMetrics:
             **latencies,
             "publish": Latency(*self._publish_latency.counts()),
             "lookup": Latency.of_us(self._broker.lookups_us),
-            "load": Latency.of_us(self._broker.topics.loads_us),
+            "load": Latency.of_us(self._broker.topics.loader.loads_us),
         }
 
     @property
@@ -121,13 +121,13 @@ class ProcessMetrics:
             "connects_succeeded": broker.connects_succeeded,
             "connects_failed": broker.connects_failed,
             "is_healthy": int(broker.failure() is None),
-            "loads_failed": topics.loads_failed,
-            "loads_pending": topics.loads_pending,
+            "loads_failed": topics.loader.loads_failed,
+            "loads_pending": topics.loader.loads_pending,
             "lookups_pending": broker.lookups_pending,
             "lookups_answered": sum(broker.lookups_us.counts),
             "lookups_failed": broker.lookups_failed,
             "lookups_redirected": broker.lookups_redirected,
-            "managed_ledgers": topics.persistent_count,
+            "managed_ledgers": topics.registry.persistent_count,
             "waiting_bytes": waiting_bytes,
             "paused_connections": paused,
         }

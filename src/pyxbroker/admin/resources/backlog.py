@@ -75,7 +75,7 @@ async def unload(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     async for each in names_of(request, name):
-        await topics.unload(each)
+        await topics.deletion.unload(each)
     return Response.empty()
 
 
@@ -155,7 +155,7 @@ async def skip(request: Request) -> Response:
     """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
     name, count = topic_of(request), _not_negative(request, "numMessages")
     await check_changeable(request, name, "Skip messages")
-    if (await request.app.broker.topics.partitioned.read(name)).partitions:
+    if (await request.app.broker.topics.partitions.read(name)).partitions:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
 
     async def work(topic: Topic) -> None:
@@ -251,7 +251,7 @@ async def expire_to(request: Request) -> Response:
     place = place_of(body)
     position = (place.ledger_id, place.entry_id - place.is_excluded)
     await check_changeable(request, name, EXPIRING)
-    if (await request.app.broker.topics.partitioned.read(name)).partitions:
+    if (await request.app.broker.topics.partitions.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
     await check_stored(request, name, EXPIRING)
 

@@ -25,8 +25,8 @@ from pyxbroker.broker.statistics.internal_stats import is_creating_ledger
 from pyxbroker.broker.statistics.statistics import forget
 from pyxbroker.broker.statistics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.stats.load import Usage, percent
 from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.errors import HttpError
@@ -158,7 +158,7 @@ class Sums:
 async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     sums: dict[str, Sums] = {}
     slices = Slices()
-    async for stats in _stats_of(list(broker.topics), slices):
+    async for stats in _stats_of(list(broker.topics.registry), slices):
         sums.setdefault(stats.namespace, Sums()).add(stats)
     return sums
 
@@ -167,7 +167,7 @@ async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
     """Pulsar's NamespaceBundleStats of each bundle with open topics, by its full name."""
     bundles: dict[str, Sums] = {}
     slices = Slices()
-    found = await topics_by_bundle(broker.topics, broker.namespaces)
+    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
     for (namespace, bundle), topics in sorted(found.items()):
         sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
         async for each in _stats_of(topics, slices):
@@ -202,16 +202,16 @@ async def get_allocator(request: Request) -> Response:
 async def get_topics(request: Request) -> Response:
     """The statistics of all topics that are open, by namespace, bundle and domain."""
     broker = request.app.broker
-    found = await topics_by_bundle(broker.topics, broker.namespaces)
+    found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
     namespaces: dict[str, dict[str, list[TopicName]]] = {}
     for (namespace, bundle), topics in sorted(found.items()):
         namespaces.setdefault(namespace, {})[bundle] = [each.name for each in topics]
     held_bytes = TOPIC_NAME_BYTES * sum(map(len, found.values()))
-    return Response(_written(namespaces, broker.topics), JSON, held_bytes=held_bytes)
+    return Response(_written(namespaces, broker.topics.registry), JSON, held_bytes=held_bytes)
 
 
 async def _written(
-    namespaces: dict[str, dict[str, list[TopicName]]], topics: Topics
+    namespaces: dict[str, dict[str, list[TopicName]]], registry: TopicRegistry
 ) -> AsyncGenerator[bytes, None]:
     """The answer topic by topic: all of it may be long.
 
@@ -227,7 +227,7 @@ async def _written(
                 yield _comma(number) + to_json(domain) + b":{"
                 told = 0
                 for name in [each for each in names if each.domain == domain]:
-                    topic = topics.loaded(name)
+                    topic = registry.loaded(name)
                     if topic is None:
                         continue
                     found = await dimension_statistics(topic, slices)
@@ -255,7 +255,7 @@ async def get_bookie_operations(request: Request) -> Response:
     """
     told: dict[str, dict[str, Json]] = {}
     slices = Slices()
-    for topic in list(request.app.broker.topics):
+    for topic in list(request.app.broker.topics.registry):
         if isinstance(topic, PersistentTopic):
             waits = dict.fromkeys(LEDGER_OPERATIONS, 0)
             waits["dataLedgerCreateOp"] = int(is_creating_ledger(topic))

@@ -81,7 +81,7 @@ async def get_owned(request: Request) -> Response:
     """The bundles of which a broker serves topics, with Pulsar's NamespaceOwnershipStatus."""
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
-    served = await topics_by_bundle(broker.topics, broker.namespaces)
+    served = await topics_by_bundle(broker.topics.registry, broker.namespaces)
     return Response.json({f"{namespace}/{bundle}": OWNED for namespace, bundle in served})
 
 

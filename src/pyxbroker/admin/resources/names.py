@@ -112,7 +112,7 @@ async def check_namespace(
     """
     slices = Slices()
     try:
-        record = await request.app.broker.topics.namespace_fields(namespace)
+        record = await request.app.broker.topics.policies.namespace_fields(namespace)
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
     await slices.pause()  # it may be half a megabyte that nobody had read yet

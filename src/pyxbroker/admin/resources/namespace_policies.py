@@ -24,7 +24,7 @@ from pyxbroker.admin.resources.policies import (
     set_at,
     setting,
 )
-from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.broker.topics.policy_access import PolicyAccess
 from pyxbroker.policies.shapes import CLUSTER, Level, Path
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.response import Response
@@ -65,15 +65,15 @@ def _path(request: Request, path: Path) -> Path:
 async def _namespace_fields(request: Request) -> Fields:
     namespace = namespace_of(request)
     await check_namespace(request, namespace, _missing(request))
-    topics: Topics = request.app.broker.topics
-    return await topics.namespace_fields(namespace)
+    policies: PolicyAccess = request.app.broker.topics.policies
+    return await policies.namespace_fields(namespace)
 
 
 async def _change_namespace(request: Request, change: Callable[[Fields], None]) -> Response:
     namespace = namespace_of(request)
     # What keeps a deletion from being completed can be taken back.
     await check_namespace(request, namespace, _missing(request), request.method == "DELETE")
-    await request.app.broker.topics.change_namespace(namespace, change)
+    await request.app.broker.topics.policies.change_namespace(namespace, change)
     return Response.empty()
 
 

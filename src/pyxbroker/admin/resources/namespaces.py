@@ -129,7 +129,7 @@ async def delete(request: Request) -> Response:
 async def record_of(request: Request, reason: str = NO_NAMESPACE) -> Fields:
     """The record of the namespace of a path, which is not to be changed. Raises HttpError 404."""
     try:
-        return await request.app.broker.topics.namespace_fields(namespace_of(request))
+        return await request.app.broker.topics.policies.namespace_fields(namespace_of(request))
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
 

@@ -41,11 +41,13 @@ async def get_partitions(request: Request) -> Response:
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    partitioned = request.app.broker.topics.partitioned
-    found = await partitioned.read(name)
+    topics = request.app.broker.topics
+    found = await topics.partitions.read(name)
     if found.partitions == 0:
         try:
-            count = await partitioned.metadata(name, request.argument("checkAllowAutoCreation"))
+            count = await topics.partitioned.metadata(
+                name, request.argument("checkAllowAutoCreation")
+            )
         except TopicNotFound:
             raise HttpError(404, f"Topic {name} not found") from None
         request.has_created = count > 0
@@ -100,7 +102,7 @@ async def delete(request: Request) -> Response:
     try:
         await topics.partitioned.delete(name, force)
     except TopicNotFound:
-        if await topics.exists(name):
+        if await topics.registry.exists(name):
             raise HttpError(
                 409,
                 f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic"

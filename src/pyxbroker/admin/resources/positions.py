@@ -104,7 +104,7 @@ async def _make(request: Request, name: TopicName) -> None:
         if not await is_there(request, name):
             count = await topics.partitioned.metadata(name, auto_create=True)
             if count == 0:
-                await topics.get(name, create=True)
+                await topics.loader.get(name, create=True)
     except (NotAllowed, TopicNotFound):
         raise HttpError(412, "Topic does not exist and cannot be auto-created") from None
 
@@ -121,14 +121,14 @@ async def get_list(request: Request) -> Response:
     slices = Slices()
 
     async def add_closed() -> None:
-        for names in await topics.subscriptions_of_closed(closed):
+        for names in await topics.registry.subscriptions_of_closed(closed):
             for one in names:
                 found[one] = None
                 await slices.pause()
         closed.clear()
 
     async for each in names_of(request, name):
-        if topics.is_open(each):
+        if topics.loader.is_open(each):
             topic = await opened(request, each)
             found.update(dict.fromkeys(one.name for one in topic.all_subscriptions()))
         elif each.is_persistent:

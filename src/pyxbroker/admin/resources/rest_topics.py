@@ -97,11 +97,11 @@ async def _partitions(request: Request, name: TopicName) -> int:
     """How many partitions a topic has. Raises HttpError 404 where there is no such topic."""
     topics = request.app.broker.topics
     try:
-        await topics.policies(name)
+        await topics.policies.of_topic(name)
     except NamespaceNotFound:
         raise HttpError(404, "Fail to publish message: Namespace not found") from None
-    count: int = (await topics.partitioned.read(name)).partitions
-    if not count and not await topics.exists(name):
+    count: int = (await topics.partitions.read(name)).partitions
+    if not count and not await topics.registry.exists(name):
         raise _missing(name)
     return count
 
@@ -161,7 +161,9 @@ async def _opened(request: Request, name: TopicName) -> Topic:
         # A partition that its topic tells of is there, or comes to be.
         topics = request.app.broker.topics
         topic: Topic = await (
-            topics.make(name) if name.is_partitioned else topics.get(name, create=False)
+            topics.loader.ensure(name)
+            if name.is_partitioned
+            else topics.loader.get(name, create=False)
         )
     except TopicNotFound:
         raise _missing(name) from None

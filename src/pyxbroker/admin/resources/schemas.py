@@ -174,7 +174,7 @@ async def _asked(request: Request) -> tuple[TopicName, SchemaRegistry]:
 
 
 async def _policies(request: Request, name: TopicName) -> Policies:
-    policies: Policies = await request.app.broker.topics.policies(name)
+    policies: Policies = await request.app.broker.topics.policies.of_topic(name)
     return policies
 
 

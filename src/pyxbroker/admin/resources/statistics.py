@@ -127,8 +127,8 @@ async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, l
     """
     name = partitioned_topic_of(request)
     await check_namespace(request, name.namespace)
-    partitioned = request.app.broker.topics.partitioned
-    found = await partitioned.read(name)
+    partitions = request.app.broker.topics.partitions
+    found = await partitions.read(name)
     if not found.partitions:
         if name.is_persistent:
             reason = "Partitioned Topic {} not found"
@@ -136,10 +136,10 @@ async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, l
     metadata: Json = {"partitions": found.partitions, "deleted": bool(found.fields.get("deleted"))}
     if found.fields.get("properties") is not None:
         metadata["properties"] = found.fields["properties"]
-    existing = await partitioned.existing(name, found.partitions)
+    existing = await partitions.existing(name, found.partitions)
     if not existing and not name.is_persistent:
         # Nobody uses it yet: in Pulsar they are there all the same, and so all fields are.
-        await request.app.broker.topics.make(name.partition(0))
+        await request.app.broker.topics.loader.ensure(name.partition(0))
         existing = [0]
     return name, metadata, existing
 
@@ -156,7 +156,7 @@ async def _of_each(
         # Each of those that are asked at once would else be in the same turn.
         await slices.pause()
         try:
-            topic = await request.app.broker.topics.get(name, create=False)
+            topic = await request.app.broker.topics.loader.get(name, create=False)
             return await kind.tell(request, topic)
         except (TopicNotFound, ServiceNotReady):
             return None
@@ -178,7 +178,7 @@ async def _place(
     topics = request.app.broker.topics
     slices = Slices()
     for index in indexes:
-        topic = topics.loaded(whole.partition(index))
+        topic = topics.registry.loaded(whole.partition(index))
         if topic is not None:
             size += await kind.weigh(request, topic)
         await slices.pause()

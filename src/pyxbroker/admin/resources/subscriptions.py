@@ -22,7 +22,7 @@ async def delete(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     try:
-        await topics.delete_subscription(name, request.parameters["subName"], force)
+        await topics.deletion.delete_subscription(name, request.parameters["subName"], force)
     except TopicNotFound:
         raise HttpError(404, f"Topic {name} not found") from None
     except SubscriptionBusy as error:

@@ -57,7 +57,7 @@ async def get_properties(request: Request) -> Response:
     """The properties of a topic, or of a partitioned one."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    partitioned = await request.app.broker.topics.partitioned.read(name)
+    partitioned = await request.app.broker.topics.partitions.read(name)
     if partitioned.partitions:
         return Response.json(partitioned.fields.get("properties") or {})
     return Response.json((await _topic(request, name)).properties)
@@ -135,8 +135,8 @@ async def delete_policies(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     # Partitions have those of their topic.
-    if not name.is_partitioned and topics.has_records:
-        await topics.records.forget(name)
+    if not name.is_partitioned and topics.policies.has_records:
+        await topics.policies.records.forget(name)
     return Response.empty()
 
 

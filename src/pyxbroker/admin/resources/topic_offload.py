@@ -43,7 +43,7 @@ async def get_topic_offload(request: Request) -> Response:
     name = await checked_topic(request)
     found = (await topic_fields(request, name)).get(OF_TOPIC)
     if request.argument("applied"):
-        namespace = await request.app.broker.topics.namespace_fields(name.namespace)
+        namespace = await request.app.broker.topics.policies.namespace_fields(name.namespace)
         own = {key: value for key, value in (found or {}).items() if value is not None}
         found = (offload_policies.of_namespace(namespace) or {}) | own
     return Response.json(offload_policies.shown(found)) if found else Response.empty()

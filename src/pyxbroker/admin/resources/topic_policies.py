@@ -38,7 +38,7 @@ from pyxbroker.admin.resources.policies import (
 from pyxbroker.admin.resources.topic_work import check_topic
 from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.broker.topics.policy_access import PolicyAccess
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.values import Policies
 from pyxbroker.web.endpoint import Endpoint
@@ -48,8 +48,8 @@ from pyxbroker.web.response import Response
 
 async def checked_topic(request: Request) -> TopicName:
     """The topic of a request, which is there and may have policies. Raises HttpError."""
-    topics: Topics = request.app.broker.topics
-    if not topics.has_records:
+    policies: PolicyAccess = request.app.broker.topics.policies
+    if not policies.has_records:
         raise HttpError(
             405, "Topic level policies is disabled, to enable the topic level policy and retry."
         )
@@ -69,9 +69,9 @@ async def _topic_before_no_body(request: Request) -> None:
 
 
 async def topic_fields(request: Request, name: TopicName) -> Fields:
-    topics: Topics = request.app.broker.topics
-    await topics.policies(name)
-    return topics.records.fields(name, request.argument("isGlobal"))
+    policies: PolicyAccess = request.app.broker.topics.policies
+    await policies.of_topic(name)
+    return policies.records.fields(name, request.argument("isGlobal"))
 
 
 async def told(
@@ -84,7 +84,7 @@ async def told(
     """
     name = await checked_topic(request)
     if applied is not None and request.argument("applied"):
-        value = applied(await request.app.broker.topics.policies(name))
+        value = applied(await request.app.broker.topics.policies.of_topic(name))
     else:
         value = own(await topic_fields(request, name))
     return Response.empty() if value is None else Response.json(value)
@@ -97,7 +97,9 @@ async def change_topic(request: Request, change: Callable[[Fields], None]) -> Re
         change(fields)
         return fields
 
-    await request.app.broker.topics.records.update(name, request.argument("isGlobal"), changed)
+    await request.app.broker.topics.policies.records.update(
+        name, request.argument("isGlobal"), changed
+    )
     return Response.empty()
 
 

@@ -44,7 +44,7 @@ async def get_topic_replication(request: Request) -> Response:
     name = await checked_topic(request)
     clusters: Any = (await topic_fields(request, name)).get(FIELD)
     if clusters is None and request.argument("applied"):
-        namespace = await request.app.broker.topics.namespace_fields(name.namespace)
+        namespace = await request.app.broker.topics.policies.namespace_fields(name.namespace)
         clusters = namespace.get(REPLICATION) or [request.app.broker.config.clusterName]
     return Response.empty() if clusters is None else Response.json(clusters)
 

@@ -74,7 +74,7 @@ MISSING = "missing"
 async def opened(request: Request, name: TopicName) -> Topic:
     """A topic that is there. Raises HttpError 404."""
     try:
-        return await request.app.broker.topics.get(name, create=False)
+        return await request.app.broker.topics.loader.get(name, create=False)
     except TopicNotFound:
         raise missing(name) from None
 
@@ -113,12 +113,14 @@ def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
 
 async def partitions_of(request: Request, name: TopicName) -> int:
     """How many partitions a topic has; 0 when it is not partitioned."""
-    return (await request.app.broker.topics.partitioned.read(name)).partitions
+    return (await request.app.broker.topics.partitions.read(name)).partitions
 
 
 async def is_there(request: Request, name: TopicName) -> bool:
     """Whether there is such a topic, partitioned or not."""
-    return bool(await partitions_of(request, name)) or await request.app.broker.topics.exists(name)
+    return bool(
+        await partitions_of(request, name)
+    ) or await request.app.broker.topics.registry.exists(name)
 
 
 async def check_there(request: Request, name: TopicName) -> None:
@@ -140,12 +142,12 @@ async def names_of(request: Request, name: TopicName) -> AsyncIterator[TopicName
     topics = request.app.broker.topics
     count = await partitions_of(request, name)
     if not count:
-        if not await topics.exists(name):
+        if not await topics.registry.exists(name):
             raise missing(name)
         yield name
         return
     slices = Slices()
-    for index in await topics.partitioned.existing(name, count):
+    for index in await topics.partitions.existing(name, count):
         yield name.partition(index)
         # Of a topic that is open, or is not, much is done without waiting for anything.
         await slices.pause()

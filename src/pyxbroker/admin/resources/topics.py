@@ -136,13 +136,13 @@ async def create(request: Request) -> Response:
     topics = request.app.broker.topics
     if name.is_partitioned:
         await _check_partition(request, name)
-    elif (await topics.partitioned.read(name)).partitions:
+    elif (await topics.partitions.read(name)).partitions:
         raise HttpError(409, EXISTS)
-    await topics.check_name(name)
-    if await topics.exists(name):
+    await topics.loader.check_name(name)
+    if await topics.registry.exists(name):
         raise HttpError(409, EXISTS)
     try:
-        await topics.make(name, properties)
+        await topics.loader.ensure(name, properties)
     except TopicsLimitReached as error:
         # As Apache Pulsar's broker answers; of a partitioned topic 412.
         raise HttpError(409, str(error)) from None
@@ -152,7 +152,7 @@ async def create(request: Request) -> Response:
 async def _check_partition(request: Request, name: TopicName) -> None:
     """Raises HttpError 412 for the name of a partition that the partitioned topic does not have."""
     whole = TopicName.get(name.partitioned_topic_name)
-    count = (await request.app.broker.topics.partitioned.read(whole)).partitions
+    count = (await request.app.broker.topics.partitions.read(whole)).partitions
     if name.partition_index < count:
         return
     reason = (
@@ -170,15 +170,15 @@ async def delete(request: Request) -> Response:
     name = topic_of(request)
     force = request.argument("force")
     topics = request.app.broker.topics
-    if (await topics.partitioned.read(name)).partitions:
+    if (await topics.partitions.read(name)).partitions:
         raise HttpError(
             409,
             f"{name} is a partitioned topic, instead of calling delete topic, please call"
             " delete-partitioned-topic.",
         )
-    if name.is_persistent and not await topics.exists(name):
+    if name.is_persistent and not await topics.registry.exists(name):
         raise HttpError(404, f"Topic {name} not found")
-    await topics.delete_by_name(name, force)
+    await topics.deletion.delete_by_name(name, force)
     return Response.empty()
 
 
@@ -191,7 +191,7 @@ async def terminate(request: Request) -> Response:
     check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    if (await topics.partitioned.read(name)).partitions:
+    if (await topics.partitions.read(name)).partitions:
         raise HttpError(405, "Termination of a partitioned topic is not allowed")
     return Response.json(await _terminate(request, name))
 
@@ -201,7 +201,7 @@ async def terminate_partitions(request: Request) -> Response:
     name = topic_of(request)
     check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
-    count = (await request.app.broker.topics.partitioned.read(name)).partitions
+    count = (await request.app.broker.topics.partitions.read(name)).partitions
     if count == 0:
         raise HttpError(
             405,
@@ -221,7 +221,7 @@ async def terminate_partitions(request: Request) -> Response:
 async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
     """Pulsar's MessageIdImpl of the last entry; the entry id is -1 when the topic is empty."""
     try:
-        ledger_id, entry_id = await request.app.broker.topics.terminate(name)
+        ledger_id, entry_id = await request.app.broker.topics.deletion.terminate(name)
     except TopicNotFound:
         reason = f"Topic {name} not found"
         if name.is_partitioned:

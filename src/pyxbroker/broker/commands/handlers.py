@@ -219,11 +219,6 @@ class Handlers:
             ),
         }
 
-    @property
-    def lookups_admitted(self) -> int:
-        """Number of lookups in progress, of all clients."""
-        return self._lookups.admitted_now
-
     # --- called by connections ----------------------------------------------------------------
 
     @staticmethod

@@ -43,7 +43,7 @@ class SchemaCommands:
         from pyxbroker.schemas.values import version_bytes
 
         name = TopicName.get(message.topic)
-        await self._broker.topics.policies(name)
+        await self._broker.topics.policies.of_topic(name)
         schemas = self._broker.topics.schemas
         schema_id = name.schema_name
         if message.HasField("schema_version"):
@@ -72,7 +72,7 @@ class SchemaCommands:
         """GET_OR_CREATE_SCHEMA: register a further schema of an open topic's producer."""
         name = TopicName.get(message.topic)
         try:
-            topic = await self._broker.topics.get(name, create=False)
+            topic = await self._broker.topics.loader.get(name, create=False)
         except TopicNotFound:
             raise TopicNotFound(f"Topic not found {message.topic}") from None
         sent = message.schema

@@ -55,7 +55,7 @@ class TopicCommands:
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
-        topic = await self._broker.topics.get(topic_name, create=True)
+        topic = await self._broker.topics.loader.get(topic_name, create=True)
         topic.check_encryption(message.encrypted)
         await topic.check_quotas()
         schema_version = await self._schemas.of_producer(topic, message)
@@ -158,7 +158,7 @@ class TopicCommands:
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # Pulsar's error code
         name = TopicName.get(message.topic)
-        topic = await self._broker.topics.get(name, create=message.force_topic_creation)
+        topic = await self._broker.topics.loader.get(name, create=message.force_topic_creation)
         who = (connection.session.address, message.consumer_name, consumer_id)
         topic.check_subscribe(kind, who)
         await self._schemas.check_consumer(topic, message)

@@ -408,7 +408,7 @@ class TopicLists:
             persistent = await _persistent_topics(namespace, nodes, _NOTHING)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
-            names = await self._broker.topics.open_names(namespace, NON_PERSISTENT)
+            names = await self._broker.topics.registry.open_names(namespace, NON_PERSISTENT)
             listing.charge(len(names))
             found.extend(each for each in names if not each.is_system)
         return found

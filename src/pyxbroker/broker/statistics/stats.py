@@ -196,12 +196,6 @@ def read_stats(
         yield _topic_stats(topic, now, received, tuple(subscriptions), outgoing, behind, producers)
 
 
-def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
-    """Return the statistics of one topic, in one call."""
-    [stats] = [each for each in read_stats((topic,), detail) if each is not None]
-    return stats
-
-
 def _topic_stats(
     topic: Topic,
     now: float,

@@ -21,6 +21,12 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.broker.broker_limits import DeduplicationLimits
 from pyxbroker.broker.topics.log_reader import read_batches
+from pyxbroker.broker.topics.publish_steps import (
+    Publication,
+    PublishChain,
+    PublishStep,
+    StepOrder,
+)
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata.store import MetadataError
@@ -38,7 +44,6 @@ from pyxbroker.sequence_ids import (
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.broker.topics.producer import Producer
-    from pyxbroker.broker.topics.publish_steps import Publication, PublishStep
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
@@ -56,10 +61,12 @@ Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorErr
 
 
 class Deduplication:
-    """The sequence ids of one topic; made when a policy asks for it, and closed with it.
+    """The sequence ids of one topic, created when a policy asks for it, and closed with the topic.
 
-    A publish step, the last one; alone it is a topic's publish by itself.
+    The last publish step. Without other steps it needs no chain (see `publisher`).
     """
+
+    order = StepOrder.DEDUPLICATION
 
     def __init__(
         self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
@@ -155,9 +162,7 @@ class Deduplication:
     def publisher(
         self, steps: Sequence[PublishStep], append: Callable[[EntryRun], None]
     ) -> Callable[[EntryRun], None]:
-        """What a topic with other steps before this one publishes with."""
-        from pyxbroker.broker.topics.publish_steps import PublishChain
-
+        """Return the publish function of a topic that has these steps before this one."""
         if steps:
             return PublishChain((*steps, self), append).publish
 
@@ -171,9 +176,7 @@ class Deduplication:
         return publish
 
     def _publish_rest(self, run: EntryRun, append: Callable[[EntryRun], None]) -> None:
-        """Not all of a run is new."""
-        from pyxbroker.broker.topics.publish_steps import Publication
-
+        """Append those SENDs of a run that are not stored yet."""
         publication = Publication(run)
         self.check(publication)
         publication.producer.publish_rest(publication, append)
@@ -426,11 +429,6 @@ class Switch:
         self._timer: asyncio.TimerHandle | None = None
         self._retry_s = RETRY_MIN_S
         self._is_closed = False
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is under way, nor to be tried again."""
-        return self._task is None and self._timer is None
 
     def check_soon(self) -> None:
         """The policy has changed."""

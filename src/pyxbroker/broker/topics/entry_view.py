@@ -55,13 +55,13 @@ class EntryView(NamedTuple):
         )
 
 
-def view(batch: EntryBatch, index: int = 0) -> EntryView:
-    """An entry of a batch. Raises ValueError when its metadata cannot be read, or is too long."""
+def view(batch: EntryBatch) -> EntryView:
+    """Return the first entry of a batch. Raises ValueError for unreadable or too long metadata."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb
 
-    entry = batch.data(index)
+    entry = batch.data(0)
     broker_metadata = None
     metadata = pb.MessageMetadata()
     at = 0
@@ -81,7 +81,7 @@ def view(batch: EntryBatch, index: int = 0) -> EntryView:
         metadata.ParseFromString(entry[at : at + size])
     except DecodeError as error:
         raise ValueError(f"its metadata cannot be read: {error}") from error
-    position = Position(batch.ledger_id, batch.entry_id(index))
+    position = Position(batch.ledger_id, batch.entry_id(0))
     return EntryView(position, metadata, broker_metadata, entry[at + size :])
 
 

@@ -1,47 +1,45 @@
-"""Partitions come by the hundred thousand: their nodes are made in batches, a few at a time.
+"""The nodes of partitions in metadata, created in batches: a topic may have 100,000 partitions.
 
-A new partition is a node of a managed ledger that has no ledgers yet, as Pulsar's brokers make it;
-its first ledger comes when it is opened. Between two batches everybody else has a turn.
+As in Pulsar, a new partition is the node of a managed ledger that has no ledgers yet; its first
+ledger is created when the partition is opened. Other tasks run between two batches.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, Put
-
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topics import Topics
 
 NODES_PER_BATCH_MAX = 128
 BYTES_PER_BATCH_MAX = 256 << 10  # of paths; ZooKeeper takes 1 MiB in one request
 BATCHES_AT_ONCE = 2
-AT_ONCE = 16  # of what is done one by one
-ASKED_FOR_MAX = 128  # partitions; of more the namespace's list is read
+AT_ONCE = 16  # workers of each_of
+ASKED_FOR_MAX = 128  # partitions; for more, the list of the namespace's topics is read
 INDEX_DIGITS_MAX = 10
 
 T = TypeVar("T")
 
 
 def nodes_of(name: TopicName, first: int, count: int) -> Iterator[Put]:
-    """What makes the partitions from first on, up to count."""
+    """Yield the writes that create the partitions from first to count."""
     prefix = paths.managed_ledger(name.partition(0).managed_ledger_name)[:-1]
     return (Put(f"{prefix}{index}", b"", MUST_NOT_EXIST) for index in range(first, count))
 
 
 def one_batch(name: TopicName, count: int) -> list[Put] | None:
-    """What makes all partitions in one write; None when they are too many for that."""
+    """Return the writes that create all partitions, None if they are too many for one batch."""
     batch = next(_batches(nodes_of(name, 0, count)))
     return batch if len(batch) == count else None
 
 
 async def make_nodes(store: MetadataStore, name: TopicName, first: int, count: int) -> None:
-    """Makes the partitions from first on, up to count; those that are there stay as they are."""
+    """Create the partitions from first to count; existing ones stay as they are."""
 
     async def make(batch: list[Put]) -> None:
         try:
@@ -56,7 +54,7 @@ async def _make_missing(store: MetadataStore, put: Put) -> None:
     try:
         await store.put(*put)
     except BadVersion:
-        return  # It is there: that was wanted.
+        return  # The partition exists already.
 
 
 def _batches(puts: Iterable[Put]) -> Iterator[list[Put]]:
@@ -72,21 +70,21 @@ def _batches(puts: Iterable[Put]) -> Iterator[list[Put]]:
         yield batch
 
 
-async def partitions_there(
-    store: MetadataStore, topics: Topics, name: TopicName, count: int
+async def existing_partitions(
+    store: MetadataStore, registry: TopicRegistry, name: TopicName, count: int
 ) -> list[int]:
-    """The partitions before count that are there, in order: in metadata, or open.
+    """Return the indexes below count of partitions that exist, in metadata or open, in order.
 
-    The time goes with the topics that there are, however large count is.
+    The time depends on the number of topics that exist, however large count is.
     """
     slices = Slices()
     if count <= ASKED_FOR_MAX:
-        there = []
+        indexes = []
         for index in range(count):
-            if await topics.exists(name.partition(index)):
-                there.append(index)
+            if await registry.exists(name.partition(index)):
+                indexes.append(index)
             await slices.pause()
-        return there
+        return indexes
     found: set[int] = set()
     if name.is_persistent:
         prefix = name.partition(0).encoded_local_name[:-1]
@@ -98,7 +96,7 @@ async def partitions_there(
                     found.add(index)
             await slices.pause()
     whole = str(name)
-    for topic in topics:
+    for topic in registry:
         each = topic.name
         if (
             0 <= each.partition_index < count
@@ -111,7 +109,7 @@ async def partitions_there(
 
 
 def index_of(digits: str) -> int:
-    """The number of a partition from the end of its name; -1 for what is none."""
+    """Return the index of a partition from the end of its name, -1 for any other text."""
     if not (digits.isascii() and digits.isdigit()) or len(digits) > INDEX_DIGITS_MAX:
         return -1
     index = int(digits)
@@ -121,9 +119,9 @@ def index_of(digits: str) -> int:
 async def each_of(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE
 ) -> None:
-    """Does the work for each item, several at once; after the first error no more is begun.
+    """Do the work for each item, several in parallel; after the first error no more is begun.
 
-    What was begun is done to its end: who repeats it finds nothing under way, or half done.
+    Work that was begun is completed, so that a caller that retries finds none under way.
     """
     iterator = iter(items)
     slices = Slices()
@@ -131,7 +129,7 @@ async def each_of(
 
     async def do() -> None:
         for item in iterator:
-            # Much work does not wait for anything, and all workers begin in one turn.
+            # Work often never waits, and all workers start in one loop iteration.
             await slices.pause()
             if errors:
                 return

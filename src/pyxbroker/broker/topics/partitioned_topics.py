@@ -1,125 +1,83 @@
-"""Partitioned topics: how many partitions each has, and how they come, grow and go.
+"""Creating, growing and deleting partitioned topics.
 
-A partitioned topic is a node in metadata that says how many partitions it has
-(PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
-named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
-are being deleted, so that nobody makes one of them again; `beingMade` while many are being made, so
-that an interrupted request can be completed; `growingTo` while further ones are made, so that these
-are found again before clients are told of them. Mirrors PartitionedTopicResources and
+The records of partitioned topics are in partition_records.py. Mirrors
 BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyxbroker.base import limits
-from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
-    MetadataStoreError,
     NotAllowed,
     PartitionsNotAllowed,
     ServiceNotReady,
     TopicExists,
     TopicNotFound,
-    with_reference,
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.base.url_encoding import encode
-from pyxbroker.broker.topics.partition_nodes import (
-    each_of,
-    make_nodes,
-    one_batch,
-    partitions_there,
+from pyxbroker.broker.topics.deletion import TopicDeletion
+from pyxbroker.broker.topics.loading import TopicLoader
+from pyxbroker.broker.topics.partition_nodes import each_of, make_nodes, one_batch
+from pyxbroker.broker.topics.partition_records import (
+    BEING_MADE,
+    GROWING_TO,
+    PartitionedTopic,
+    PartitionRecords,
+    being_changed,
 )
+from pyxbroker.broker.topics.policy_access import PolicyAccess
+from pyxbroker.broker.topics.registry import TopicRegistry
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.cache import MetadataCache
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound, Put
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
 from pyxbroker.metadata.turns import Turns
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
     from pyxbroker.broker.subscriptions.subscription import Subscription
-    from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.topics")
 
-BEING_MADE = "beingMade"  # in the record until all partitions are there; Pulsar ignores it
-GROWING_TO = "growingTo"  # how many partitions an update makes; Pulsar ignores it too
-
-
-class PartitionedTopic(NamedTuple):
-    """What metadata says of one partitioned topic."""
-
-    partitions: int
-    target: int  # more than partitions while an update makes further ones
-    deleted: bool  # or about to be
-    fields: dict[str, Any]  # of the record, some of which are not ours
-    version: int
-
-    @property
-    def is_being_made(self) -> bool:
-        """Not every partition is there yet; a request for a missing one makes it."""
-        return BEING_MADE in self.fields
-
-
-NOT_PARTITIONED = PartitionedTopic(0, 0, False, {}, MUST_NOT_EXIST)
-
 
 class PartitionedTopics:
-    """The partitioned topics of all namespaces."""
+    """Operations on the partitioned topics of all namespaces."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, cache: MetadataCache, topics: Topics
+        self,
+        config: Config,
+        store: MetadataStore,
+        records: PartitionRecords,
+        registry: TopicRegistry,
+        loader: TopicLoader,
+        deletion: TopicDeletion,
+        policies: PolicyAccess,
     ) -> None:
         self._config = config
         self._store = store
-        self._cache = cache
-        self._topics = topics
-        self._being_changed: dict[TopicName, asyncio.Event] = {}  # set when that is over
+        self._records = records
+        self._registry = registry
+        self._loader = loader
+        self._deletion = deletion
+        self._policies = policies
         self._asked_for_first = Turns[TopicName](store)
 
-    # --- asking -------------------------------------------------------------------------------
-
-    async def partitions(self, name: TopicName) -> int:
-        """How many partitions a topic has; 0 when it is not partitioned. May be a moment old."""
-        return (await self._cached(name)).partitions
-
-    async def _cached(self, name: TopicName) -> PartitionedTopic:
-        # Most topics are not partitioned: one list tells of all of a namespace.
-        names = await self._cache.children(paths.partitioned_topics(name.namespace, name.domain))
-        if encode(name.local_name) not in names:
-            return NOT_PARTITIONED
-        path = _path(name)
-        value = await self._cache.get(path)
-        return NOT_PARTITIONED if value is None else _decode(path, value, 0)
-
-    async def read(self, name: TopicName) -> PartitionedTopic:
-        """What metadata says now; NOT_PARTITIONED when there is nothing."""
-        path = _path(name)
-        found = await self._store.get(path)
-        self._cache.forget_value(path)
-        return NOT_PARTITIONED if found is None else _decode(path, found.value, found.version)
-
     async def metadata(self, name: TopicName, auto_create: bool) -> int:
-        """The answer to PARTITIONED_METADATA: the partitions, 0 of a topic that has none.
+        """Return the number of partitions for PARTITIONED_METADATA, 0 for a topic without.
 
-        A topic that does not exist is made, or may be made later, if auto_create and the policies
-        allow that; else this raises TopicNotFound.
+        A topic that does not exist is created now or later if auto_create and the policies allow
+        that. Otherwise this raises TopicNotFound.
         """
-        policies = await self._topics.policies(name)
-        count = await self.partitions(name)
+        policies = await self._policies.of_topic(name)
+        count = await self._records.partitions(name)
         if count:
             self._check_served(name, count)
             return count
@@ -134,106 +92,60 @@ class PartitionedTopics:
         raise TopicNotFound(f"Topic {name} does not exist.")
 
     async def _exists(self, name: TopicName, creates: bool) -> bool:
-        """Whether an unpartitioned topic is there, or a partition may come to be."""
+        """Return True if an unpartitioned topic exists, or if a partition may be created."""
         if name.is_partitioned:
-            whole = await self.read(TopicName.get(name.partitioned_topic_name))
+            whole = await self._records.read(TopicName.get(name.partitioned_topic_name))
             if whole.partitions:
                 return name.partition_index < whole.partitions
             if creates:
                 return True
-        return await self._topics.exists(name)
+        return await self._registry.exists(name)
 
     async def _create_default(self, name: TopicName, count: int) -> int:
-        """The partitions of a topic that somebody asks for first, and others at the same time."""
+        """Create a topic with the default number of partitions, and return that number.
+
+        Several clients may ask for the same topic at the same time, of any broker.
+        """
         self._check_count(count)
         async with self._asked_for_first.turn(name):
-            await self._unchanged(name)
-            with self._changing(name):
-                if await self._topics.comes_to_be(name):
+            await self._records.wait_unchanged(name)
+            with self._records.changing(name):
+                if await self._loader.exists_when_opened(name):
                     return 0
-                policies = await self._topics.policies(name)
+                policies = await self._policies.of_topic(name)
                 fields = {"partitions": count, "deleted": False}
                 try:
                     async with self._room(name, policies, count):
-                        version = await self._write(name, fields, MUST_NOT_EXIST)
+                        version = await self._records.write(name, fields, MUST_NOT_EXIST)
                 except BadVersion:
-                    return (await self.read(name)).partitions
+                    return (await self._records.read(name)).partitions
                 if await self._is_taken(name):
-                    await self._forget(name, version)
+                    await self._records.delete(name, version)
                     return 0
         log.info("a partitioned topic was made", topic=name, partitions=count)
         return count
-
-    async def _unchanged(self, name: TopicName) -> None:
-        """Waits until nobody makes or deletes partitions of the topic. Raises ServiceNotReady when
-        that takes longer than anybody waits for the store.
-        """
-        until = time.monotonic() + self._store.operation_timeout_s
-        while (over := self._being_changed.get(name)) is not None:
-            try:
-                await asyncio.wait_for(over.wait(), until - time.monotonic())
-            except asyncio.TimeoutError:
-                raise _being_changed(name) from None
-
-    async def check_name(self, name: TopicName, create: bool) -> bool:
-        """Whether opening a topic may make it, as far as partitions are concerned.
-
-        create: whether the client and the policies allow that. Raises NotAllowed when there is a
-        partitioned topic of the name, TopicNotFound for a partition that there is not.
-        """
-        if not name.is_partitioned:
-            if await self.partitions(name):
-                await self.check_not_partitioned(name)
-            return create
-        whole = TopicName.get(name.partitioned_topic_name)
-        now = await self._cached(whole)
-        if name.partition_index >= now.partitions:
-            # What the cache has may be a moment old, and clients do not ask a second time.
-            now = await self.read(whole)
-        if now.deleted:
-            raise TopicNotFound(f"Topic {name} does not exist: {whole} is being deleted.")
-        if name.partition_index < now.partitions:
-            return True
-        if now.partitions:
-            raise TopicNotFound(f"Topic {name} does not exist: {whole} has {now.partitions}.")
-        if create and not await self._topics.exists(name):
-            raise NotAllowed(f"Partition metadata not found for the partitioned topic: {name}")
-        return False
-
-    async def check_not_partitioned(self, name: TopicName) -> None:
-        """Raises NotAllowed when there is a partitioned topic of the name."""
-        if (await self.read(name)).partitions:
-            raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
-
-    async def existing(self, name: TopicName, count: int) -> list[int]:
-        """The partitions before count that are there, in order, open or not.
-
-        It takes a time that goes with how many topics the namespace has, not with count: that is
-        whatever somebody has written.
-        """
-        return await partitions_there(self._store, self._topics, name, count)
 
     # --- changing -----------------------------------------------------------------------------
 
     async def create(
         self, name: TopicName, count: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Makes a partitioned topic with all its partitions; what was interrupted is completed.
+        """Create a partitioned topic with all its partitions, or complete an interrupted creation.
 
-        Raises TopicExists, PartitionsNotAllowed for a number that cannot be, NotAllowed for the
-        name of a partition, TopicNotFound for a namespace that does not exist.
+        Raises TopicExists, PartitionsNotAllowed for a number that is not allowed, NotAllowed for
+        the name of a partition, NamespaceNotFound.
         """
-        policies = await self._topics.policies(name)
+        policies = await self._policies.of_topic(name)
         self._check_count(count)
         if name.is_partitioned:
             raise NotAllowed(f"{name} is the name of a partition.")
         fields: dict[str, Any] = {"partitions": count, "deleted": False}
         if properties is not None:
             fields["properties"] = properties
-        with self._changing(name):
-            if await self._topics.comes_to_be(name):
+        with self._records.changing(name):
+            if await self._loader.exists_when_opened(name):
                 raise TopicExists(f"Topic {name} exists already.")
-            await self._topics.forget_former(name)
+            await self._loader.forget_former(name)
             async with self._room(name, policies, count):
                 taken = await self._create(name, count, fields)
             if taken is not None:
@@ -242,22 +154,22 @@ class PartitionedTopics:
     def _room(
         self, name: TopicName, policies: Policies, count: int
     ) -> AbstractAsyncContextManager[None]:
-        """Within it the first `count` partitions may be made, as with Topics.room."""
+        """Return a context in which partitions below `count` may be created (TopicLoader.room)."""
 
         async def missing() -> int:
-            return count - len(await self.existing(name, count))
+            return count - len(await self._records.existing(name, count))
 
-        return self._topics.room(name, policies, missing, count)
+        return self._loader.room(name, policies, missing, count)
 
     async def _create(
         self, name: TopicName, count: int, fields: dict[str, Any]
     ) -> PartitionedTopic | None:
-        """Makes a partitioned topic; what was made of it when another broker was first."""
+        """Create a partitioned topic. Return its record if another broker was first, else None."""
         if not name.is_persistent:
             await self._claim(name, count, fields)
-        elif await self._create_at_once(name, fields):
+        elif await self._create_in_one_write(name, fields):
             if await self._is_taken(name):
-                return await self.read(name)
+                return await self._records.read(name)
         else:
             found = await self._claim(name, count, fields | {BEING_MADE: True})
             if await self._is_taken(name):
@@ -267,80 +179,80 @@ class PartitionedTopics:
         return None
 
     async def _is_taken(self, name: TopicName) -> bool:
-        """Whether another broker has made a topic of the name that is not partitioned, after it was
-        looked for: who makes one looks for a partitioned one afterwards, as is done here.
+        """Return True if another broker has created an unpartitioned topic of the name meanwhile.
+
+        TopicLoader._check_alone is the other side of this check.
         """
         return name.is_persistent and await self._store.exists(
             paths.managed_ledger(name.managed_ledger_name)
         )
 
     async def _withdraw(self, name: TopicName, found: PartitionedTopic, count: int) -> NoReturn:
-        """Deletes what was made, with the partitions that are there. Raises TopicExists."""
-        marked = await self._mark(name, found, {"deleted": True})
+        """Delete a record and those partitions that exist. Raises TopicExists."""
+        marked = await self._records.mark(name, found, {"deleted": True})
         slices = Slices()
         for index in range(count):
-            await self._topics.delete_by_name(name.partition(index), force=True)
+            await self._deletion.delete_by_name(name.partition(index), force=True)
             await slices.pause()
-        await self._forget(name, marked.version)
+        await self._records.delete(name, marked.version)
         raise TopicExists(f"Topic {name} exists already.")
 
-    async def _create_at_once(self, name: TopicName, fields: dict[str, Any]) -> bool:
-        """Makes all there is to make in one write; False when it is too much for that, or when
-        something of it is there already.
+    async def _create_in_one_write(self, name: TopicName, fields: dict[str, Any]) -> bool:
+        """Create record and partitions in one write.
+
+        Return False if they are too many for that, or if one of them exists already.
         """
-        path = _path(name)
         nodes = one_batch(name, fields["partitions"])
         if nodes is None:
             return False
         try:
-            await self._store.put_all([Put(path, to_json(fields), MUST_NOT_EXIST), *nodes])
+            await self._records.create_with(name, fields, nodes)
         except BadVersion:
             return False
-        finally:
-            self._cache.forget(path)
         return True
 
     async def _claim(self, name: TopicName, count: int, fields: dict[str, Any]) -> PartitionedTopic:
-        """Writes how many partitions there are, before anybody takes the name for something else.
+        """Write the record first, so that no other request takes the name.
 
-        Raises TopicExists, but for a topic whose creation with as many was interrupted.
+        Raises TopicExists, except for a topic whose creation with as many partitions was
+        interrupted.
         """
         try:
-            version = await self._write(name, fields, MUST_NOT_EXIST)
+            version = await self._records.write(name, fields, MUST_NOT_EXIST)
         except BadVersion as error:
-            found = await self.read(name)
+            found = await self._records.read(name)
             if found.is_being_made and found.partitions == count and not found.deleted:
                 return found
             raise TopicExists(f"Topic {name} exists already.") from error
         return PartitionedTopic(count, count, False, fields, version)
 
     async def _finish(self, name: TopicName, made: PartitionedTopic) -> None:
-        """All partitions are there."""
+        """Remove the mark of an unfinished creation: all partitions exist."""
         fields = {key: value for key, value in made.fields.items() if key != BEING_MADE}
         try:
-            await self._write(name, fields, made.version)
+            await self._records.write(name, fields, made.version)
         except BadVersion as error:
-            found = await self.read(name)
+            found = await self._records.read(name)
             if (
                 found.is_being_made
                 or found.deleted
                 or found.partitions != made.partitions
                 or found.target != made.target
             ):
-                raise _being_changed(name) from error
+                raise being_changed(name) from error
 
     async def update(self, name: TopicName, count: int) -> None:
-        """Makes further partitions, with the subscriptions that the topic has; what was interrupted
-        is completed.
+        """Create further partitions with the subscriptions that the topic has, or complete an
+        interrupted update.
 
-        Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
-        more or may not have so many, or so many subscriptions, ServiceNotReady while it is being
-        deleted.
+        Raises TopicNotFound for a topic that is not partitioned, PartitionsNotAllowed for a number
+        that is too small or too large, or with too many subscriptions, ServiceNotReady while the
+        topic is being deleted.
         """
-        with self._changing(name):
-            found = await self._existing(name)
-            # It is not made larger while its namespace goes.
-            await self._topics.policies(name)
+        with self._records.changing(name):
+            found = await self._records.require(name)
+            # This fails while the namespace is being deleted.
+            await self._policies.of_topic(name)
             if found.deleted:
                 raise ServiceNotReady(f"Topic {name} is being deleted.")
             limit = self._partitions_max
@@ -355,12 +267,12 @@ class PartitionedTopics:
                     f" {found.target}."
                 )
             if name.is_persistent:
-                await self._copied(name, found.partitions, count)  # whether they may be so many
+                await self._copied(name, found.partitions, count)  # raises PartitionsNotAllowed
                 if count > found.target:
-                    # Who is interrupted leaves partitions that can be found, and deleted.
-                    found = await self._mark(name, found, {GROWING_TO: count})
-                # Subscriptions come before producers: these see the partitions when metadata has
-                # them.
+                    # If this is interrupted, its partitions are found again, and deleted.
+                    found = await self._records.mark(name, found, {GROWING_TO: count})
+                # Subscriptions are created before the record changes, which shows the partitions to
+                # producers.
                 first = 0 if found.is_being_made else found.partitions
                 await make_nodes(self._store, name, first, count)
                 await self._copy_subscriptions(name, found.partitions, count)
@@ -369,15 +281,16 @@ class PartitionedTopics:
             await self._finish(name, found._replace(partitions=count, target=count, fields=fields))
 
     async def _copied(self, name: TopicName, first: int, count: int) -> list[Subscription]:
-        """The subscriptions of the first partitions, for those from first on, up to count. Raises
-        PartitionsNotAllowed where that is too much.
+        """Return the subscriptions of the partitions below first, for those from first to count.
+
+        Raises PartitionsNotAllowed if the copies would be too many or too large.
         """
         if first == count:
             return []
-        wanted: dict[str, int] = {}  # and a partition that has it
+        wanted: dict[str, int] = {}  # and the index of a partition that has it
 
         async def look(index: int) -> None:
-            for each in await self._topics.subscription_names(name.partition(index)):
+            for each in await self._registry.subscription_names(name.partition(index)):
                 wanted.setdefault(each, index)
 
         await each_of(range(first), look)
@@ -392,7 +305,7 @@ class PartitionedTopics:
         size = 0
         slices = Slices()
         for each, index in wanted.items():
-            topic = await self._topics.get(name.partition(index), create=True)
+            topic = await self._loader.get(name.partition(index), create=True)
             if each in topic.subscriptions:
                 subscriptions.append(topic.subscriptions[each])
                 size += limits.properties_bytes(subscriptions[-1].properties)
@@ -403,14 +316,14 @@ class PartitionedTopics:
         return subscriptions
 
     async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
-        """Makes the subscriptions of the first partitions in those from first on, up to count."""
-        # There may be others than before the partitions were made.
+        """Copy the subscriptions of the partitions below first to those from first to count."""
+        # Subscriptions may have been created or deleted since the first check.
         subscriptions = await self._copied(name, first, count)
 
         from pyxbroker.broker.topics.persistent import PersistentTopic
 
         async def copy(index: int) -> None:
-            topic = await self._topics.make(name.partition(index))
+            topic = await self._loader.ensure(name.partition(index))
             start: Position = topic.first_position()
             for each in subscriptions:
                 if is_system_cursor(each.name):
@@ -424,10 +337,10 @@ class PartitionedTopics:
             await each_of(range(first, count), copy)
 
     async def create_missing(self, name: TopicName) -> None:
-        """Makes the partitions that are not there. Raises TopicNotFound, ServiceNotReady."""
-        with self._changing(name):
-            found = await self._existing(name)
-            await self._topics.policies(name)
+        """Create the partitions that do not exist. Raises TopicNotFound, ServiceNotReady."""
+        with self._records.changing(name):
+            found = await self._records.require(name)
+            await self._policies.of_topic(name)
             if found.deleted:
                 raise ServiceNotReady(f"Topic {name} is being deleted.")
             if name.is_persistent:
@@ -436,112 +349,50 @@ class PartitionedTopics:
     async def change_properties(
         self, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
     ) -> None:
-        """Keeps other properties of a partitioned topic. Raises TopicNotFound, ServiceNotReady when
-        somebody else changes it, and what change does.
+        """Change the properties of a partitioned topic.
+
+        Raises TopicNotFound, ServiceNotReady while another request changes the topic, and the
+        errors of change.
         """
-        with self._changing(name):
-            found = await self._existing(name)
+        with self._records.changing(name):
+            found = await self._records.require(name)
             properties = change(found.fields.get("properties") or {})
-            await self._mark(name, found, {"properties": properties})
+            await self._records.mark(name, found, {"properties": properties})
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
-        """Deletes a partitioned topic and its partitions; with force, even while they are in use.
+        """Delete a partitioned topic and its partitions; with force, even while they are in use.
 
-        Raises TopicNotFound, TopicBusy when it is in use. Who was interrupted begins again.
+        Raises TopicNotFound, TopicBusy for a topic in use. An interrupted deletion can be repeated.
         """
-        with self._changing(name):
-            found = await self._existing(name)
+        with self._records.changing(name):
+            found = await self._records.require(name)
             if not force:
                 slices = Slices()
-                for index in await self.existing(name, found.target):
-                    self._topics.check_unused(name.partition(index))
+                for index in await self._records.existing(name, found.target):
+                    self._deletion.check_unused(name.partition(index))
                     await slices.pause()
-            marked = await self._mark(name, found, {"deleted": True})
-            # None comes to be any more.
-            partitions = map(name.partition, await self.existing(name, found.target))
-            await each_of(partitions, partial(self._topics.delete_by_name, force=True))
-            await self._topics.forget_grants(name)
-            await self._topics.forget_schema(name)
-            await self._forget(name, marked.version)
-            await self._topics.forget_policies(name)
+            marked = await self._records.mark(name, found, {"deleted": True})
+            # From here on no partition is created any more.
+            partitions = map(name.partition, await self._records.existing(name, found.target))
+            await each_of(partitions, partial(self._deletion.delete_by_name, force=True))
+            await self._policies.forget_grants(name)
+            await self._deletion.forget_schema(name)
+            await self._records.delete(name, marked.version)
+            await self._policies.forget_records(name)
 
     async def forget_unused(self, name: TopicName) -> None:
-        """Deletes the number of partitions when there is none of them any more."""
-        with self._changing(name):
-            found = await self.read(name)
+        """Delete the record of a partitioned topic that has no partitions any more."""
+        with self._records.changing(name):
+            found = await self._records.read(name)
             if not found.target:
                 return
-            if await self.existing(name, found.target):
+            if await self._records.existing(name, found.target):
                 return
-            await self._topics.forget_grants(name)
-            await self._topics.forget_schema(name)
-            await self._forget(name, found.version)
-            await self._topics.forget_policies(name)
+            await self._policies.forget_grants(name)
+            await self._deletion.forget_schema(name)
+            await self._records.delete(name, found.version)
+            await self._policies.forget_records(name)
             log.info("its last partition was deleted", topic=name)
-
-    async def _mark(
-        self, name: TopicName, found: PartitionedTopic, marks: dict[str, Any]
-    ) -> PartitionedTopic:
-        """Adds to the record what is about to be done. Raises ServiceNotReady."""
-        fields = found.fields | marks
-        try:
-            version = await self._write(name, fields, found.version)
-        except BadVersion as error:
-            raise _being_changed(name) from error
-        return found._replace(fields=fields, version=version)
-
-    @contextmanager
-    def _changing(self, name: TopicName) -> Iterator[None]:
-        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady.
-
-        Meanwhile nobody begins to make a topic of the name that is not partitioned.
-        """
-        self.check_unchanged(name)
-        over = self._being_changed[name] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._being_changed[name]
-            over.set()
-
-    async def settled(self, namespace: str) -> None:
-        """Waits until all partitions of a namespace that somebody makes, or deletes, are there, or
-        gone.
-        """
-        changing = self._being_changed.items()
-        for over in [over for name, over in changing if name.namespace == namespace]:
-            await over.wait()
-
-    def check_unchanged(self, name: TopicName) -> None:
-        """Raises ServiceNotReady while partitions of the topic are made, or deleted."""
-        if name in self._being_changed:
-            raise _being_changed(name)
-
-    async def _forget(self, name: TopicName, version: int) -> None:
-        """Deletes the number of partitions, unless it has changed. Raises ServiceNotReady."""
-        path = _path(name)
-        try:
-            await self._store.delete(path, version)
-        except BadVersion as error:
-            raise _being_changed(name) from error
-        except NotFound:
-            pass  # Somebody else has done so.
-        finally:
-            self._cache.forget(path)
-
-    async def _existing(self, name: TopicName) -> PartitionedTopic:
-        found = await self.read(name)
-        if found.partitions == 0:
-            raise TopicNotFound(f"Topic {name} is not the partitioned topic.")
-        return found
-
-    async def _write(self, name: TopicName, fields: dict[str, Any], version: int) -> int:
-        """The version that was written. Raises BadVersion."""
-        path = _path(name)
-        try:
-            return (await self._store.put(path, to_json(fields), version)).version
-        finally:
-            self._cache.forget(path)
 
     def _check_count(self, count: int) -> None:
         if count <= 0:
@@ -554,13 +405,13 @@ class PartitionedTopics:
 
     @property
     def _partitions_max(self) -> int:
-        """Of one topic that is made or grows."""
+        """The limit on the partitions of a topic that is created or updated."""
         return self._config.maxNumPartitionsPerPartitionedTopic or limits.PARTITIONS_MAX
 
     def _check_served(self, name: TopicName, count: int) -> None:
-        """Clients are not told of more partitions than there can be: they would open them all.
+        """Raise PartitionsNotAllowed if clients must not be told the number: they would open all.
 
-        Raises PartitionsNotAllowed. What an operator may set, and once set, is served.
+        A number that the operator may set is served.
         """
         limit = max(self._partitions_max, limits.PARTITIONS_MAX)
         if count > limit:
@@ -568,27 +419,3 @@ class PartitionedTopics:
                 f"Topic {name} has {count} partitions by its metadata, and this broker serves at"
                 f" most {limit} of one topic (maxNumPartitionsPerPartitionedTopic)."
             )
-
-
-def _path(name: TopicName) -> str:
-    return paths.partitioned_topic(name.namespace, name.local_name, name.domain)
-
-
-def _being_changed(name: TopicName) -> ServiceNotReady:
-    return ServiceNotReady(f"The partitions of {name} are being changed.")
-
-
-def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
-    try:
-        fields = json.loads(value)
-        partitions = max(int(fields["partitions"]), 0)
-        target = max(partitions, int(fields.get(GROWING_TO, 0)))
-        return PartitionedTopic(partitions, target, bool(fields.get("deleted")), fields, version)
-    except (
-        *(ValueError, OverflowError, KeyError, TypeError, AttributeError),
-        RecursionError,  # nested too deeply for JSON
-    ) as error:
-        event = "the record of a partitioned topic does not say how many partitions"
-        reference = log.refused(event, error, path=path)
-        sentence = "The record of the topic does not say how many partitions it has."
-        raise MetadataStoreError(with_reference(sentence, reference)) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from pyxbroker.base.errors import (
@@ -74,7 +74,7 @@ class PersistentTopic(Topic):
     horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
     _deduplication_switch: Switch | None = None  # made when the policy changes
     _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
-    _confirm_listeners: Sequence[ConfirmListener] = ()
+    _confirm_listeners: tuple[ConfirmListener, ...] = ()
     _last_message: LastMessage | None = None  # once somebody asked for it
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
@@ -170,12 +170,22 @@ class PersistentTopic(Topic):
         if self.deduplication is not None:
             self.deduplication.on_left(producer.name)
 
-    def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
-        """Who is told from now on of what is durable, in that order."""
+    def add_confirm_listener(self, listener: ConfirmListener) -> None:
+        """Notify a listener of each durable run, after those that were added before."""
+        self._confirm_listeners = (*self._confirm_listeners, listener)
+        self._resolve_confirmed()
+
+    def remove_confirm_listener(self, listener: ConfirmListener) -> None:
+        """Notify a listener no longer. Raises ValueError for one that was not added."""
+        listeners = list(self._confirm_listeners)
+        listeners.remove(listener)
+        self._confirm_listeners = tuple(listeners)
+        self._resolve_confirmed()
+
+    def _resolve_confirmed(self) -> None:
         from pyxbroker.broker.topics.confirmed import resolve
 
-        self._confirm_listeners = listeners
-        listen = resolve(listeners)
+        listen = resolve(self._confirm_listeners)
         self.managed_ledger.on_confirmed = listen
         if self.deduplication is not None:
             self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
@@ -234,10 +244,10 @@ class PersistentTopic(Topic):
             self.deduplication.prepare_close()
 
     def set_deduplication(self, deduplication: Deduplication | None) -> None:
-        """From now on this judges what is published."""
+        """Use, replace or end the deduplication of what is published."""
         self.deduplication = deduplication
         self._resolve_publish()
-        self.set_confirm_listeners(self._confirm_listeners)
+        self._resolve_confirmed()
 
     # --- compaction ---------------------------------------------------------------------------
 

@@ -1,30 +1,29 @@
-"""What policies say of single messages: encrypted, not too large, not delayed for too long."""
+"""Checks of single messages by policies: encryption, size and delay."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import MetadataStoreError, NotAllowed, PulsarError
+from pyxbroker.broker.topics.publish_steps import Publication, StepOrder
 from pyxbroker.publish_checks import NOT_ENCRYPTED, TOO_LARGE, TOO_LATE, forbidden
-
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.publish_steps import Publication
-
 
 KINDS_MAX = 1_000
 
 
 @functools.lru_cache(KINDS_MAX)
 def policy_checks(encrypted: bool, bytes_max: int, delay_max_ms: int) -> PolicyChecks:
-    """One for all topics with the same limits: a namespace may have many."""
+    """Return the step for these limits. Topics with the same limits share one."""
     return PolicyChecks(encrypted, bytes_max, delay_max_ms)
 
 
 class PolicyChecks:
-    """A publish step that refuses what they forbid; a limit of 0 is none. It keeps nothing of what
-    it has seen.
+    """A publish step that refuses what policies forbid; a limit of 0 is none.
+
+    The step has no state of its topic, so that topics can share it.
     """
+
+    order = StepOrder.POLICY
 
     def __init__(self, encrypted: bool, bytes_max: int, delay_max_ms: int) -> None:
         self._limits = (encrypted, bytes_max, delay_max_ms)

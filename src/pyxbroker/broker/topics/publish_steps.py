@@ -12,6 +12,7 @@ was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import PulsarError
@@ -26,8 +27,22 @@ if TYPE_CHECKING:
 Append = Callable[[EntryRun], None]
 
 
+class StepOrder(IntEnum):
+    """The order in which the steps of a topic check a SEND. Steps with the same order run as they
+    were added. A step comes before those that must not see SENDs that it refuses.
+    """
+
+    POLICY = 0  # what policies forbid (policy_checks.py)
+    CHECK = 1  # steps that are added to single topics
+    DEDUPLICATION = 2  # last: it stores the sequence ids of SENDs that no other step refused
+
+
 class PublishStep(Protocol):
-    """Something that may keep a SEND from being stored."""
+    """A check that may prevent a SEND from being stored."""
+
+    @property
+    def order(self) -> StepOrder:
+        """The place among the steps of a topic."""
 
     def check(self, publication: Publication) -> None:
         """Decides about the SENDs of a run, where it has to; their data is there until it returns.

@@ -38,7 +38,12 @@ from pyxbroker.policies.values import (
 )
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topics import Topics
+    from pyxbroker.broker.topics.deletion import TopicDeletion
+    from pyxbroker.broker.topics.inactive_topics import InactiveTopics
+    from pyxbroker.broker.topics.loading import TopicLoader
+    from pyxbroker.broker.topics.policy_access import PolicyAccess
+    from pyxbroker.broker.topics.registry import TopicRegistry
+    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.topics")
 
@@ -62,9 +67,21 @@ class _Namespace(NamedTuple):
 class Sweep:
     """Looks after the topics that are not open here."""
 
-    def __init__(self, topics: Topics, store: MetadataStore, started_ms: int) -> None:
-        self._topics = topics
+    def __init__(
+        self,
+        store: MetadataStore,
+        registry: TopicRegistry,
+        loader: TopicLoader,
+        deletion: TopicDeletion,
+        inactive: InactiveTopics,
+        policies: PolicyAccess,
+        started_ms: int,
+    ) -> None:
         self._store = store
+        self._loader = loader
+        self._deletion = deletion
+        self._inactive = inactive
+        self._policies = policies
         self._started_ms = started_ms
         self._namespaces: dict[str, _Namespace] = {}
         self._at: dict[TopicName, asyncio.Task[None]] = {}  # that it looks after
@@ -72,13 +89,14 @@ class Sweep:
         self._work_since = 0.0  # CPU of the loop
         self._since = 0.0
         self.wall_clock = time.time
+        registry.on_closed.append(self._on_closed)
 
     async def look(self) -> None:
         """Called now and then: all namespaces of which something may be due."""
         self._begin_work()
         async for name in self._names():
             try:
-                policies, changes = await self._topics.namespace_policies(NamespaceName.get(name))
+                policies, changes = await self._policies.of_namespace(NamespaceName.get(name))
             except NamespaceNotFound:
                 # It goes with all that is in it.
                 self.forget(name)
@@ -100,9 +118,10 @@ class Sweep:
             self._namespaces[name] = _Namespace(policies, changes, due_ms)
             await self._rest()
 
-    def on_closed(self, name: TopicName) -> None:
-        """A topic is not open any more."""
-        if name not in self._at:
+    def _on_closed(self, topic: Topic) -> None:
+        """Check a topic in the next sweep, unless the sweep itself has closed it."""
+        name = topic.name
+        if name.is_persistent and name not in self._at:
             self._closed.setdefault(name.namespace, set()).add(name)
 
     def forget(self, namespace: str) -> None:
@@ -143,7 +162,7 @@ class Sweep:
         """When something is due of those that are not open, read together; 0 where that cannot be
         told: who reads such a one by itself finds out why.
         """
-        closed = [name for name in names if name in self._at or not self._topics.is_open(name)]
+        closed = [name for name in names if name in self._at or not self._loader.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
         slices = Slices()
         due: list[tuple[TopicName, float]] = []
@@ -206,7 +225,7 @@ class Sweep:
         return await self._due_of(name, await read_closed(self._store, name.managed_ledger_name))
 
     async def _due_of(self, name: TopicName, found: ClosedLedger | None) -> float:
-        policies = await self._topics.policies(name)
+        policies = await self._policies.of_topic(name)
         if found is None or name.is_system or policies.refused:
             return inf
         return due_ms(found, policies, self._started_ms)
@@ -214,10 +233,10 @@ class Sweep:
     async def _look_after(self, name: TopicName) -> None:
         """Opens a topic and does what is due."""
         found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
-        if found is None or self._topics.is_open(name):
+        if found is None or self._loader.is_open(name):
             # Who has come meanwhile uses it, and what was read says nothing of that.
             return
-        topic = await self._topics.get(name, create=False)
+        topic = await self._loader.get(name, create=False)
         if not isinstance(topic, PersistentTopic):
             return
         topic.wall_clock = self.wall_clock
@@ -229,9 +248,9 @@ class Sweep:
             ("old ledgers were not deleted", PersistentTopic.trim),
         ):
             await upkeep.attempt(event, topic, look)
-        await self._topics.delete_if_inactive(topic)
+        await self._inactive.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
-            await self._topics.unload(name)
+            await self._deletion.unload(name)
 
     def _begin_work(self) -> None:
         self._work_since = time.thread_time()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -140,8 +140,8 @@ class Topic:
         """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
 
         Without publish steps and rates it is the append itself."""
-        self._publish_steps: Sequence[PublishStep] = ()
-        self._policy_steps: Sequence[PublishStep] = ()  # those that policies ask for, the first
+        self._publish_steps: tuple[PublishStep, ...] = ()  # that were added
+        self._policy_check: PublishStep | None = None  # the step that policies ask for
         self.ack_ranges_max = 0  # of a cursor that is stored as a whole; 0: any number
         self.source: EntrySource = log  # of dispatchers
 
@@ -160,9 +160,9 @@ class Topic:
         there stays.
         """
         self.policies = policies
-        steps = self._steps_of(policies)
-        if self._apply_publish_rate(policies.publish_rate) or steps != self._policy_steps:
-            self._policy_steps = steps
+        check = self._policy_check_of(policies)
+        if self._apply_publish_rate(policies.publish_rate) or check is not self._policy_check:
+            self._policy_check = check
             self._resolve_publish()
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
@@ -310,15 +310,26 @@ class Topic:
                 yield
         return False
 
-    def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
-        """Who looks at SENDs before they are appended from now on, in that order."""
-        self._publish_steps = steps
+    def add_publish_step(self, step: PublishStep) -> None:
+        """Let a step check SENDs before they are appended, in the order of StepOrder."""
+        self._publish_steps = (*self._publish_steps, step)
+        self._resolve_publish()
+
+    def remove_publish_step(self, step: PublishStep) -> None:
+        """Remove a step that was added. Raises ValueError for a step that was not."""
+        steps = list(self._publish_steps)
+        steps.remove(step)
+        self._publish_steps = tuple(steps)
         self._resolve_publish()
 
     def _resolve_publish(self) -> None:
         append = self._append
         self.publish = append
-        steps = (*self._policy_steps, *self._publish_steps)
+        steps = self._publish_steps
+        if self._policy_check is not None:
+            steps = (*steps, self._policy_check)
+        if len(steps) > 1:
+            steps = tuple(sorted(steps, key=lambda step: step.order))
         if self.deduplication is not None:
             self.publish = self.deduplication.publisher(steps, append)
         elif steps:
@@ -337,12 +348,11 @@ class Topic:
         """
         self.check_open()
         self._check_writable()
-        if self._policy_steps:
+        if self._policy_check is not None:
             from pyxbroker.broker.topics.publish_steps import Publication
 
             publication = Publication(run)
-            for step in self._policy_steps:
-                step.check(publication)
+            self._policy_check.check(publication)
             publication.raise_refusal()
         self._append(run)
 
@@ -353,17 +363,17 @@ class Topic:
             return self.entry_metadata.append
         return self._log.append
 
-    def _steps_of(self, policies: Policies) -> Sequence[PublishStep]:
+    def _policy_check_of(self, policies: Policies) -> PublishStep | None:
         bytes_max = policies.message_bytes_max
         if bytes_max >= self.broker_limits.message_bytes_max:
             # What is larger does not get here: a frame's size is looked at before its message is.
             bytes_max = 0
         delay_max_ms = policies.delay_max_ms if policies.delayed_delivery else 0
         if not (bytes_max or delay_max_ms or policies.encryption_required):
-            return ()
+            return None
         from pyxbroker.broker.topics.policy_checks import policy_checks
 
-        return (policy_checks(policies.encryption_required, bytes_max, delay_max_ms),)
+        return policy_checks(policies.encryption_required, bytes_max, delay_max_ms)
 
     def _apply_publish_rate(self, rate: Rate) -> bool:
         """Whether others limit it than before."""
@@ -674,7 +684,7 @@ class Topic:
 
     async def delete(self) -> None:
         """Deletes the topic with its subscriptions and messages; its clients are sent away. Who
-        calls it, as Topics.delete() does, has fenced the topic.
+        calls it, as TopicDeletion.delete does, has fenced the topic.
 
         Raises MetadataError or ManagedLedgerError: then some of it may be left, and be opened.
         """

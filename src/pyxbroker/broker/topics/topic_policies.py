@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyxbroker.base.errors import (
     NamespaceNotFound,
@@ -26,7 +26,9 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
 from pyxbroker.broker.topics.messages import read_message, write_message
+from pyxbroker.broker.topics.partition_records import PartitionRecords
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.policies.change_events import (
@@ -40,9 +42,6 @@ from pyxbroker.policies.change_events import (
 )
 from pyxbroker.policies.namespaces import NamespacePolicies
 
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topics import Topics
-
 log = get_logger("pyxbroker.policies")
 
 ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # with its metadata, which has the key
@@ -51,6 +50,16 @@ RECORDS_BYTES_MAX = 64 << 20  # of the entries that they stand in
 FIRST = Position(-1, -1)
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class TopicOpener(Protocol):
+    """The methods of TopicLoader that open the topics of change events."""
+
+    async def get(self, name: TopicName, create: bool) -> Topic:
+        """Return a topic, opened if necessary."""
+
+    async def ensure(self, name: TopicName) -> Topic:
+        """Return a topic, created if necessary."""
 
 
 class _Events:
@@ -80,9 +89,16 @@ class _Namespace:
 class TopicPolicies:
     """The records of topics, for those namespaces that have open topics."""
 
-    def __init__(self, cluster: str, topics: Topics, policies: NamespacePolicies) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        opener: TopicOpener,
+        partitions: PartitionRecords,
+        policies: NamespacePolicies,
+    ) -> None:
         self._cluster = cluster
-        self._topics = topics
+        self._opener = opener
+        self._partitions = partitions
         self._policies = policies
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,14 +180,17 @@ class TopicPolicies:
                 if self._policies.fields(name, is_global):
                     await self._write(namespace, name, is_global, None)
 
-    def on_opened(self, topic: PersistentTopic) -> None:
-        """A topic of change events is served, perhaps again: it is followed."""
+    def on_opened(self, topic: Topic) -> None:
+        """Follow a topic of change events that was opened; ignore other topics."""
+        if not topic.name.is_change_events:
+            return
+        assert isinstance(topic, PersistentTopic)
         namespace = self._namespaces.setdefault(
             topic.name.namespace, _Namespace(topic.name.namespace)
         )
         events = namespace.events.setdefault(topic.name, _Events(topic.name))
         events.topic = topic
-        topic.set_confirm_listeners([_Listener(lambda: self._follow(events))])
+        topic.add_confirm_listener(_Listener(lambda: self._follow(events)))
         if namespace.is_loaded:
             self._follow(events)
 
@@ -231,10 +250,11 @@ class TopicPolicies:
     async def _event_topics(self, name: NamespaceName) -> tuple[TopicName, int]:
         """The topic of a namespace's events, and how many partitions it has: 0 for none."""
         whole = TopicName.get(f"persistent://{name}/{CHANGE_EVENTS}")
-        return whole, (await self._topics.partitioned.read(whole)).partitions
+        return whole, (await self._partitions.read(whole)).partitions
 
     async def _open(self, namespace: _Namespace, name: TopicName, create: bool) -> _Events:
-        topic = await (self._topics.make(name) if create else self._topics.get(name, create=False))
+        opener = self._opener
+        topic = await (opener.ensure(name) if create else opener.get(name, create=False))
         assert isinstance(topic, PersistentTopic)
         events = namespace.events[name]
         assert events.topic is topic
@@ -337,7 +357,7 @@ class TopicPolicies:
 
 
 class _Listener:
-    """Told of what is durable in a topic of change events."""
+    """A listener that follows a topic of change events."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
