@@ -24,6 +24,7 @@ with driver.guided("pyxbroker.web"):
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.web import connection as web_connection
     from pyxbroker.web import request_parser
+    from pyxbroker.web.counts import WebCounts
     from pyxbroker.web.errors import HttpError
     from pyxbroker.web.request_parser import END, End, Head, RequestParser, State
     from pyxbroker.web.response import Response
@@ -226,6 +227,7 @@ class Server:
         self._pace = pacing.Pace(math.inf)
         self.memory = ClientMemory()
         self.heads: list[tuple[str, str]] = []
+        self.counts = WebCounts()
 
     def waits(self, connection: Any, is_waiting: bool) -> bool:
         """Nobody has to give way."""

@@ -18,9 +18,10 @@ with driver.guided("pyxbroker"):
     from pyxbroker.base.errors import MetadataStoreError
     from pyxbroker.bookie.cookie import cookie_text, parse_cookie
     from pyxbroker.bookie.errors import DamagedCookie, NewerFormat
-    from pyxbroker.broker.topics import partitioned_topics
+    from pyxbroker.broker.topics import partition_records
     from pyxbroker.ledger import metadata as ledger_metadata
     from pyxbroker.mledger import positions, records
+    from pyxbroker.policies import records as policy_records
     from pyxbroker.policies import resolver
     from pyxbroker.policies.shapes import Level
     from pyxbroker.policies.values import Policies
@@ -76,13 +77,13 @@ def check_acks(acks: AckSet) -> None:
 
 def look_at_partitions(data: bytes) -> None:
     with suppress(MetadataStoreError):
-        found = partitioned_topics._decode("/a", data, 0)
+        found = partition_records._decode("/a", data, 0)
         assert 0 <= found.partitions <= found.target
 
 
 def look_at_policies(data: bytes) -> None:
     try:
-        fields = resolver.decode(data)
+        fields = policy_records.decode(data)
     except ValueError:
         return
     record = resolver.Record(Level.NAMESPACE, "public/default", fields)
