@@ -291,6 +291,15 @@ def test_old_names_stores_and_bare_variables_are_one_warning_each(tmp_path: Path
     assert "PULSAR_PREFIX_" in bare and bare.endswith("variables=maxTenants")
 
 
+def test_an_empty_data_directory_is_refused(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [*COMMAND, "standalone", "--data", ""], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("pyxbroker: --data is empty")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_start_that_waits_says_what_for_within_two_seconds(tmp_path: Path) -> None:
     with socket.socket() as silent:  # takes connections and never answers
         silent.bind(("127.0.0.1", 0))

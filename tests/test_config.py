@@ -428,3 +428,15 @@ def test_every_setting_that_the_code_reads_exists() -> None:
 def test_the_sample_file_in_conf_is_up_to_date() -> None:
     committed = SOURCE.parent.parent / "conf" / "standalone.conf"
     assert committed.read_text() == sample(), "run `make docs`"
+
+
+@pytest.mark.parametrize("text", ["Shared", "Exclusive, Key_Shared", "Failover,Shared"])
+def test_a_list_of_choices_is_taken(text: str) -> None:
+    config = Config.load(overrides={"subscriptionTypesEnabled": text})
+    assert config.subscriptionTypesEnabled == text
+
+
+@pytest.mark.parametrize("text", ["bogus", "Shared,bogus", "Shared,,Failover"])
+def test_a_list_with_another_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="separated by commas"):
+        Config.load(overrides={"subscriptionTypesEnabled": text})

@@ -208,6 +208,22 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_a_start_warns_of_settings_that_rest_has_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        store, records = broker.node.store, broker.service.stored_records
+        await store.put(CONFIGURATION, b'{"maxTenants":"3"}', MUST_NOT_EXIST)
+        settings = DynamicSettings(broker.topics._config, store, records, lambda: None)
+        await settings.open()
+        assert broker.topics._config.maxTenants == 3
+        await settings.close()
+
+    run(tmp_path, scenario)
+    [warning] = [each for each in caplog.records if "override those of the start" in each.message]
+    assert warning.levelname == "WARNING"
+
+
 @pytest.mark.parametrize("value", [b"no JSON", b"[]"])
 def test_what_cannot_be_read_in_metadata_is_not_written_over(tmp_path: Path, value: bytes) -> None:
     async def scenario(broker: OneBroker) -> None:

@@ -618,6 +618,18 @@ ONE_BUNDLE = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
 EXPIRE_ALL = f"{P}/t/all_subscription/expireMessages/1"
 
 
+def test_a_superuser_cannot_take_its_own_place_away(tmp_path: Path) -> None:
+    path = "/admin/v2/brokers/configuration/superUserRoles"
+
+    async def scenario(broker: Broker) -> None:
+        assert await rest(broker, "POST", f"{path}/%20", "root") == 412
+        assert await rest(broker, "POST", f"{path}/other", "root") == 412
+        assert await rest(broker, "POST", f"{path}/other,root", "root") == 200
+        assert await rest(broker, "GET", "/admin/v2/tenants", "root") == 200
+
+    serve(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed", "refused"),
     [

@@ -123,6 +123,7 @@ def test_the_workers_of_a_cluster_keep_their_python(
         installation.use_this_python(context)
 
 
+@pytest.mark.spark
 def test_a_python_that_does_not_go_with_this_one_is_told_with_the_reason(
     program: Program, tmp_path: Path
 ) -> None:

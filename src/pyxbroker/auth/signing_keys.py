@@ -30,7 +30,10 @@ def secret_algorithms(secret: bytes) -> list[str]:
         raise UnfitKey("is a key or certificate in PEM, not a secret")
     bits = len(secret) * 8
     if bits < SECRET_BITS_MIN:
-        raise UnfitKey(f"has {bits} bits, and at least {SECRET_BITS_MIN} are needed")
+        raise UnfitKey(
+            f"has {bits} bits, and at least {SECRET_BITS_MIN} are needed (a file is named as"
+            " file:///path)"
+        )
     return [f"HS{size}" for size in (256, 384, 512) if bits >= size]
 
 

@@ -54,6 +54,17 @@ class DynamicSettings:
         """Apply the stored settings, now and after each change."""
         self._unsubscribe = self._store.watch(self._on_notification, prefix=paths.CONFIGURATION)
         await self._read()
+        changed = [name for name, value in self._at_start.items() if value != self._value(name)]
+        if changed:
+            log.warning(
+                "settings that were changed by REST override those of the start",
+                settings=", ".join(changed),
+                remedy="DELETE /admin/v2/brokers/configuration/NAME restores a setting",
+            )
+
+    def _value(self, name: str) -> Value:
+        value: Value = getattr(self._config, name)
+        return value
 
     async def close(self) -> None:
         """Stop applying changes."""
@@ -134,7 +145,7 @@ class DynamicSettings:
                         expected=row.expected(),
                     )
                     continue
-            if value != getattr(self._config, name):
+            if value != self._value(name):
                 setattr(self._config, name, value)
                 changed.append(name)
         if changed:

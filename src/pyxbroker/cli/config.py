@@ -30,7 +30,9 @@ The keys and their meanings are those of Apache Pulsar and Apache BookKeeper. Pu
    A variable named like a key but without the prefix has no effect, and the broker logs a warning.
    If it is a security setting that asks for more protection than the one in force, the broker
    refuses to start;[^bare]
-4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
+4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`;
+5. dynamic settings that were changed by REST, also after a restart. The broker lists them in a
+   warning when it starts.[^dynamic]
 
 The broker ignores keys that are not on this page and reports them when it starts. It lists keys of
 Pulsar and BookKeeper with their default value in one line, and those with another value in a

@@ -111,6 +111,8 @@ def command(arguments: Sequence[str]) -> None:
             from pyxbroker.base.audit_file import write_audit_to
 
             write_audit_to(Path(config.auditLogFile))
+        if not options.data.strip():
+            raise ConfigError("--data is empty: name the directory of messages and metadata.")
         directory = DataDirectory(Path(options.data), _named_by(options.config, config))
         try:
             run(config, directory.path, options.accept_loss)

@@ -269,7 +269,7 @@ class LedgerClient:
     ) -> LedgerHandle:
         digest = self._digest(metadata)
         first = self._bookies[metadata.ensembles[0][0]]
-        if first.is_embedded:
+        if first.is_embedded and metadata.ensemble_size == 1:
             return LedgerHandle(ledger_id, first, listener, add_flags, digest)
         from pyxbroker.ledger.ensemble import EnsembleHandle
         from pyxbroker.ledger.writer import LedgerWriter

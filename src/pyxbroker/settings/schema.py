@@ -18,6 +18,7 @@ class Setting:
     __slots__ = (
         *("choices", "default", "doc", "dynamic", "key", "kind", "maximum", "minimum", "unit"),
         "has_floor",
+        "is_list",
     )
 
     def __init__(
@@ -40,6 +41,7 @@ class Setting:
         self.choices = choices
         self.dynamic = dynamic
         self.has_floor = False  # True: a number below the minimum counts as the minimum
+        self.is_list = False  # True: several of the choices, separated by commas
 
     @property
     def optional(self) -> bool:
@@ -49,7 +51,8 @@ class Setting:
     def expected(self) -> str:
         """Describe the accepted values in words."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            kind = "a list, separated by commas, of" if self.is_list else "one of"
+            return f"{kind} " + ", ".join(self.choices)
         if self.kind == "bool":
             return "true or false"
         if self.kind == "str":
@@ -72,7 +75,8 @@ class Setting:
         if not text:
             return None if self.optional else self.default
         if self.kind == "str":
-            if self.choices and text not in self.choices:
+            values = [each.strip() for each in text.split(",")] if self.is_list else [text]
+            if self.choices and not set(values) <= set(self.choices):
                 raise ValueError(text)
             return text
         if self.kind == "bool":
@@ -124,6 +128,7 @@ def setting(
     maximum: float = INT_MAX,
     choices: tuple[str, ...] = (),
     dynamic: bool = False,
+    is_list: bool = False,
 ) -> T:
     """Declare a setting in the body of a section; an instance has the value as the attribute.
 
@@ -131,6 +136,7 @@ def setting(
     effect immediately. Only settings that Pulsar can change at run time are marked.
     """
     row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)
+    row.is_list = is_list
     return row
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRING_MAP, STRINGS, check_length, this_broker
+from pyxbroker.auth.authentication import names_of
 from pyxbroker.auth.authorization import (
     DELETE_SETTING,
     READ_RUNTIME_SETTINGS,
@@ -46,11 +47,26 @@ async def set_value(request: Request) -> Response:
     if name not in names():
         raise HttpError(412, "Can't update non-dynamic configuration")
     check_length("value", value, VALUE_BYTES_MAX)
+    if name == "superUserRoles":
+        _check_superusers(request, value)
     try:
         await request.app.broker.dynamic_settings.set(name, value)
     except ValueError as error:
         raise HttpError(412, f"{INVALID}: {name} must be {error}") from None
     return Response.empty(200)
+
+
+def _check_superusers(request: Request, roles: str) -> None:
+    """Refuse a list without the superuser that sets it, which could not change it back. Raises
+    HttpError 412.
+    """
+    config = request.app.broker.config
+    if config.authorizationEnabled and request.principal.role not in names_of(roles):
+        raise HttpError(
+            412,
+            f"{INVALID}: superUserRoles must contain the role that sets it,"
+            f" {request.principal.role}, which could not change the setting again.",
+        )
 
 
 async def remove_value(request: Request) -> Response:

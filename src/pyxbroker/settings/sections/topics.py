@@ -252,7 +252,9 @@ class Topics(Section, title="Topics and subscriptions"):
     subscriptionTypesEnabled: str = setting(
         "Exclusive,Shared,Failover,Key_Shared",
         "Subscription types that consumers may use.",
+        choices=("Exclusive", "Shared", "Failover", "Key_Shared"),
         dynamic=True,
+        is_list=True,
     )
     subscriptionKeySharedEnable: bool = setting(
         True,
