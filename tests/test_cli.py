@@ -293,7 +293,11 @@ def test_old_names_stores_and_bare_variables_are_one_warning_each(tmp_path: Path
 
 def test_an_empty_data_directory_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(
-        [*COMMAND, "standalone", "--data", ""], capture_output=True, text=True, cwd=tmp_path
+        [*COMMAND, "standalone", "--data", ""],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert refused.returncode == 1
     assert refused.stderr.startswith("pyxbroker: --data is empty")
