@@ -128,13 +128,13 @@ def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | {"PYXBROKER_MODULES": "turn_watch,reads"},
+        env=os.environ | {"PYXBROKER_MODULES": "turn_watch,storage"},
         capture_output=True,
         text=True,
         check=True,
     )
     told = re.findall(r"^pyxbroker: +(\d+) % of the modules: compiled (\S+)$", done.stdout, re.M)
-    assert {name for _, name in told} == {"pyxbroker.reads", "pyxbroker.turn_watch"}
+    assert {name for _, name in told} == {"pyxbroker.storage", "pyxbroker.turn_watch"}
     assert told[-1][0] == "100"
 
 
