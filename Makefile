@@ -101,7 +101,7 @@ parts: READY = 10
 parts: fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
-quicktest: dev ## unit tests that start no process and take no time, less than a minute
+quicktest: dev ## unit tests that start no process and take no time, one to two minutes
 	$(PYTEST) -n $$((2 * $$(nproc))) -m 'not interop and not slow and not spark and not process and not long' tests
 
 .PHONY: native
