@@ -278,3 +278,13 @@ def test_a_broker_alone_serves_everything(tmp_path: Path) -> None:
         assert await service.lookup(TOPIC, authoritative=True) == service.listeners.own
 
     run(tmp_path, scenario)
+
+
+def test_parts_that_are_switched_off_answer_on_every_broker(tmp_path: Path) -> None:
+    path = "/admin/v3/transactions/transactionBufferStats/public/default/t"
+
+    async def scenario(rest: Rest) -> None:
+        rest.broker.service.ownership = refusing()
+        assert (await answered(rest, path)).status == 503
+
+    run(tmp_path, scenario)
