@@ -110,7 +110,7 @@ def test_many_that_wait_for_the_limit_of_a_broker_are_called_a_few_in_a_turn(des
     called: list[int] = []
     for number in range(100):
         whole.on_unblocked(partial(called.append, number))
-    whole.go_on()
+    whole.resume()
     assert called == [0]
     for left in range(2, 101):
         one_turn(desk)

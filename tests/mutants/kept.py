@@ -193,10 +193,10 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/broker/commands/session.py",
         "Session.__init__",
-        """        self.line = (pace or Pace()).line()  # of its commands; another once it is known
-        self.pending_connection: PendingConnection | None = None  # until it logs in""",
-        """        self.pending_connection: PendingConnection | None = None  # until it logs in
-        self.line = (pace or Pace()).line()  # of its commands; another once it is known""",
+        """        self.line = (pace or Pace()).line()  # of commands; another after login
+        self.pending_connection: PendingConnection | None = None  # until login""",
+        """        self.pending_connection: PendingConnection | None = None  # until login
+        self.line = (pace or Pace()).line()  # of commands; another after login""",
         "two attributes that do not know each other are set",
     ),
     Kept(
@@ -461,25 +461,25 @@ KEPT: list[Kept] = [
         "--broker-port",
         type=_port,
         metavar="N",
-        help="Port of the binary protocol [6650]; 0: any free.",
+        help="Port of the binary protocol [6650]; 0: any free port.",
     )
     add(
         "--web-port",
         type=_port,
         metavar="N",
-        help="Port of REST and /metrics [8080]; 0: any free.",
+        help="Port of REST and /metrics [8080]; 0: any free port.",
     )""",
         """    add(
         "--web-port",
         type=_port,
         metavar="N",
-        help="Port of REST and /metrics [8080]; 0: any free.",
+        help="Port of REST and /metrics [8080]; 0: any free port.",
     )
     add(
         "--broker-port",
         type=_port,
         metavar="N",
-        help="Port of the binary protocol [6650]; 0: any free.",
+        help="Port of the binary protocol [6650]; 0: any free port.",
     )""",
         "the help lists two options in another order",
     ),

@@ -59,8 +59,8 @@ class Session:
         self.listener = listener  # name of the listener that accepted the connection
         self.client_version = ""
         self.memory = ConnectionMemory(budget or MemoryBudget(), address)
-        self.line = (pace or Pace()).line()  # queue of its commands; replaced after authentication
-        self.pending_connection: PendingConnection | None = None  # until it is authenticated
+        self.line = (pace or Pace()).line()  # of commands; another after login
+        self.pending_connection: PendingConnection | None = None  # until login
         self.principal = ANONYMOUS
         # How the principal was authenticated; None while authentication is off.
         self.login: Login | None = None
