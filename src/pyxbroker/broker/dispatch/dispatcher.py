@@ -87,9 +87,8 @@ class Dispatcher:
         self._reading = False
         self._round = 0  # incremented to discard the result of a read in progress
         self._abandoned = False
-        self._stuck = (
-            False  # no consumer can take entries; a consumer that can again wakes the dispatcher
-        )
+        # No consumer can take entries; a consumer that can again wakes the dispatcher.
+        self._stuck = False
         self.trouble: ReadTrouble | None = None  # None until a read fails
         self.waits_for_acks = False  # True: new entries wait for acknowledgements
         self.throttle: Throttle | None = None  # None without a dispatch rate
