@@ -29,7 +29,7 @@ The web port (`webServicePort`, 8080) answers the following part of Pulsar's adm
 lookups and `/metrics`. `/openapi.json` has this table for programs.
 
 - An unknown path is answered with 404, an unknown method of a known path with 405. The section
-  "What is not here" lists further endpoints of Pulsar.
+  "Refused endpoints" lists further endpoints of Pulsar.
 - HEAD is answered like GET. A trailing slash is ignored, and `%2F` does not separate segments.
 - `{domain}` is `persistent` or `non-persistent`.
 - With `authenticationEnabled`, unauthenticated clients get 401, except for `/status.html` and
@@ -125,14 +125,14 @@ def markdown() -> str:
             group = name
             lines += [f"## {name}", ""]
         lines += [*_section(endpoint), ""]
-    lines += ["## What is not here", "", *_not_here(), ""]
+    lines += ["## Refused endpoints", "", *_refused_rows(), ""]
     lines += ["## Statuses of refusals", "", "| status | errors |", "|---|---|"]
     lines += [f"| {status} | {', '.join(names)} |" for status, names in _statuses().items()]
     lines += ["", "400, 408, 413, 414, 415, 422, 429 and 431 are errors of the request itself."]
     return "\n".join(lines) + "\n"
 
 
-def _not_here() -> list[str]:
+def _refused_rows() -> list[str]:
     """Return the rows of the endpoints of Pulsar that this broker refuses."""
     lines = ["These endpoints of Pulsar are refused.", ""]
     lines += ["| about | answer | endpoints |", "|---|---|---|"]

@@ -81,7 +81,7 @@ def check_quota(value: dict[str, Any], context: CheckContext) -> None:
 
 
 def _exceeds(quota: object, quota_type: str, retention: object) -> bool:
-    """Return True if both are limits and the quota allows more backlog than retention keeps."""
+    """Return True if both are limits and the quota allows more backlog than retention stores."""
     if quota_type == "destination_storage":
         limit = _int_field(quota, "limitSize", _int_field(quota, "limit", -1))
         kept = _int_field(retention, "retentionSizeInMB", 0) << 20

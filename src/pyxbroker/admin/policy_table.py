@@ -245,7 +245,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "PERSISTENCE",
-        "how many bookies keep an entry, and how often cursors are stored",
+        "how many bookies store an entry, and how often cursors are stored",
         Body(
             fields={
                 "bookkeeperEnsemble": Field("integer", 2),

@@ -1,4 +1,4 @@
-"""The parts that a process makes before its data is open: authentication, ports and metadata store.
+"""The parts that a process creates before its data is open: authentication, ports, metadata store.
 
 A start waits for their imports, so nothing heavy is imported here; roles/parts.py has the other
 parts.

@@ -1,4 +1,4 @@
-"""The storage of a process that has its own: one embedded bookie, its garbage and its disks."""
+"""The storage of a process with an embedded bookie: its garbage collection and its disks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LocalStorage:
         try:
             await self.garbage.collect()
         except MetadataError as error:
-            log.warning("garbage collection is put off", error=error)
+            log.warning("garbage collection failed and is tried again", error=error)
 
     async def _check_space(self) -> None:
         """Check the disks; while space is short, free what can be freed."""

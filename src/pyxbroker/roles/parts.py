@@ -60,7 +60,9 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     if isinstance(error, Exception):
         log.failure("a callback failed", error, message=context["message"], **what)
     else:
-        log.error("the event loop complains", message=context["message"], **what, error=error)
+        log.error(
+            "the event loop reports an error", message=context["message"], **what, error=error
+        )
 
 
 def make_ledgers(

@@ -70,7 +70,7 @@ class Deadline(Enum):
     HEAD = "a head"
     BODY = "a body"
     NEXT = "the next request"
-    END = "what is left to be written, or to be heard"
+    END = "remaining output or input"
 
 
 class HttpConnection(asyncio.Protocol):
@@ -295,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
             self._on_end()
         else:
             if event.__cause__ is not None:
-                log.failure("a request could not be taken in", event.__cause__)
+                log.failure("a request could not be parsed", event.__cause__)
             self._refuse(event)
 
     def _on_head(self, head: Head) -> None:
@@ -404,7 +404,7 @@ class HttpConnection(asyncio.Protocol):
                 waiting.body.close()
         self._waiting.clear()
 
-    # --- who sends a request ------------------------------------------------------------------
+    # --- authentication -----------------------------------------------------------------------
 
     @contextmanager
     def _login(self) -> Iterator[None]:
@@ -415,7 +415,7 @@ class HttpConnection(asyncio.Protocol):
         Raises TooManyRequests.
         """
         if self._transport.is_closing():
-            raise asyncio.CancelledError  # nobody waits for the result
+            raise asyncio.CancelledError  # the result is not needed
         server = self._server
         account = WebStranger(server.memory, self.address, self.abort)
         try:

@@ -71,7 +71,7 @@ class Node:
         if endpoint.method in node.methods:
             if if_absent:
                 return
-            raise ValueError(f"{endpoint.method} {endpoint.path} is there twice")
+            raise ValueError(f"{endpoint.method} {endpoint.path} is defined twice")
         node.methods[endpoint.method] = endpoint, tuple(names)
 
     def ends(
