@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.policy_bodies import names_of
+from pyxbroker.admin.policy_bodies import enum_values_of
 from pyxbroker.admin.resources.names import check_length, texts_of
 from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
 from pyxbroker.base.slices import Slices
@@ -23,7 +23,7 @@ def checked_actions(value: object) -> list[str]:
         raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
     if len(value) > ENTRIES_MAX:
         raise HttpError(400, f"{len(value)} actions are more than the {ENTRIES_MAX} allowed.")
-    return names_of(value, ACTIONS, "An action")
+    return enum_values_of(value, ACTIONS, "An action")
 
 
 async def checked_grants(value: dict[str, Any]) -> dict[str, Any]:

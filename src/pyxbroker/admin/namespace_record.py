@@ -94,7 +94,7 @@ VALUES_OF_POLICIES = {
 """The values of fields: by type, and for policies with their limits and choices."""
 
 
-def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
+def shown_record(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
     """Return a record as REST shows it; missing fields have the values of a new namespace.
 
     `local` is the part that only this cluster has, with the current bundles.
@@ -107,7 +107,7 @@ def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
     return known | whole
 
 
-def new(body: object, config: Config) -> Fields:
+def new_record(body: object, config: Config) -> Fields:
     """Return the record of a new namespace. Raises HttpError; clusters are not checked."""
     cluster, bundles = config.clusterName, config.defaultNumberOfNamespaceBundles
     if body is None:
@@ -124,7 +124,9 @@ def new(body: object, config: Config) -> Fields:
     given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
     _check_policies(given, config)
     if OF_NAMESPACE in given:
-        given[OF_NAMESPACE] = offload_policies.shown(offload_policies.read(given[OF_NAMESPACE]))
+        given[OF_NAMESPACE] = offload_policies.with_driver_flags(
+            offload_policies.read(given[OF_NAMESPACE])
+        )
     whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
     return {name: whole[name] for name in FIELDS if name in whole}
 

@@ -94,7 +94,7 @@ def check(policies: Fields) -> None:
         raise HttpError(412, NO_BUCKET)
 
 
-def shown(policies: Fields) -> Fields:
+def with_driver_flags(policies: Fields) -> Fields:
     """Return policies as Pulsar writes them: without unset fields, with flags for the driver."""
     driver = str(policies.get(DRIVER)).lower()
     return {name: value for name, value in policies.items() if value is not None} | {
@@ -121,7 +121,7 @@ def set_of_namespace(record: Fields, policies: Fields | None) -> None:
     """
     for field, unset in LEGACY_FIELDS.values():
         record[field] = unset
-    record[OF_NAMESPACE] = None if policies is None else shown(policies)
+    record[OF_NAMESPACE] = None if policies is None else with_driver_flags(policies)
     for field in (OF_NAMESPACE, LEGACY_FIELDS[DELETION_LAG][0]):
         if record[field] is None:
             del record[field]

@@ -90,7 +90,7 @@ class Body(NamedTuple):
         if self.names:
             if not isinstance(value, list):
                 raise HttpError(400, f"The body must be a list, not {value!r:.100}.")
-            return names_of(value, self.names, "A name")
+            return enum_values_of(value, self.names, "A name")
         if not isinstance(value, dict):
             raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
         read = {
@@ -112,7 +112,7 @@ class Body(NamedTuple):
         }
 
 
-def names_of(values: list[Any], choices: tuple[str, ...], what: str) -> list[str]:
+def enum_values_of(values: list[Any], choices: tuple[str, ...], what: str) -> list[str]:
     """Return the distinct values of an enumeration in a JSON list. Raises HttpError 400."""
     field = Field("string", choices=choices)
     found = [field.read(each, what) for each in values]

@@ -43,8 +43,8 @@ LOSS_ACCEPTED = "a loss is accepted"
 def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
     """Return the cookie of a data directory, or None if it is new. Creates nothing.
 
-    With `accept_loss`, the layout continues without missing parts, and the log names them. Raises
-    DataError and OSError.
+    With `accept_loss`, missing parts are accepted, and the log names them. Raises DataError and
+    OSError.
     """
     if not accept_loss:
         return layout.examine()

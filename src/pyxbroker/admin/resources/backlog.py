@@ -21,10 +21,10 @@ from pyxbroker.admin.resources.topic_work import (
     REFUSE_AS_MISSING,
     check_changeable,
     check_persistent,
+    existing_topics_of,
     for_each_partition,
     load_persistent_topic,
     load_topic,
-    names_of,
     place_of,
     resettable_subscription_of,
     topic_not_found,
@@ -76,7 +76,7 @@ async def unload(request: Request) -> Response:
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         await topics.deletion.unload(each)
     return Response.empty()
 
@@ -116,7 +116,7 @@ async def compact(request: Request) -> Response:
     _check_compactable(name)
     await check_changeable(request, name, "Compaction")
     refusal: HttpError | PulsarError | None = None
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         try:
             topic = await load_topic(request, each)
             assert isinstance(topic, PersistentTopic)

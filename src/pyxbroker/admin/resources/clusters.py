@@ -109,7 +109,7 @@ URLS = {
 async def get_clusters(request: Request) -> Response:
     """Return the names of all clusters."""
     names = await request.app.broker.clusters.names()
-    # A common liveness probe, so it is not deferred to a thread or a slice.
+    # Requested to learn whether a broker is up, so it does not wait for the import of orjson.
     return Response(to_short_json([name for name in names if name != GLOBAL]), JSON)
 
 

@@ -14,7 +14,7 @@ from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.response import TEXT, Response
 
 GZIP_BITS = 31  # zlib: a window of 32 KiB, with gzip's header
-# A slow client's answer is charged at most this fraction of the memory for answers.
+# At least this many answers that are read slowly fit into the memory for answers.
 SAMPLES_MIN = 4
 GZIP_LEVEL = 1  # the text is so repetitive that higher levels hardly reduce its size
 

@@ -5,7 +5,7 @@ does.
 from __future__ import annotations
 
 from pyxbroker.admin.grant_checks import checked_grants
-from pyxbroker.admin.namespace_record import new, shown
+from pyxbroker.admin.namespace_record import new_record, shown_record
 from pyxbroker.admin.policy_bodies import BOOLEAN
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -76,7 +76,7 @@ async def get_policies(request: Request) -> Response:
     config = request.app.broker.config
     local = await request.app.broker.namespaces.local_record(name)
     bundles = config.defaultNumberOfNamespaceBundles
-    return Response.json(shown(record, local, config.clusterName, bundles))
+    return Response.json(shown_record(record, local, config.clusterName, bundles))
 
 
 async def get_bundles(request: Request) -> Response:
@@ -99,7 +99,7 @@ async def create(request: Request) -> Response:
     broker = request.app.broker
     tenant = await broker.tenants.record(name.tenant)
     config = broker.config
-    fields = new(body, config)
+    fields = new_record(body, config)
     fields[AUTH] = await checked_grants(fields[AUTH])
     replication = clusters_of(fields[REPLICATION])
     allowed = clusters_of(fields[ALLOWED])

@@ -36,8 +36,8 @@ METADATA = "application/vnd.partitioned-topic-metadata+json"
 async def get_partitions(request: Request) -> Response:
     """Return Pulsar's PartitionedTopicMetadata; 0 partitions for a non-partitioned topic.
 
-    Clients with an http:// URL set checkAllowAutoCreation: a missing topic is then created if
-    clients may create it.
+    Clients with an http:// URL set checkAllowAutoCreation: a missing topic that clients may create
+    is then answered as if it existed, and created if it is partitioned.
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
@@ -144,7 +144,7 @@ ENDPOINTS = (
         (
             Query(
                 "checkAllowAutoCreation",
-                "Creates a missing topic if clients may create it by using it.",
+                "Treats a missing topic as existing, if clients may create it by using it.",
                 False,
             ),
         ),

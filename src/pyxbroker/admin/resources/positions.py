@@ -23,10 +23,10 @@ from pyxbroker.admin.resources.topic_work import (
     NO_PLACE,
     Place,
     check_copies,
+    existing_topics_of,
     for_each_partition,
     load_persistent_topic,
     load_topic,
-    names_of,
     new_subscription_of,
     place_of,
     resettable_subscription_of,
@@ -78,7 +78,7 @@ async def create(request: Request) -> Response:
     await check_copies(request, name, place.properties)
     await _ensure_topic(request, name)
     is_new = False
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         topic = await load_topic(request, each)
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
@@ -129,7 +129,7 @@ async def get_list(request: Request) -> Response:
                 await slices.pause()
         closed.clear()
 
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         if topics.loader.is_open(each):
             topic = await load_topic(request, each)
             found.update(dict.fromkeys(one.name for one in topic.all_subscriptions()))

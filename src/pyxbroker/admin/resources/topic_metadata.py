@@ -23,8 +23,8 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
+    existing_topics_of,
     load_topic,
-    names_of,
     partitions_of,
     topic_not_found,
 )
@@ -171,7 +171,7 @@ async def get_info(request: Request) -> Response:
         if not count:
             return await Response.long_json(await read_info(broker.metadata, name))
         found = {}
-        async for each in names_of(request, name):
+        async for each in existing_topics_of(request, name):
             found[str(each)] = await read_info(broker.metadata, each)
     except TopicNotFound:
         raise topic_not_found(name) from None

@@ -46,7 +46,7 @@ async def get_topic_offload(request: Request) -> Response:
         namespace = await request.app.broker.topics.policies.namespace_fields(name.namespace)
         own = {key: value for key, value in (found or {}).items() if value is not None}
         found = (offload_policies.of_namespace(namespace) or {}) | own
-    return Response.json(offload_policies.shown(found)) if found else Response.empty()
+    return Response.json(offload_policies.with_driver_flags(found)) if found else Response.empty()
 
 
 async def set_topic_offload(request: Request) -> Response:

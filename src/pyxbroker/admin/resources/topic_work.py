@@ -136,7 +136,7 @@ async def check_topic(request: Request, name: TopicName) -> None:
     await check_exists(request, name)
 
 
-async def names_of(request: Request, name: TopicName) -> AsyncIterator[TopicName]:
+async def existing_topics_of(request: Request, name: TopicName) -> AsyncIterator[TopicName]:
     """Yield the topic, or its existing partitions, with pauses. Raises HttpError 404."""
     topics = request.app.broker.topics
     count = await partitions_of(request, name)
@@ -167,7 +167,7 @@ async def for_each_partition(request: Request, name: TopicName, work: Work) -> N
     """
     missed: SubscriptionNotFound | None = None
     is_done = False
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         topic = await load_topic(request, each)
         try:
             await work(topic)
