@@ -1,4 +1,4 @@
-"""Opens the data of a standalone broker: its metadata, and the storage of its bookie.
+"""The data of a standalone broker: its metadata, and the storage of its bookie.
 
 Nothing is created or changed before all parts of the data directory are known to be present
 (bookie/layout.py). If a later step fails, whatever is open is closed again.

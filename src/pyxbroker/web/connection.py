@@ -65,7 +65,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Deadline(Enum):
-    """What a connection waits for until its deadline."""
+    """The event that a connection waits for until its deadline."""
 
     HEAD = "a head"
     BODY = "a body"
