@@ -20,7 +20,7 @@ NODES_PER_BATCH_MAX = 128
 BYTES_PER_BATCH_MAX = 256 << 10  # of paths; ZooKeeper takes 1 MiB in one request
 BATCHES_AT_ONCE = 2
 AT_ONCE = 16  # workers of each_of
-ASKED_FOR_MAX = 128  # partitions; for more, the list of the namespace's topics is read
+ASKED_FOR_MAX = 128  # partitions that are looked up singly; else the namespace's list is read
 INDEX_DIGITS_MAX = 10
 
 T = TypeVar("T")
@@ -119,9 +119,9 @@ def index_of(digits: str) -> int:
 async def each_of(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE
 ) -> None:
-    """Do the work for each item, several in parallel; after the first error no more is begun.
+    """Call work for each item, several in parallel; after the first error begin no more calls.
 
-    Work that was begun is completed, so that a caller that retries finds none under way.
+    Running calls are completed before this returns, so that a retry does not overlap with them.
     """
     iterator = iter(items)
     slices = Slices()
@@ -129,7 +129,7 @@ async def each_of(
 
     async def do() -> None:
         for item in iterator:
-            # Work often never waits, and all workers start in one loop iteration.
+            # Calls often never wait, and all workers start in one loop iteration.
             await slices.pause()
             if errors:
                 return

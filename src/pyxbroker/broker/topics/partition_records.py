@@ -70,7 +70,7 @@ class PartitionRecords:
     # --- reading ------------------------------------------------------------------------------
 
     async def partitions(self, name: TopicName) -> int:
-        """Return the number of partitions, 0 for a topic without. The number may be out of date."""
+        """Return the number of partitions, which may be outdated; 0 for an unpartitioned topic."""
         return (await self._cached(name)).partitions
 
     async def _cached(self, name: TopicName) -> PartitionedTopic:
@@ -192,7 +192,7 @@ class PartitionRecords:
     async def mark(
         self, name: TopicName, found: PartitionedTopic, marks: dict[str, Any]
     ) -> PartitionedTopic:
-        """Add fields to a record that say what is about to be done. Raises ServiceNotReady."""
+        """Add fields to a record that announce an operation. Raises ServiceNotReady."""
         fields = found.fields | marks
         try:
             version = await self.write(name, fields, found.version)
@@ -232,7 +232,7 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         *(ValueError, OverflowError, KeyError, TypeError, AttributeError),
         RecursionError,  # nested too deeply for JSON
     ) as error:
-        event = "the record of a partitioned topic does not say how many partitions"
+        event = "the record of a partitioned topic has no valid number of partitions"
         reference = log.refused(event, error, path=path)
-        sentence = "The record of the topic does not say how many partitions it has."
+        sentence = "The record of the topic has no valid number of partitions."
         raise MetadataStoreError(with_reference(sentence, reference)) from error

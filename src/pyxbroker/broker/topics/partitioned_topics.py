@@ -122,7 +122,7 @@ class PartitionedTopics:
                 if await self._is_taken(name):
                     await self._records.delete(name, version)
                     return 0
-        log.info("a partitioned topic was made", topic=name, partitions=count)
+        log.info("a partitioned topic was created", topic=name, partitions=count)
         return count
 
     # --- changing -----------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class PartitionedTopics:
         if len(wanted) * (count - first) > most:
             raise PartitionsNotAllowed(
                 f"Each of {count - first} more partitions would have the {len(wanted)}"
-                f" subscriptions of the topic, and one request may make {most} of them together:"
+                f" subscriptions of the topic, and one request may create {most} subscriptions:"
                 " add fewer partitions, or delete subscriptions."
             )
         subscriptions: list[Subscription] = []
@@ -392,7 +392,7 @@ class PartitionedTopics:
             await self._deletion.forget_schema(name)
             await self._records.delete(name, found.version)
             await self._policies.forget_records(name)
-            log.info("its last partition was deleted", topic=name)
+            log.info("a partitioned topic without partitions was deleted", topic=name)
 
     def _check_count(self, count: int) -> None:
         if count <= 0:
@@ -409,9 +409,9 @@ class PartitionedTopics:
         return self._config.maxNumPartitionsPerPartitionedTopic or limits.PARTITIONS_MAX
 
     def _check_served(self, name: TopicName, count: int) -> None:
-        """Raise PartitionsNotAllowed if clients must not be told the number: they would open all.
+        """Raise PartitionsNotAllowed if a topic has too many partitions for clients to open all.
 
-        A number that the operator may set is served.
+        A number that the operator's settings allow is served.
         """
         limit = max(self._partitions_max, limits.PARTITIONS_MAX)
         if count > limit:

@@ -1,4 +1,4 @@
-"""How often a consumer may subscribe: known by its address, name and id."""
+"""The limit on how often a consumer may subscribe, by its address, name and id."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ if TYPE_CHECKING:
 
 Who = tuple[str, str, int]  # a client's address, a consumer's name and its id
 
-KNOWN_MAX = 4_096  # of a topic: who tells new names each time takes 2 MB, usually, and no more
-FORGOTTEN_AT_ONCE = 4  # more than one, so that they become fewer when fewer come
+KNOWN_MAX = 4_096  # consumers of a topic, about 2 MB: a client may use a new name each time
+FORGOTTEN_AT_ONCE = (
+    4  # more than one, so that old consumers are forgotten faster than new ones come
+)
 
 
 class SubscribeLimiter:
-    """That of one topic.
+    """The subscribe rate of one topic.
 
-    Who has not subscribed for a whole period is forgotten, a few whenever somebody comes. Beyond
-    KNOWN_MAX whoever came longest ago is forgotten early, and may come once more than it should.
+    Each check forgets a few consumers that have not subscribed for a whole period. Beyond KNOWN_MAX
+    the consumer that subscribed longest ago is forgotten early, and may exceed its rate once.
     """
 
     def __init__(self, rate: SubscribeRate) -> None:
         self.rate = rate
-        # How often each may, and when that was so; in the order of those times.
+        # The remaining attempts of each consumer, and the time of its last one; oldest first.
         self._left: OrderedDict[Who, tuple[float, float]] = OrderedDict()
 
     def check(self, who: Who, now: float) -> None:
-        """Counts it. Raises NotAllowed when it has subscribed too often."""
+        """Count an attempt of a consumer. Raises NotAllowed if it has subscribed too often."""
         self._forget(now)
         left, since = self._left.get(who, (float(self.rate.per_consumer), now))
         come = (now - since) * self.rate.per_consumer / self.rate.period_s
