@@ -236,12 +236,12 @@ class Server:
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""
 
-    def line(self) -> pacing.Line:
-        return self._pace.line()
+    def line(self) -> pacing.StepQueue:
+        return self._pace.queue()
 
     strangers_line = line
 
-    def spawn(self, answering: Any, line: pacing.Line) -> None:
+    def spawn(self, answering: Any, line: pacing.StepQueue) -> None:
         task = self.loop.create_task(pacing.paced(answering, line))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -26,8 +26,8 @@ from pyxbroker.base.memory_budget import (
     BODY_FREE_BYTES,
     COMMAND_BYTES,
     COMMAND_FACTOR,
+    UnauthenticatedRequest,
     WebBody,
-    WebStranger,
 )
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.request import Body, Request
@@ -98,7 +98,7 @@ class HttpConnection(asyncio.Protocol):
         self._answering: asyncio.Task[None] | None = None  # while it is made
         self._waiting: deque[Request[Any] | HttpError] = deque()
         # While it is not known who has sent the request: who pays, and what looks at it.
-        self._stranger: WebStranger | None = None
+        self._stranger: UnauthenticatedRequest | None = None
         self._looking: asyncio.Task[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._was_waiting = False  # for its client, before that was behind, or will be after it
@@ -412,9 +412,9 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             raise asyncio.CancelledError  # nobody waits for what would be found
         server = self._server
-        stranger = WebStranger(server.memory, self.address, self.abort)
+        stranger = UnauthenticatedRequest(server.memory, self.address, self.abort)
         try:
-            server.memory.charge_stranger(stranger, self._held_bytes())
+            server.memory.charge_unauthenticated(stranger, self._held_bytes())
             self._stranger, self._looking = stranger, asyncio.current_task()
             server.waits(self, True)
             yield
@@ -423,7 +423,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._stranger = self._looking = None
             server.waits(self, False)
-            server.memory.forget_stranger(stranger)
+            server.memory.forget_unauthenticated(stranger)
             stranger.memory.end()
 
     def _held_bytes(self) -> int:
@@ -436,12 +436,12 @@ class HttpConnection(asyncio.Protocol):
                 held += COMMAND_BYTES + COMMAND_FACTOR * head + request.body.size
         return held
 
-    def _charge_stranger(self, stranger: WebStranger) -> None:
+    def _charge_stranger(self, stranger: UnauthenticatedRequest) -> None:
         """More has come of somebody who is not known yet."""
         more = self._held_bytes() - stranger.memory.used
         try:
             if more > 0:
-                self._server.memory.charge_stranger(stranger, more)
+                self._server.memory.charge_unauthenticated(stranger, more)
         except PulsarError:
             self.abort()  # the log has why
 

@@ -13,7 +13,7 @@ from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, PendingConnecti
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import MemoryBudget
-from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.base.pacing import Pace, StepQueue, paced
 from pyxbroker.base.poller import Poller
 from pyxbroker.web.counts import WebCounts
 
@@ -132,7 +132,7 @@ class WebServer:
             self._opening.add(connection, connection.address)
         opening = self._open(connection, sock, context, pending.due)
         # A transport and TLS cost more than all else before a login: the poller has time for a few.
-        task = self.loop.create_task(paced(opening, self._poller.pace.line()))
+        task = self.loop.create_task(paced(opening, self._poller.pace.queue()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
@@ -233,15 +233,15 @@ class WebServer:
         self._waiting.discard(connection)
         self._check_stopped()
 
-    def line(self) -> Line:
+    def line(self) -> StepQueue:
         """In which the requests of one more connection wait for their turn."""
-        return self._pace.line()
+        return self._pace.queue()
 
-    def strangers_line(self) -> Line:
+    def strangers_line(self) -> StepQueue:
         """In which it waits before it has asked for anything."""
-        return self._poller.pace.line()
+        return self._poller.pace.queue()
 
-    def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
+    def spawn(self, answering: Coroutine[Any, Any, None], line: StepQueue) -> None:
         """Runs what answers a request."""
         task = self.loop.create_task(paced(answering, line))
         self._tasks.add(task)

@@ -31,7 +31,7 @@ from pyxbroker.metadata.store import MetadataError
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.compaction.compacted import CompactedSource
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -358,26 +358,26 @@ class Subscription:
 
     def _release_detached(
         self, former: Dispatcher, detached: list[Consumer], but: Consumer | None
-    ) -> Iterator[Line]:
+    ) -> Iterator[StepQueue]:
         """Notify clients that their consumers are closed, from the end of the list on, and free the
         consumers' deliveries.
         """
         move = self.move
-        line = detached[-1].connection.session.line
+        queue = detached[-1].connection.session.step_queue
         while detached:
             consumer = detached[-1]
-            line = consumer.connection.session.line
+            queue = consumer.connection.session.step_queue
             self._release_one(consumer, consumer is not but, move)
             detached.pop()
             unused = former.detach(consumer)
-            yield line
+            yield queue
             while not free_items(unused, FREED_PER_STEP):
-                yield line
+                yield queue
         self._detached.remove(detached)
         self.dispatcher.limits.wake_other_subscriptions()
         unused = former.clear_notes()
         while not free_items(unused, FREED_PER_STEP):
-            yield line
+            yield queue
 
     def _release_one(
         self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
