@@ -627,7 +627,7 @@ class Broker:
         await self.topics.upkeep.check_quotas()
 
     async def _sweep(self) -> None:
-        await self.topics.sweep.look()
+        await self.topics.sweep.run()
 
     async def _check_ages(self) -> None:
         await self.topics.upkeep.check_ages()

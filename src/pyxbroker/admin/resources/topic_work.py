@@ -85,7 +85,7 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
     Raises SubscriptionNotFound, ServiceNotReady while it is deleted or moved.
     """
     name = request.parameters["subName"]
-    found = topic.known(name)
+    found = topic.find_subscription(name)
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
     found.check_settled()

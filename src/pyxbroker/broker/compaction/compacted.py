@@ -215,7 +215,7 @@ class CompactedSource:
         """Return the first entry of the compacted ledger published at a time or later, or None.
         Raises LedgerError.
         """
-        return await self._topic.ask_compacted(lambda ledger: ledger.first_since(time_ms))
+        return await self._topic.query_compacted(lambda ledger: ledger.first_since(time_ms))
 
     def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position | None) -> None:
         """Note acknowledged entries, which may not be in the log (any more). mark: the cursor's

@@ -436,7 +436,7 @@ class Subscription:
                 for each in self.consumers:
                     self._notify_one_of_end(each)
             else:
-                self.topic.call_bit_by_bit(self._end_notifications(end))
+                self.topic.call_in_slices(self._end_notifications(end))
         elif consumer is not None:
             # Not all consumers: there may be a hundred thousand, and each causes a call.
             self._notify_one_of_end(consumer)

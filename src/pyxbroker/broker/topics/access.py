@@ -32,7 +32,7 @@ EPOCH_PROPERTY = "pulsar.topic.epoch"  # of a managed ledger, in decimals
 EPOCH_MAX = (1 << 63) - 1
 # A client may send a higher epoch than the topic knows, since the topic may have been deleted and
 # created again. Higher ones than this are ignored, so that no client can use up all epochs.
-BROUGHT_EPOCH_MAX = 1 << 62
+CLIENT_EPOCH_MAX = 1 << 62
 FENCED_PER_STEP = 50  # producers that are disconnected before other tasks run
 
 
@@ -58,7 +58,7 @@ class ProducerAccess:
         self._topic = topic
         self._holder: Producer | None = None  # set before it gets its epoch
         self._waiting: dict[Producer, OnTurn] = {}  # in order of arrival
-        self._called: dict[Producer, OnTurn] = {}  # chosen as holder, but not added yet
+        self._chosen: dict[Producer, OnTurn] = {}  # chosen as holder, but not added yet
         self._epochs = asyncio.Lock()
 
     @property
@@ -69,11 +69,11 @@ class ProducerAccess:
     @property
     def is_idle(self) -> bool:
         """True if no producer has exclusive access or waits for it."""
-        return self._holder is None and not (self._waiting or self._called)
+        return self._holder is None and not (self._waiting or self._chosen)
 
     def refuse(self, producer: Producer, error: PulsarError) -> bool:
         """Send an error to a waiting producer and remove it. Return False if it does not wait."""
-        on_turn = self._waiting.get(producer) or self._called.get(producer)
+        on_turn = self._waiting.get(producer) or self._chosen.get(producer)
         if on_turn is None:
             return False
         on_turn(error)
@@ -85,7 +85,7 @@ class ProducerAccess:
 
         These wait for exclusive access, in order of arrival, or for their epoch to be stored.
         """
-        return [*self._called, *self._waiting]
+        return [*self._chosen, *self._waiting]
 
     def check_shared(self) -> None:
         """Raise ProducerBusy if an exclusive producer has the topic or waits for it."""
@@ -130,7 +130,7 @@ class ProducerAccess:
                 "Topic epoch has already moved."
                 f" Current epoch: {current}, Producer epoch: {brought}"
             )
-        is_believed = brought == current or brought <= BROUGHT_EPOCH_MAX
+        is_believed = brought == current or brought <= CLIENT_EPOCH_MAX
         return brought if is_believed else current + 1
 
     def wait(self, producer: Producer, on_turn: OnTurn) -> None:
@@ -156,12 +156,12 @@ class ProducerAccess:
                 if own > EPOCH_MAX:
                     raise NotAllowed("The topic has used all epochs. Delete it to start anew.")
                 if own != self._topic.epoch:
-                    await self._topic.keep_epoch(own)
+                    await self._topic.store_epoch(own)
             self._check_holder(producer)
             if producer.connection.closed:
                 raise ServiceNotReady("The client of the producer has disconnected.")
             self._topic.add_producer(producer)
-            self._called.pop(producer, None)
+            self._chosen.pop(producer, None)
         except BaseException:
             self.leave(producer)
             raise
@@ -172,7 +172,7 @@ class ProducerAccess:
 
     async def _fence_others(self) -> None:
         """Disconnect the connected producers and refuse the waiting ones."""
-        self.turn_away(ProducerFenced("Fenced out"))
+        self.refuse_waiting(ProducerFenced("Fenced out"))
         for number, other in enumerate(list(self._topic.producers.values()), start=1):
             if not other.closed:
                 self._topic.close_producer(other)
@@ -182,7 +182,7 @@ class ProducerAccess:
     def leave(self, producer: Producer) -> None:
         """Remove a producer that was closed or stops waiting; another may become the holder."""
         self._waiting.pop(producer, None)
-        self._called.pop(producer, None)
+        self._chosen.pop(producer, None)
         if self._holder is producer:
             self._holder = None
         if self._holder is None and not self._topic.producers and not self._topic.fenced:
@@ -193,25 +193,25 @@ class ProducerAccess:
     def _call_next(self) -> None:
         if self._waiting:
             producer = next(iter(self._waiting))
-            on_turn = self._called[producer] = self._waiting.pop(producer)
+            on_turn = self._chosen[producer] = self._waiting.pop(producer)
             self._holder = producer
             on_turn(None)
 
-    def turn_away(self, error: PulsarError) -> None:
+    def refuse_waiting(self, error: PulsarError) -> None:
         """Send an error to all waiting producers, in batches, and remove them."""
         waiting, self._waiting = self._waiting, {}
         if waiting:
-            self._tell(waiting, error)
+            self._refuse_in_batches(waiting, error)
 
-    def _tell(self, waiting: dict[Producer, OnTurn], error: PulsarError) -> None:
+    def _refuse_in_batches(self, waiting: dict[Producer, OnTurn], error: PulsarError) -> None:
         for _ in range(min(FENCED_PER_STEP, len(waiting))):
             on_turn = waiting.pop(next(iter(waiting)))
             on_turn(error)
         if waiting:
-            asyncio.get_running_loop().call_soon(self._tell, waiting, error)
+            asyncio.get_running_loop().call_soon(self._refuse_in_batches, waiting, error)
 
 
-def stored_epoch(text: str, topic: str) -> int:
+def parse_epoch(text: str, topic: str) -> int:
     """Return the epoch from a property of a managed ledger, EPOCH_MAX if it is unreadable."""
     if text.isascii() and text.isdecimal() and len(text) <= len(str(EPOCH_MAX)):
         return min(int(text), EPOCH_MAX)

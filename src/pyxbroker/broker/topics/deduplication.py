@@ -52,7 +52,7 @@ NOWHERE = Position(-1, -1)  # the position in the receipt of a duplicate
 SNAPSHOT_BYTES_MAX = 512 << 10  # of names; connected producers and the last that left come first
 NAME_BYTES = 12  # of a snapshot for each name, in addition to the name
 ENTRIES_PER_NAME = 10  # between two snapshots at least: each writes all names
-LOOKED_AT_MAX = 8  # names that are checked to find one that may be forgotten
+FORGET_CHECKS_MAX = 8  # names that are checked to find one that may be forgotten
 NAMES_PER_STEP = 1000
 RETRY_MIN_S = 1.0  # first delay before a failed policy change is retried; it doubles each time
 RETRY_MAX_S = 60.0
@@ -166,18 +166,18 @@ class Deduplication:
 
         def publish(run: EntryRun) -> None:
             name = run.owner.name
-            if (self._ids.get(name) or self._of(name)).take(run):
+            if (self._ids.get(name) or self._ids_of(name)).take(run):
                 append(run)
             else:
-                self._publish_rest(run, append)
+                self._publish_undecided(run, append)
 
         return publish
 
-    def _publish_rest(self, run: EntryRun, append: Callable[[EntryRun], None]) -> None:
+    def _publish_undecided(self, run: EntryRun, append: Callable[[EntryRun], None]) -> None:
         """Append the SENDs of a run that are not stored yet."""
         publication = Publication(run)
         self.check(publication)
-        publication.producer.publish_rest(publication, append)
+        publication.producer.publish_undecided(publication, append)
 
     def check(self, publication: Publication) -> None:
         """Answer SENDs that are stored already, and refuse SENDs that are pending elsewhere.
@@ -186,7 +186,7 @@ class Deduplication:
         order, and the producer is disconnected. Its client reconnects and sends them again.
         """
         producer, run = publication.producer, publication.run
-        ids = self._of(producer.name)
+        ids = self._ids_of(producer.name)
         unknown: PersistenceError | None = None
         for index in publication.undecided:
             kind = IS_UNKNOWN if unknown is not None else ids.classify(run, index)
@@ -199,9 +199,9 @@ class Deduplication:
                 )
                 publication.refuse(index, unknown)
         if unknown is not None:
-            self._send_away(producer)
+            self._disconnect(producer)
 
-    def _of(self, name: str) -> SequenceIds:
+    def _ids_of(self, name: str) -> SequenceIds:
         ids = self._ids.get(name)
         if ids is None:
             ids = self._ids[name] = SequenceIds()
@@ -212,14 +212,16 @@ class Deduplication:
 
     def _forget_one(self) -> None:
         """Forget one of the oldest names that no connected producer has."""
-        for _ in range(LOOKED_AT_MAX):
+        for _ in range(FORGET_CHECKS_MAX):
             name = next(iter(self._ids))
             ids = self._ids.pop(name)
             if name not in self._topic.producers and ids.pushed == ids.persisted:
                 return
             self._ids[name] = ids
 
-    def confirming(self, listen: Callable[[EntryRun], None] | None) -> Callable[[EntryRun], None]:
+    def confirm_function(
+        self, listen: Callable[[EntryRun], None] | None
+    ) -> Callable[[EntryRun], None]:
         """Return the function that the log calls for each run: on_confirmed, then `listen`."""
         if listen is None:
             return self.on_confirmed
@@ -235,7 +237,7 @@ class Deduplication:
         """Take note of a stored run. This is called for each run, so it creates no objects."""
         name = getattr(run.owner, "name", None)
         if name is not None:
-            ids = self._ids.get(name) or self._of(name)
+            ids = self._ids.get(name) or self._ids_of(name)
             ids.confirm(run)
             if ids.has_failed:
                 self._reset_if_idle(run.owner, ids)
@@ -246,9 +248,9 @@ class Deduplication:
         if before != self._ledger_id:
             self.begin_snapshot()
         elif self._entries >= self._entries_due:
-            self._begin_in_time()
+            self._begin_within_rate()
 
-    def _begin_in_time(self) -> None:
+    def _begin_within_rate(self) -> None:
         """Begin a snapshot unless that exceeds the rate of cursor writes, else defer it.
 
         A topic with a high publish rate would trigger hundreds of snapshots in a second.
@@ -282,25 +284,25 @@ class Deduplication:
         Later SENDs must not be stored either: the failed one would be taken for a duplicate when
         the client sends it again.
         """
-        ids = self._of(producer.name)
+        ids = self._ids_of(producer.name)
         ids.has_failed = True
         self._reset_if_idle(producer, ids)
-        self._send_away(producer)
+        self._disconnect(producer)
 
     def _reset_if_idle(self, producer: Producer, ids: SequenceIds) -> None:
         now = self._topic.producers.get(producer.name)
         if producer.pending_sends == 0 and (now is None or now.pending_sends == 0):
             ids.reset()
 
-    def _send_away(self, producer: Producer) -> None:
+    def _disconnect(self, producer: Producer) -> None:
         # Drop all later SENDs, including those that this loop iteration has read already.
         producer.forget()
 
-        def send_away() -> None:
+        def disconnect() -> None:
             if not producer.closed:
                 self._topic.close_producer(producer)
 
-        self._topic.turn.at_end(send_away)
+        self._topic.turn.at_end(disconnect)
 
     def last_sequence_id(self, name: str) -> int:
         """Return the last sequence id that a producer of that name has sent, -1 if unknown."""
@@ -309,7 +311,7 @@ class Deduplication:
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def snapshot_if_due(self) -> None:
         """Take a snapshot if one is due. The broker calls this at intervals."""
         interval_s = self._topic.policies.deduplication_snapshot_s
         is_due = interval_s > 0 and self._topic.loop.time() - self._snapshot_s >= interval_s

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
 
 PLAIN_BYTES_MAX = 32 << 20  # of a decompressed payload
-AT_ONCE_BYTES_MAX = 64 << 10  # larger payloads are decompressed in a thread
+INLINE_BYTES_MAX = 64 << 10  # larger payloads are decompressed in a thread
 # A megabyte of metadata may have half a million fields, each of which becomes an object.
 METADATA_BYTES_MAX = 64 << 10
 
@@ -51,7 +51,7 @@ class EntryView(NamedTuple):
             raise ValueError(
                 f"the payload has {size} bytes; at most {PLAIN_BYTES_MAX} are decompressed"
             )
-        if size <= AT_ONCE_BYTES_MAX:
+        if size <= INLINE_BYTES_MAX:
             return decompress(metadata.compression, self.payload, size)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(

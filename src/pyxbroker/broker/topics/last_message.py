@@ -36,8 +36,8 @@ class LastMessage:
         self._peeking = peeking
         self._seen = Position(-1, -1)  # the last entry that was scanned
         self._found = NO_MESSAGE  # the last message up to _seen
-        self._looking: asyncio.Future[Found] | None = None  # the running scan
-        self._next: asyncio.Future[Found] | None = None  # the scan that begins after it
+        self._running: asyncio.Future[Found] | None = None  # the running scan
+        self._next_scan: asyncio.Future[Found] | None = None  # the scan that begins after it
 
     async def find(self) -> Found:
         """Return the last message, or NO_MESSAGE.
@@ -46,25 +46,25 @@ class LastMessage:
         """
         if self._seen == self._managed_ledger.last_confirmed:
             return self._known()
-        if self._next is None:
-            self._next = asyncio.ensure_future(paced(self._look_after(self._looking)))
-        looking = self._next
-        await asyncio.wait([looking])  # a caller that is cancelled does not cancel the scan
+        if self._next_scan is None:
+            self._next_scan = asyncio.ensure_future(paced(self._scan_after(self._running)))
+        scan = self._next_scan
+        await asyncio.wait([scan])  # a caller that is cancelled does not cancel the scan
         try:
-            return looking.result()
+            return scan.result()
         finally:
-            del looking  # the traceback of its error refers to this frame
+            del scan  # the traceback of its error refers to this frame
 
-    async def _look_after(self, last: asyncio.Future[Found] | None) -> Found:
+    async def _scan_after(self, last: asyncio.Future[Found] | None) -> Found:
         if last is not None:
             await asyncio.wait([last])
-        self._looking, self._next = self._next, None
+        self._running, self._next_scan = self._next_scan, None
         try:
-            return await self._look()
+            return await self._scan()
         finally:
-            self._looking = None
+            self._running = None
 
-    async def _look(self) -> Found:
+    async def _scan(self) -> Found:
         managed_ledger = self._managed_ledger
         end = managed_ledger.last_confirmed
         peeking, slices = self._peeking(), Slices()

@@ -32,7 +32,7 @@ from pyxbroker.turn import Turn
 log = get_logger("pyxbroker.topic")
 
 NOWHERE = Position(0, -1)  # before 0:0, the id of every message
-ENTRIES_AT_ONCE = 64  # entries that one subscription gets per step
+ENTRIES_PER_STEP = 64  # entries that one subscription gets per step
 
 
 class NoLedger(Log):
@@ -43,7 +43,7 @@ class NoLedger(Log):
 
     def __init__(self, send_unstored: Callable[[EntryRun], None]) -> None:
         self.is_closed = False
-        self._hand_out = send_unstored
+        self._send_run = send_unstored
 
     def append(self, run: EntryRun) -> None:
         """Send a run to all subscriptions, then notify its owner.
@@ -54,12 +54,12 @@ class NoLedger(Log):
             raise ManagedLedgerError("The topic is closed.")
         run.copy_data()
         run.ledger_id, run.first_entry_id = 0, 0
-        self._hand_out(run)
+        self._send_run(run)
 
     def close(self) -> None:
         """Refuse further runs. Releases the topic, so that no reference cycle remains."""
         self.is_closed = True
-        self._hand_out = _hand_out_nothing
+        self._send_run = _refuse_run
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Do nothing: dispatchers do not read, so there is nothing to wait for."""
@@ -166,7 +166,7 @@ class NonPersistentTopic(Topic):
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
-        super()._apply(_of_its_own(policies))
+        super()._apply(_without_storage(policies))
 
     @property
     def limits_dispatch(self) -> bool:
@@ -206,23 +206,23 @@ class NonPersistentTopic(Topic):
 
         Long work continues in later loop iterations.
         """
-        self._waiting.setdefault(_whose(run), deque()).append(run)
+        self._waiting.setdefault(_connection_of(run), deque()).append(run)
         if self._steps is None:
-            self._steps = self._give_to_all()
-            self.turn.notifications.run(self._go_on)
+            self._steps = self._send_to_all()
+            self.turn.notifications.run(self._continue_sending)
 
-    def _go_on(self) -> None:
+    def _continue_sending(self) -> None:
         """Send queued runs until the slice of this loop iteration is used up."""
         news = self.turn.notifications
         began_ns = news.now_ns()
         assert self._steps is not None
         for _ in self._steps:
             if news.has_used_slice(began_ns):
-                news.later(self._go_on)
+                news.later(self._continue_sending)
                 return
         self._steps = None
 
-    def _give_to_all(self) -> Iterator[None]:
+    def _send_to_all(self) -> Iterator[None]:
         """Send the queued runs in steps, each of some entries to one subscription.
 
         A run goes to the subscriptions that exist when it is sent.
@@ -230,15 +230,15 @@ class NonPersistentTopic(Topic):
         while self._waiting:
             run = self._next_run()
             batch = EntryBatch.of_run(run)
-            starts = range(0, batch.count, ENTRIES_AT_ONCE)
-            parts = [(start, min(start + ENTRIES_AT_ONCE, batch.count)) for start in starts]
+            starts = range(0, batch.count, ENTRIES_PER_STEP)
+            parts = [(start, min(start + ENTRIES_PER_STEP, batch.count)) for start in starts]
             for subscription in tuple(self._readers.values()):
                 for start, stop in parts:
                     # The subscription may have been deleted since the last step.
                     if self._readers.get(subscription.name) is not subscription:
                         break
                     try:
-                        _give(batch, start, stop, subscription)
+                        _send(batch, start, stop, subscription)
                     except Exception as error:
                         # A defect in one subscription must not affect the others.
                         log.failure(
@@ -300,21 +300,21 @@ class NonPersistentTopic(Topic):
         """Disconnect the clients. Nothing else has to be deleted."""
         assert self.fenced, "the caller fences a topic before it deletes it"
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self._ledger.close()
 
 
-def _whose(run: EntryRun) -> Connection | None:
+def _connection_of(run: EntryRun) -> Connection | None:
     """Return the connection that published a run, None for a run of the broker itself."""
     return run.owner.connection if isinstance(run.owner, Producer) else None
 
 
-def _give(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
+def _send(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
     chooser = subscription.dispatcher.chooser
     subscription.msg_drop += chooser.send_unstored(batch, start, stop, subscription.acks)
 
 
-def _hand_out_nothing(run: EntryRun) -> None:
+def _refuse_run(run: EntryRun) -> None:
     raise AssertionError("a closed topic sends no runs")
 
 
@@ -322,7 +322,7 @@ def _ignore(topic: NonPersistentTopic) -> None:
     """Do nothing."""
 
 
-def _of_its_own(policies: Policies) -> Policies:
+def _without_storage(policies: Policies) -> Policies:
     """Return policies without those that need stored messages or acknowledgements."""
     return policies._replace(
         unacked_per_consumer_max=0,

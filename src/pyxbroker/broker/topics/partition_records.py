@@ -36,7 +36,7 @@ from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, 
 
 log = get_logger("pyxbroker.topics")
 
-BEING_MADE = "beingMade"  # in the record until all partitions exist; Pulsar ignores it
+BEING_CREATED = "beingMade"  # in the record until all partitions exist; Pulsar ignores it
 GROWING_TO = "growingTo"  # the number of partitions that an update creates; Pulsar ignores it too
 
 
@@ -50,9 +50,9 @@ class PartitionedTopic(NamedTuple):
     version: int
 
     @property
-    def is_being_made(self) -> bool:
+    def is_being_created(self) -> bool:
         """True until every partition exists; a request for a missing one creates it."""
-        return BEING_MADE in self.fields
+        return BEING_CREATED in self.fields
 
 
 NOT_PARTITIONED = PartitionedTopic(0, 0, False, {}, MUST_NOT_EXIST)

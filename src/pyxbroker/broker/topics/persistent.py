@@ -29,7 +29,7 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics import quotas
-from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
+from pyxbroker.broker.topics.access import EPOCH_PROPERTY, parse_epoch
 from pyxbroker.broker.topics.system_messages import Waiting
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
@@ -63,7 +63,7 @@ log = get_logger("pyxbroker.topic")
 T = TypeVar("T")
 
 LIMITS_MAX = 1_000  # different limits that are cached
-KEEPS_ALL = Retention(-1.0, -1)
+RETAIN_ALL = Retention(-1.0, -1)
 # Properties of the managed ledger that the broker uses itself.
 OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
 
@@ -73,7 +73,7 @@ class PersistentTopic(Topic):
 
     horizon = Position(-1, -1)  # the last entry that the compacted ledger replaces
     _deduplication_switch: Switch | None = None  # created when the policy changes
-    _holding: asyncio.Task[None] | None = None  # creates the subscription of compaction
+    _hold_task: asyncio.Task[None] | None = None  # creates the subscription of compaction
     _confirm_listeners: tuple[ConfirmListener, ...] = ()
     _last_message: LastMessage | None = None  # created by the first request
     _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
@@ -94,7 +94,7 @@ class PersistentTopic(Topic):
         self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
         if EPOCH_PROPERTY in managed_ledger.properties:
-            self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
+            self.epoch = parse_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
@@ -112,7 +112,7 @@ class PersistentTopic(Topic):
 
     def _apply(self, policies: Policies) -> None:
         # A policy that cannot be read might retain everything.
-        retention = KEEPS_ALL if "retention" in policies.refused else policies.retention
+        retention = RETAIN_ALL if "retention" in policies.refused else policies.retention
         limits = self.managed_ledger.limits
         self.managed_ledger.set_limits(
             _limits_of(limits, retention, policies.persistence, self._broker_mark_delete_per_s)
@@ -135,10 +135,10 @@ class PersistentTopic(Topic):
                 " bookies than are available."
             )
 
-    async def keep_epoch(self, epoch: int) -> None:
+    async def store_epoch(self, epoch: int) -> None:
         """Store an epoch durably. Raises ManagedLedgerError, MetadataError."""
         await self.managed_ledger.put_property(EPOCH_PROPERTY, str(epoch))
-        await super().keep_epoch(epoch)
+        await super().store_epoch(epoch)
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
         """Yield the stored entries from a position on, as read_log does."""
@@ -187,7 +187,7 @@ class PersistentTopic(Topic):
         listen = resolve(self._confirm_listeners)
         self.managed_ledger.on_confirmed = listen
         if self.deduplication is not None:
-            self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
+            self.managed_ledger.on_confirmed = self.deduplication.confirm_function(listen)
 
     async def prepare(self) -> None:
         """Create the subscriptions, and load the state that publishing and reading need.
@@ -262,19 +262,19 @@ class PersistentTopic(Topic):
         return self.compaction
 
     def _hold_for_compaction(self) -> None:
-        if self._holding is None and not self.fenced:
+        if self._hold_task is None and not self.fenced:
             from pyxbroker.broker.compaction.compaction import hold
 
-            self._holding = self.loop.create_task(hold(self))
-            self._holding.add_done_callback(self._on_held)
+            self._hold_task = self.loop.create_task(hold(self))
+            self._hold_task.add_done_callback(self._on_held)
 
     def _on_held(self, task: asyncio.Task[None]) -> None:
-        self._holding = None
+        self._hold_task = None
 
     async def _stop_compacting(self) -> None:
         """Stop a running compaction and wait for its end; the compacted ledger stays."""
-        if self._holding is not None:
-            await asyncio.wait([self._holding])
+        if self._hold_task is not None:
+            await asyncio.wait([self._hold_task])
         if self.compaction is not None:
             await self.compaction.stop()
 
@@ -297,7 +297,9 @@ class PersistentTopic(Topic):
             if subscription.compacted is not None:
                 subscription.dispatcher.wake()
 
-    async def ask_compacted(self, question: Callable[[CompactedLedger], Awaitable[T]]) -> T | None:
+    async def query_compacted(
+        self, question: Callable[[CompactedLedger], Awaitable[T]]
+    ) -> T | None:
         """Return question(compacted ledger), None if no compacted ledger exists.
 
         Raises LedgerError.
@@ -326,7 +328,7 @@ class PersistentTopic(Topic):
             if last[0] > self.horizon:
                 return last
         # The log has nothing but markers after the compacted ledger.
-        found = await self.ask_compacted(lambda compacted: compacted.last_message())
+        found = await self.query_compacted(lambda compacted: compacted.last_message())
         return await self.last_message() if found is None else found
 
     async def unsubscribe(self, subscription: Subscription) -> None:
@@ -617,7 +619,7 @@ class PersistentTopic(Topic):
             here = last - before - acks.acknowledged_up_to(ledger_id, first_entry, last_entry)
             if left <= here:
                 return Position(
-                    ledger_id, _entry_left(acks, ledger_id, first_entry, last_entry, left)
+                    ledger_id, _nth_unacknowledged(acks, ledger_id, first_entry, last_entry, left)
                 )
             passed, left = last, left - here
         return managed_ledger.position_of(passed + left - 1)
@@ -734,7 +736,7 @@ class PersistentTopic(Topic):
         return self.managed_ledger.is_dead and not self.managed_ledger.is_closing
 
     async def settle(self) -> None:
-        await self.left()
+        await self.wait_disconnected()
         await self.managed_ledger.settle()
 
     def take_back_waiting(self) -> None:
@@ -778,7 +780,7 @@ class PersistentTopic(Topic):
     async def close(self) -> None:
         self.fenced = True
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -791,10 +793,10 @@ class PersistentTopic(Topic):
     async def terminate(self) -> Position:
         position = await terminate(self.managed_ledger)
         # All clients are notified, even if the request is cancelled.
-        await asyncio.shield(self._tell_end())
+        await asyncio.shield(self._notify_end())
         return position
 
-    async def _tell_end(self) -> None:
+    async def _notify_end(self) -> None:
         """Disconnect producers, and notify consumers that have acknowledged everything.
 
         Other subscriptions notify their consumers when they have acknowledged everything.
@@ -804,12 +806,12 @@ class PersistentTopic(Topic):
         for subscription in self.all_subscriptions():
             self.turn.run(subscription.notify_end)
             await slices.pause()
-        await self.left()
+        await self.wait_disconnected()
 
     async def delete(self) -> None:
         assert self.fenced, "the caller fences a topic before it deletes it"
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -843,7 +845,7 @@ def _ignore(topic: PersistentTopic) -> None:
     """Do nothing."""
 
 
-def _entry_left(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
+def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
     """Return the left-th entry that is not acknowledged, of those from low to high."""
     while low < high:
         middle = (low + high) // 2

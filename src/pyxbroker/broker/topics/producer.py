@@ -99,12 +99,12 @@ class Producer(ProducerState):
         refused.sends_before = self._sends_behind - 1
         self._wait_for_turn(refused)
 
-    def publish_rest(self, publication: Publication, append: Append) -> None:
+    def publish_undecided(self, publication: Publication, append: Append) -> None:
         """Append the undecided SENDs of a run, and answer the others in order."""
         publication.sends_before = self._sends_behind - publication.run.count
         self._wait_for_turn(publication)
         try:
-            publication.append_rest(append)
+            publication.append_undecided(append)
         except ManagedLedgerError as error:
             publication.on_settled(error)
             self._answer_what_is_due()
@@ -119,7 +119,7 @@ class Producer(ProducerState):
         else:
             self._answer(run, None)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
         """Answer each SEND of a run with the reason why the run was not stored."""
@@ -130,7 +130,7 @@ class Producer(ProducerState):
         else:
             self._answer(run, error)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
         if self.topic.entry_metadata is not None:
             self.topic.entry_metadata.take_back(run)
         self._on_not_stored()
@@ -177,7 +177,7 @@ class Producer(ProducerState):
         if is_alone or (self.closed and not self._publications):
             self._answer(run, error)
             if self._waiting_idle and self.pending_sends == 0:
-                self._tell_idle()
+                self._notify_idle()
             return
         # Imported here since this is rare, and most topics have no steps.
         from pyxbroker.broker.topics.publish_steps import Publication
@@ -214,7 +214,7 @@ class Producer(ProducerState):
                 for frame in publication.answers(self.topic.name.is_persistent):
                     self.connection.send_frame(frame)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
 
     async def idle(self) -> None:
         """Wait until every SEND so far is answered."""
@@ -223,7 +223,7 @@ class Producer(ProducerState):
             self._waiting_idle.append(waiter)
             await waiter
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         waiters, self._waiting_idle = self._waiting_idle, []
         for waiter in waiters:
             if not waiter.done():

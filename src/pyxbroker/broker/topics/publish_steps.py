@@ -106,7 +106,7 @@ class Publication:
             if isinstance(decision, PulsarError):
                 raise decision
 
-    def append_rest(self, append: Append) -> None:
+    def append_undecided(self, append: Append) -> None:
         """Append the undecided SENDs. Raises ManagedLedgerError."""
         self.stored = self.run.without(self._decisions.keys())
         try:
@@ -159,6 +159,6 @@ class PublishChain:
         for step in self._steps:
             step.check(publication)
         if publication.has_decisions:
-            publication.producer.publish_rest(publication, self._append)
+            publication.producer.publish_undecided(publication, self._append)
         else:
             self._append(run)

@@ -65,7 +65,7 @@ async def _enforce(
     """Evict messages or disconnect producers. Nothing is evicted for an unreadable policy."""
     quota: BacklogQuota = getattr(topic.policies, name)
     if quota.policy != CONSUMER_BACKLOG_EVICTION:
-        _send_producers_away(topic, quota.policy)
+        _disconnect_producers(topic, quota.policy)
     elif name not in topic.policies.refused:
         if topic.evictions is None:
             topic.evictions = Counter()
@@ -105,7 +105,7 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     return since_ms > 0 and topic.wall_clock() - since_ms / 1000 > limit_s
 
 
-def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
+def _disconnect_producers(topic: PersistentTopic, policy: str) -> None:
     if topic.producers:
         log.warning("a backlog quota is exceeded", topic=topic.name, policy=policy)
         topic.turn.run(topic.close_producers)
@@ -114,23 +114,23 @@ def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
 async def _evict_by_size(topic: PersistentTopic) -> None:
     limit = int(topic.policies.backlog_size.limit * EVICTED_TO)
     mark = topic.mark_before_bytes(limit)
-    _tell_evicted(topic, await skip_to(expiring_subscriptions(topic), mark))
+    _log_evicted(topic, await skip_to(expiring_subscriptions(topic), mark))
 
 
 async def _evict_by_age(topic: PersistentTopic) -> None:
     limit_s = topic.policies.backlog_age.limit
     if topic.policies.precise_backlog_age:
-        _tell_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
+        _log_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
         return
     some = expiring_subscriptions(topic)
     slowest = await slowest_of(some)
     if slowest is not None:
         before_ms = int((topic.wall_clock() - limit_s) * 1000)
         mark = topic.closed_before(slowest.mark, before_ms)
-        _tell_evicted(topic, await skip_to(some, mark))
+        _log_evicted(topic, await skip_to(some, mark))
 
 
-def _tell_evicted(topic: PersistentTopic, entries: int) -> None:
+def _log_evicted(topic: PersistentTopic, entries: int) -> None:
     if entries:
         log.warning(
             "a backlog quota is exceeded; the oldest messages count as acknowledged",

@@ -53,9 +53,9 @@ REST_SHARE = 30  # a pause is as long as the CPU time times this ...
 WAIT_SHARE = 1  # ... or as the elapsed time times this, for a slow disk or a busy machine
 REST_MAX_S = 3.0
 TOPIC_S = 5.0  # after this time the sweep continues with other topics
-LEFT_MAX = 16  # topics whose work continues in the background
-LOOK_AGAIN_S = 300.0  # until a topic is checked again whose work could not be done
-NOT_LOOKED_AFTER = "the policies of a closed topic were not applied"
+BACKGROUND_MAX = 16  # topics whose work continues in the background
+RETRY_S = 300.0  # until a topic is checked again whose work could not be done
+NOT_APPLIED = "the policies of a closed topic were not applied"
 
 
 class _Namespace(NamedTuple):
@@ -84,14 +84,14 @@ class Sweep:
         self._policies = policies
         self._started_ms = started_ms
         self._namespaces: dict[str, _Namespace] = {}
-        self._at: dict[TopicName, asyncio.Task[None]] = {}  # topics with work under way
+        self._tasks: dict[TopicName, asyncio.Task[None]] = {}  # topics with work under way
         self._closed: dict[str, set[TopicName]] = {}  # closed since the last check, by namespace
         self._work_since = 0.0  # CPU time of the loop at the last pause
         self._since = 0.0  # time of the last pause
         self.wall_clock = time.time
         registry.on_closed.append(self._on_closed)
 
-    async def look(self) -> None:
+    async def run(self) -> None:
         """Check all namespaces in which work may be due. The broker calls this at intervals."""
         self._begin_work()
         async for name in self._names():
@@ -112,16 +112,16 @@ class Sweep:
                 or known[:2] != (policies, changes)
                 or known.due_ms <= self.wall_clock() * 1000
             ):
-                due_ms = await self._look_into(name)
+                due_ms = await self._check_namespace(name)
             else:
-                due_ms = min(known.due_ms, await self._look_at_each(closed))
+                due_ms = min(known.due_ms, await self._check_topics(closed))
             self._namespaces[name] = _Namespace(policies, changes, due_ms)
             await self._rest()
 
     def _on_closed(self, topic: Topic) -> None:
         """Check a topic in the next sweep, unless the sweep itself has closed it."""
         name = topic.name
-        if name.is_persistent and name not in self._at:
+        if name.is_persistent and name not in self._tasks:
             self._closed.setdefault(name.namespace, set()).add(name)
 
     def forget(self, namespace: str) -> None:
@@ -131,7 +131,7 @@ class Sweep:
 
     def close(self) -> None:
         """Cancel the work that continues in the background."""
-        for task in self._at.values():
+        for task in self._tasks.values():
             task.cancel()
 
     async def _names(self) -> AsyncIterator[str]:
@@ -139,13 +139,13 @@ class Sweep:
             for namespace in await self._store.children(f"{paths.MANAGED_LEDGERS}/{tenant}"):
                 yield f"{tenant}/{namespace}"
 
-    async def _look_into(self, namespace: str) -> float:
+    async def _check_namespace(self, namespace: str) -> float:
         """Check each topic of a namespace; return when the next one is due, in ms since 1970."""
         nodes = await self._store.children(paths.managed_ledgers(namespace))
         names = (topic_of_node(PERSISTENT, namespace, encoded) for encoded in nodes)
-        return await self._look_at_each(name for name in names if name is not None)
+        return await self._check_topics(name for name in names if name is not None)
 
-    async def _look_at_each(self, names: Iterable[TopicName]) -> float:
+    async def _check_topics(self, names: Iterable[TopicName]) -> float:
         """Check topics, open ones excepted; return when the next one is due."""
         next_ms = inf
         left = iter(names)
@@ -153,7 +153,7 @@ class Sweep:
             for name, due_ms in await self._first_due(some):
                 if due_ms <= self.wall_clock() * 1000:
                     # The nodes may have changed during the work for other topics.
-                    due_ms = await self._look_at(name)
+                    due_ms = await self._check_topic(name)
                 next_ms = min(next_ms, due_ms)
                 await self._rest()
         return next_ms
@@ -163,7 +163,7 @@ class Sweep:
 
         The time is 0 for a topic whose nodes cannot be read: reading it singly reports the error.
         """
-        closed = [name for name in names if name in self._at or not self._loader.is_open(name)]
+        closed = [name for name in names if name in self._tasks or not self._loader.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
         slices = Slices()
         due: list[tuple[TopicName, float]] = []
@@ -176,11 +176,11 @@ class Sweep:
             await slices.pause()
         return due
 
-    async def _look_at(self, name: TopicName) -> float:
+    async def _check_topic(self, name: TopicName) -> float:
         """Check one topic, and do its work if it is due; return when it is due next."""
         now_ms = self.wall_clock() * 1000
-        again_ms = now_ms + LOOK_AGAIN_S * 1000
-        if name in self._at:
+        again_ms = now_ms + RETRY_S * 1000
+        if name in self._tasks:
             return again_ms
         try:
             due_ms = await self._due_ms(name)
@@ -193,9 +193,9 @@ class Sweep:
             # Opening the topic reports the error. No work is known until the record is repaired.
             return inf
         except (PulsarError, MetadataError) as error:
-            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
+            log.warning(NOT_APPLIED, topic=name, error=error)
         except Exception as error:
-            log.failure(NOT_LOOKED_AFTER, error, topic=name)
+            log.failure(NOT_APPLIED, error, topic=name)
         return again_ms
 
     async def _begin(self, name: TopicName) -> None:
@@ -203,11 +203,11 @@ class Sweep:
 
         Cancelling it could leave an operation half done.
         """
-        task = self._at[name] = asyncio.ensure_future(self._attempt(name))
-        task.add_done_callback(lambda _: self._at.pop(name, None))
+        task = self._tasks[name] = asyncio.ensure_future(self._attempt(name))
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
         try:
             done, _ = await asyncio.wait(
-                [task], timeout=TOPIC_S if len(self._at) <= LEFT_MAX else None
+                [task], timeout=TOPIC_S if len(self._tasks) <= BACKGROUND_MAX else None
             )
         except asyncio.CancelledError:
             task.cancel()
@@ -217,11 +217,11 @@ class Sweep:
 
     async def _attempt(self, name: TopicName) -> None:
         try:
-            await self._look_after(name)
+            await self._apply_policies(name)
         except (PulsarError, MetadataError, MalformedRecord) as error:
-            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
+            log.warning(NOT_APPLIED, topic=name, error=error)
         except Exception as error:
-            log.failure(NOT_LOOKED_AFTER, error, topic=name)
+            log.failure(NOT_APPLIED, error, topic=name)
 
     async def _due_ms(self, name: TopicName) -> float:
         return await self._due_of(name, await read_closed(self._store, name.managed_ledger_name))
@@ -232,7 +232,7 @@ class Sweep:
             return inf
         return due_ms(found, policies, self._started_ms)
 
-    async def _look_after(self, name: TopicName) -> None:
+    async def _apply_policies(self, name: TopicName) -> None:
         """Open a topic and do the work that is due."""
         found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
         if found is None or self._loader.is_open(name):
@@ -243,13 +243,13 @@ class Sweep:
             return
         topic.wall_clock = self.wall_clock
         topic.idle_since(max(found.modified_ms, self._started_ms) / 1000)
-        for event, look in (
+        for event, work in (
             ("messages did not expire", upkeep.expire_messages),
             ("a subscription was not deleted", expiry.expire_subscriptions),
             ("a backlog quota was not checked", quotas.check),
             ("old ledgers were not deleted", PersistentTopic.trim),
         ):
-            await upkeep.attempt(event, topic, look)
+            await upkeep.attempt(event, topic, work)
         await self._inactive.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
             await self._deletion.unload(name)

@@ -42,7 +42,7 @@ class Publication:
         waiting = Waiting(topic)
         self._future = waiting.future
         try:
-            topic.turn.run(topic.publish_own, EntryRun.of(entry, waiting))
+            topic.turn.run(topic.publish_internal, EntryRun.of(entry, waiting))
         except ManagedLedgerError as error:
             raise refusal_of(error) from error
 

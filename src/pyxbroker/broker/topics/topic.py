@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
-    from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
+    from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
 
 log = get_logger("pyxbroker.topic")
 
@@ -104,7 +104,7 @@ class Topic:
     evictions: Counter[str] | None = None  # by kind of quota, once a quota was exceeded
     dispatch_limiter: DispatchLimiter | None = None  # if the topic has a dispatch rate
     rates: Rates | None = None  # of published messages; created by the first request for them
-    _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that call_bit_by_bit has queued
+    _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that call_in_slices has queued
     _publish_rate: PublishRate | None = None  # created with the first publish rate
     _published: Published | None = None  # created with the first dispatch rate
     _subscribe_limiter: SubscribeLimiter | None = None
@@ -166,16 +166,16 @@ class Topic:
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
         if self.producers or self.subscriptions or self._readers:
-            self.call_bit_by_bit(self._tellings_while(policies))
+            self.call_in_slices(self._policy_updates_while(policies))
 
-    def _tellings_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
-        """Yield the calls of _tellings as long as these policies are in force."""
-        for telling in self._tellings():
+    def _policy_updates_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
+        """Yield the calls of _policy_updates as long as these policies are in force."""
+        for update in self._policy_updates():
             if self.policies is not policies:
                 return  # the newer policies are applied to all of them
-            yield telling
+            yield update
 
-    def _tellings(self) -> Iterator[Callable[[], None]]:
+    def _policy_updates(self) -> Iterator[Callable[[], None]]:
         """Yield calls that apply the policies to producers and dispatchers.
 
         Producers and subscriptions that are created meanwhile start with the current policies.
@@ -194,7 +194,7 @@ class Topic:
         old = self.producers.get(producer.name)
         return old if old is not None and self._replaces(producer, old) else None
 
-    async def keep_epoch(self, epoch: int) -> None:
+    async def store_epoch(self, epoch: int) -> None:
         """Remember the epoch of an exclusive producer as long as the topic exists."""
         self.epoch = epoch
 
@@ -202,7 +202,7 @@ class Topic:
         """Return the last sequence id of a producer name, -1 without deduplication."""
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
-    def holder(self, producer: Producer) -> Producer | None:
+    def name_holder(self, producer: Producer) -> Producer | None:
         """Return the connected producer that prevents a producer of the same name."""
         old = self.producers.get(producer.name)
         return None if old is None or self._replaces(producer, old) else old
@@ -228,7 +228,7 @@ class Topic:
             )
         limit = self.policies.same_address_producers_max
         address = producer.connection.session.address
-        if old is None and limit and count_of(address, self.producers.values()) >= limit:
+        if old is None and limit and count_from(address, self.producers.values()) >= limit:
             raise ProducerBusy(f"Topic '{self.name}' reached max same address producers limit")
         if old is not None:
             old.closed = True
@@ -303,7 +303,7 @@ class Topic:
                 yield
         return messages, size
 
-    def look_for_chunks(self) -> Steps[bool]:
+    def find_chunks(self) -> Steps[bool]:
         """Return True if a message chunk was received since the topic was opened; in steps."""
         if self._past_chunks_in:
             return True
@@ -344,7 +344,7 @@ class Topic:
         if self._publish_rate is not None and self._publish_rate.is_limit:
             self.publish = self._publish_rate.before(self.publish)
 
-    def publish_own(self, run: EntryRun) -> None:
+    def publish_internal(self, run: EntryRun) -> None:
         """Append a run without a producer. Policies apply to it.
 
         Raises PulsarError if policies forbid it or the topic cannot be written, and
@@ -468,25 +468,25 @@ class Topic:
                 " (maxConsumersPerTopic)."
             )
 
-    def check_subscribe(self, kind: SubscriptionType, who: Who) -> None:
+    def check_subscribe(self, kind: SubscriptionType, consumer: ConsumerKey) -> None:
         """Raise NotAllowed if the type is not allowed, or the consumer subscribes too often.
 
-        who: the address of the client, the name of the consumer and its id.
+        consumer: the address of the client, the name of the consumer and its id.
         """
         if str(kind) not in self.policies.subscription_types:
             raise NotAllowed(f"Topic[{{{self.name}}}] doesn't support {kind} sub type!")
         if self._subscribe_limiter is not None:
-            self._subscribe_limiter.check(who, self.loop.time())
+            self._subscribe_limiter.check(consumer, self.loop.time())
 
     def check_address(self, address: str) -> None:
         """Raise ConsumerBusy if the topic has reached its limit on consumers from an address."""
         limit = self.policies.same_address_consumers_max
         if not limit:
             return
-        if sum(count_of(address, each.consumers) for each in self.all_subscriptions()) >= limit:
+        if sum(count_from(address, each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
-    def known(self, name: str) -> Subscription | None:
+    def find_subscription(self, name: str) -> Subscription | None:
         """Return the durable subscription of a name, or any one of a non-persistent topic."""
         found = self.subscriptions.get(name)
         if found is None and not self.name.is_persistent:
@@ -593,10 +593,10 @@ class Topic:
     def disconnect(self) -> None:
         """Begin to disconnect all clients, over several loop iterations.
 
-        A caller that needs all clients disconnected waits for left().
+        A caller that needs all clients disconnected waits for wait_disconnected().
         """
         self.close_producers()
-        self.call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
+        self.call_in_slices(each.disconnect for each in self.all_subscriptions())
 
     def close_producers(self) -> None:
         """Begin to disconnect all producers, over several loop iterations.
@@ -604,19 +604,19 @@ class Topic:
         Their clients may open them again, and get an error if the topic cannot be written.
         """
         if self.access is not None:
-            self.access.turn_away(
+            self.access.refuse_waiting(
                 ServiceNotReady(f"Topic {self.name} closes its producers; open them again.")
             )
         producers = list(self.producers.values())
-        self.call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
+        self.call_in_slices(partial(self._close_if_open, each) for each in producers)
 
-    def call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
+    def call_in_slices(self, calls: Iterator[Callable[[], None]]) -> None:
         """Make calls for many clients or subscriptions, in slices over several loop iterations."""
         self._calls = (*self._calls, calls)
         if len(self._calls) == 1:
-            self.turn.dispatching.run(self._call_some)
+            self.turn.dispatching.run(self._run_calls)
 
-    def _call_some(self) -> None:
+    def _run_calls(self) -> None:
         more = self.turn.dispatching
         began_ns = more.now_ns()
         while self._calls:
@@ -627,15 +627,15 @@ class Topic:
                     # A defect in one must not affect the others.
                     log.failure("a client or subscription was not notified", error, topic=self.name)
                 if more.has_used_slice(began_ns):
-                    more.later(self._call_some)
+                    more.later(self._run_calls)
                     return
             self._calls = self._calls[1:]
 
-    async def left(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Wait until all queued calls were made, and so all clients are disconnected."""
         if self._calls:
             told: asyncio.Future[None] = self.loop.create_future()
-            self.call_bit_by_bit(iter((partial(resolve, told, None),)))
+            self.call_in_slices(iter((partial(resolve, told, None),)))
             await told
 
     def close_waiting_producers(self) -> int:
@@ -730,6 +730,6 @@ class Topic:
         return [*self.subscriptions.values(), *self._readers.values()]
 
 
-def count_of(address: str, clients: Iterable[Producer | Consumer]) -> int:
+def count_from(address: str, clients: Iterable[Producer | Consumer]) -> int:
     """Return the number of clients with an address."""
     return sum(each.connection.session.address == address for each in clients)

@@ -29,62 +29,64 @@ NAMESPACES_MAX = 1_000  # whose counts stay in memory
 STEPS = {NotificationKind.CREATED: 1, NotificationKind.DELETED: -1}
 
 
-class _Room:
+class _Reservation:
     """A reservation for one topic, or for the partitions of one."""
 
-    __slots__ = ("left", "whole")
+    __slots__ = ("remaining", "whole")
 
-    def __init__(self, whole: int, left: int) -> None:
+    def __init__(self, whole: int, remaining: int) -> None:
         self.whole = whole
-        self.left = left  # topics that are not in the list of topics yet
+        self.remaining = remaining  # topics that are not in the list of topics yet
 
 
-class _Rooms:
+class _Reservations:
     """The reservations in one namespace, at most one for each topic name."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, _Room] = {}  # by node; a slash is appended for partitions
+        self._reservations: dict[
+            str, _Reservation
+        ] = {}  # by node; a slash is appended for partitions
 
     def __len__(self) -> int:
-        return len(self._rooms)
+        return len(self._reservations)
 
     @property
-    def left(self) -> int:
-        return sum(each.left for each in self._rooms.values())
+    def remaining(self) -> int:
+        return sum(each.remaining for each in self._reservations.values())
 
-    def take(self, key: str, room: _Room) -> None:
-        assert key not in self._rooms, "a topic is created by one task at a time"
-        self._rooms[key] = room
+    def take(self, key: str, reservation: _Reservation) -> None:
+        assert key not in self._reservations, "a topic is created by one task at a time"
+        self._reservations[key] = reservation
 
-    def give_back(self, key: str) -> bool:
+    def release(self, key: str) -> bool:
         """End a reservation. Return True if some of its topics are not in the list yet."""
-        return self._rooms.pop(key).left > 0
+        return self._reservations.pop(key).remaining > 0
 
     def keys_of(self, node: str) -> list[str]:
         """Return the keys of the reservations that include a node.
 
         A partition may be opened while another request creates all partitions.
         """
-        keys = [node] if node in self._rooms else []
+        keys = [node] if node in self._reservations else []
         above, _, digits = node.rpartition(PARTITIONED_TOPIC_SUFFIX)
-        room = self._rooms.get(f"{above}/")
-        if room is not None and 0 <= index_of(digits) < room.whole:
+        reservation = self._reservations.get(f"{above}/")
+        if reservation is not None and 0 <= index_of(digits) < reservation.whole:
             keys.append(f"{above}/")
         return keys
 
-    def on_made(self, node: str) -> None:
+    def on_created(self, node: str) -> None:
         """Take note that a node was created."""
         for key in self.keys_of(node):
-            room = self._rooms[key]
-            room.left = max(room.left - 1, 0)
+            reservation = self._reservations[key]
+            reservation.remaining = max(reservation.remaining - 1, 0)
 
     def on_counted(self, there: Counter[str]) -> None:
         """Take note of the number of nodes of each reservation in a list that was read."""
-        for key, room in self._rooms.items():
-            room.left = max(room.whole - there[key], 0)
+        for key, reservation in self._reservations.items():
+            reservation.remaining = max(reservation.whole - there[key], 0)
 
 
-NO_ROOMS = _Rooms()
+NO_RESERVATIONS = _Reservations()
 
 
 class _Namespace:
@@ -93,7 +95,7 @@ class _Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.changes = 0  # of the list
-        self.given_back = 0  # reservations that ended while their topics may have been created
+        self.released = 0  # reservations that ended while their topics may have been created
 
 
 class TopicCounts:
@@ -110,7 +112,7 @@ class TopicCounts:
         self._counts: dict[str, int] = {}  # by the path of the list
         self._namespaces: dict[str, _Namespace] = {}  # by path; includes those being counted
         self._counting = Turns[str](store)
-        self._rooms: dict[str, _Rooms] = {}  # by path, while topics are being created
+        self._reservations: dict[str, _Reservations] = {}  # by path, while topics are being created
         self._unsubscribe = store.watch(
             self._on_notification,
             prefix=paths.MANAGED_LEDGERS + "/",
@@ -118,7 +120,7 @@ class TopicCounts:
         )
 
     @asynccontextmanager
-    async def room(
+    async def reservation(
         self, name: TopicName, limit: int, missing: Callable[[], Awaitable[int]], partitions: int
     ) -> AsyncIterator[None]:
         """Return a context in which a topic, or that many partitions of it, may be created.
@@ -134,27 +136,29 @@ class TopicCounts:
         async with self._counting.turn(name.namespace):
             count = await missing()
             there = await self.get(name.namespace) if count else 0
-            rooms = self._rooms.get(path, NO_ROOMS)
+            reservations = self._reservations.get(path, NO_RESERVATIONS)
             # A partition that another request is creating is included in its reservation.
-            is_new = count and not rooms.keys_of(key)
-            if is_new and there + rooms.left + count > limit:
+            is_new = count and not reservations.keys_of(key)
+            if is_new and there + reservations.remaining + count > limit:
                 raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
             if name.is_persistent:
-                self._rooms.setdefault(path, _Rooms()).take(key, _Room(partitions or 1, count))
+                self._reservations.setdefault(path, _Reservations()).take(
+                    key, _Reservation(partitions or 1, count)
+                )
         try:
             yield
         finally:
             if name.is_persistent:
-                self._give_back(path, key)
+                self._release(path, key)
 
-    def _give_back(self, path: str, key: str) -> None:
-        rooms = self._rooms[path]
-        if rooms.give_back(key) and self._store.is_shared and path in self._namespaces:
+    def _release(self, path: str, key: str) -> None:
+        reservations = self._reservations[path]
+        if reservations.release(key) and self._store.is_shared and path in self._namespaces:
             # They may have been created, without a notification so far.
-            self._namespaces[path].given_back += 1
+            self._namespaces[path].released += 1
             self._on_list_changed(path)
-        if not rooms:
-            del self._rooms[path]
+        if not reservations:
+            del self._reservations[path]
 
     async def get(self, namespace: str) -> int:
         """Return the number of topics of a namespace. Raises MetadataError."""
@@ -163,12 +167,12 @@ class TopicCounts:
             return self._counts[path]
         while True:
             known = self._namespaces.setdefault(path, _Namespace(namespace))
-            changes, given_back = known.changes, known.given_back
+            changes, released = known.changes, known.released
             nodes = await self._store.children(path)
             count = await self._count(path, namespace, nodes)
             if self._namespaces.get(path) is known and changes == known.changes:
                 break
-            if self._store.is_shared and given_back == known.given_back:
+            if self._store.is_shared and released == known.released:
                 # The list may change again and again while many topics are created.
                 self._forget(path)
                 return count
@@ -182,16 +186,16 @@ class TopicCounts:
         return count
 
     async def _count(self, path: str, namespace: str, nodes: list[str]) -> int:
-        rooms = self._rooms.get(path, NO_ROOMS)
-        made: Counter[str] = Counter()
+        reservations = self._reservations.get(path, NO_RESERVATIONS)
+        found: Counter[str] = Counter()
         slices = Slices()
         count = 0
         for node in nodes:
             count += self._counts_as_topic(namespace, node)
-            if rooms:
-                made.update(rooms.keys_of(node))
+            if reservations:
+                found.update(reservations.keys_of(node))
             await slices.pause()
-        rooms.on_counted(made)
+        reservations.on_counted(found)
         return count
 
     @staticmethod
@@ -224,8 +228,8 @@ class TopicCounts:
         node = path[len(above) + 1 :]
         if above in self._counts and self._counts_as_topic(namespace.name, node):
             self._counts[above] += STEPS[kind]
-            if kind is NotificationKind.CREATED and above in self._rooms:
-                self._rooms[above].on_made(node)
+            if kind is NotificationKind.CREATED and above in self._reservations:
+                self._reservations[above].on_created(node)
 
     def _on_list_changed(self, path: str) -> None:
         """Drop the count of a list; the next request reads it again."""

@@ -78,8 +78,8 @@ class _Namespace:
         self.name = name
         self.events: dict[TopicName, _Events] = {}
         # For each record, the topic that it was read from and the size of its entry.
-        self.said: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
-        self.said_bytes = 0
+        self.records: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
+        self.records_bytes = 0
         self.is_full = False  # a record was skipped for lack of space, and this was logged
         self.is_loaded = False
         self.changing = asyncio.Lock()
@@ -165,8 +165,8 @@ class TopicPolicies:
             if fields and not self._has_room(namespace, (name, is_global), size):
                 raise PoliciesTooLarge(
                     f"Namespace {name.namespace} has reached the limit on topic policies with"
-                    f" {len(namespace.said)} records of {namespace.said_bytes} bytes. Remove the"
-                    " policies of some topics first."
+                    f" {len(namespace.records)} records of {namespace.records_bytes} bytes. Remove"
+                    " the policies of some topics first."
                 )
             await self._write(namespace, name, is_global, value)
 
@@ -205,9 +205,9 @@ class TopicPolicies:
             return
         events.topic = None  # ends reading
         slices = Slices()
-        for key in [key for key, (where, _) in namespace.said.items() if where is events]:
+        for key in [key for key, (where, _) in namespace.records.items() if where is events]:
             # A new topic of the name may exist by now, with a new record for the key.
-            if key in namespace.said and namespace.said[key][0] is events:
+            if key in namespace.records and namespace.records[key][0] is events:
                 self._set(namespace, events, key, None, 0)
             await slices.pause()
 
@@ -335,25 +335,25 @@ class TopicPolicies:
                     "topic policies of a namespace exceed the limit, and are ignored",
                     namespace=namespace.name,
                     topic=key[0],
-                    records=len(namespace.said),
-                    bytes=namespace.said_bytes,
+                    records=len(namespace.records),
+                    bytes=namespace.records_bytes,
                 )
             return
-        _, before = namespace.said.pop(key, (events, 0))
-        namespace.said_bytes -= before
+        _, before = namespace.records.pop(key, (events, 0))
+        namespace.records_bytes -= before
         if fields:
-            namespace.said[key] = events, size
-            namespace.said_bytes += size
+            namespace.records[key] = events, size
+            namespace.records_bytes += size
         self._policies.set_record(*key, fields)
 
     @staticmethod
     def _has_room(namespace: _Namespace, key: tuple[TopicName, bool], size: int) -> bool:
         """Return True if a record of a size may replace the record of its key, if any."""
-        said = namespace.said
-        _, before = said.get(key, (None, 0))
+        records = namespace.records
+        _, before = records.get(key, (None, 0))
         return (
-            len(said) + (key not in said) <= RECORDS_MAX
-            and namespace.said_bytes - before + size <= RECORDS_BYTES_MAX
+            len(records) + (key not in records) <= RECORDS_MAX
+            and namespace.records_bytes - before + size <= RECORDS_BYTES_MAX
         )
 
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 TOPIC_S = 5.0  # after this time a walk continues with other topics
-LEFT_MAX = 64  # topics whose work continues in the background
+BACKGROUND_MAX = 64  # topics whose work continues in the background
 QUOTA_CHECK_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0, inf)  # as in Pulsar
 
-Look = Callable[["PersistentTopic"], Awaitable[None]]
+Check = Callable[["PersistentTopic"], Awaitable[None]]
 
 
 async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
@@ -44,10 +44,10 @@ async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
 class _Walk:
     """One pass over topics, one after the other."""
 
-    def __init__(self, event: str, topics: AsyncIterator[PersistentTopic], look: Look) -> None:
+    def __init__(self, event: str, topics: AsyncIterator[PersistentTopic], check: Check) -> None:
         self.event = event  # the log line for an error
         self.topics = topics
-        self.look = look
+        self.check = check
         self.at: PersistentTopic | None = None  # the current topic
         self.count = 0  # topics so far
 
@@ -61,20 +61,20 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         # Walkers that a topic holds up. Each ends with its topic: cancelling it could leave an
         # operation half done.
-        self._left: dict[asyncio.Task[None], PersistentTopic] = {}
-        self._telling: asyncio.Task[None] | None = None  # applies the broker's rates to topics
-        self._has_other_rates = False  # the rates have changed since that task began
+        self._background: dict[asyncio.Task[None], PersistentTopic] = {}
+        self._rates_task: asyncio.Task[None] | None = None  # applies the broker's rates to topics
+        self._have_rates_changed = False  # the rates have changed since that task began
         self._checking: asyncio.Task[None] | None = None  # the running check of quotas
         self._next_checking: asyncio.Task[None] | None = None  # the check that begins after it
         self.quota_checks_s = Histogram(QUOTA_CHECK_BOUNDS_S)
 
     async def expire_messages(self) -> None:
         """Acknowledge messages that are older than the TTL. The broker calls this at intervals."""
-        await self._look_at_open("messages did not expire", expire_messages)
+        await self._check_open("messages did not expire", expire_messages)
 
     async def expire_subscriptions(self) -> None:
         """Delete subscriptions without consumers for too long. Called at intervals."""
-        await self._look_at_open("a subscription was not deleted", expiry.expire_subscriptions)
+        await self._check_open("a subscription was not deleted", expiry.expire_subscriptions)
 
     async def note_rates(self) -> None:
         """Update the rates of topics, clients and subscriptions. Called each minute."""
@@ -88,15 +88,15 @@ class Upkeep:
 
     def on_broker_rates(self) -> None:
         """Begin to apply changed rates of the broker to all open topics, in slices."""
-        self._has_other_rates = True
-        if self._telling is None:
-            self._telling = asyncio.ensure_future(self._tell_rates())
+        self._have_rates_changed = True
+        if self._rates_task is None:
+            self._rates_task = asyncio.ensure_future(self._apply_rates())
 
-    async def _tell_rates(self) -> None:
+    async def _apply_rates(self) -> None:
         slices = Slices()
         try:
-            while self._has_other_rates:
-                self._has_other_rates = False
+            while self._have_rates_changed:
+                self._have_rates_changed = False
                 for topic in list(self._topics()):
                     try:
                         topic.on_broker_rates()
@@ -104,7 +104,7 @@ class Upkeep:
                         log.failure("rates were not applied", error, topic=str(topic.name))
                     await slices.pause()
         finally:
-            self._telling = None
+            self._rates_task = None
 
     async def check_quotas(self) -> None:
         """Enforce the backlog quotas of all open topics. Called at intervals and on request.
@@ -123,36 +123,36 @@ class Upkeep:
             await asyncio.wait([last])
         self._checking, self._next_checking = self._next_checking, None
         began_s = time.perf_counter()
-        await self._look_at_open("a backlog quota was not checked", quotas.check)
+        await self._check_open("a backlog quota was not checked", quotas.check)
         self.quota_checks_s.add(time.perf_counter() - began_s)
 
     async def check_ages(self) -> None:
         """Close and delete ledgers that are old enough. Called at intervals."""
 
-        async def look(topic: PersistentTopic) -> None:
+        async def check(topic: PersistentTopic) -> None:
             topic.check_age()
 
-        await self._look_at_open("the age of a topic could not be checked", look)
+        await self._check_open("the age of a topic could not be checked", check)
 
     async def free_space(self) -> None:
         """Delete entries that all subscriptions have acknowledged, since disk space is short."""
 
-        async def look(topic: PersistentTopic) -> None:
+        async def check(topic: PersistentTopic) -> None:
             topic.free_space()
 
-        await self._look_at_open("the space of a topic could not be freed", look)
+        await self._check_open("the space of a topic could not be freed", check)
 
     async def store_sequence_ids(self) -> None:
         """Take snapshots of sequence ids in topics with deduplication. Called at intervals."""
-        await self._look_at_open("sequence ids were not stored", _store_sequence_ids)
+        await self._check_open("sequence ids were not stored", _store_sequence_ids)
 
     async def compact(self) -> None:
         """Compact topics that exceed the compaction threshold. Called at intervals."""
-        await self._look_at_open("a topic was not compacted", _compact)
+        await self._check_open("a topic was not compacted", _compact)
 
     async def forget_producers(self) -> None:
         """Forget producer names that were not used for long. Called at intervals."""
-        await self._look_at_open("producers were not forgotten", _forget_producers)
+        await self._check_open("producers were not forgotten", _forget_producers)
 
     def expire_soon(self, topic: PersistentTopic) -> None:
         """Queue a topic whose TTL has changed. One topic of the queue is checked at a time."""
@@ -162,7 +162,7 @@ class Upkeep:
 
     def _expire_due(self) -> None:
         walk = _Walk("messages did not expire", self._take_due(), expire_messages)
-        self._task = asyncio.ensure_future(self._go(walk))
+        self._task = asyncio.ensure_future(self._complete(walk))
         self._task.add_done_callback(self._on_done)
 
     async def _take_due(self) -> AsyncIterator[PersistentTopic]:
@@ -179,10 +179,10 @@ class Upkeep:
             # A topic was queued after the walk had ended.
             self._expire_due()
 
-    async def _look_at_open(self, event: str, look: Look) -> None:
-        await self._go(_Walk(event, in_slices(self._topics()), look))
+    async def _check_open(self, event: str, check: Check) -> None:
+        await self._complete(_Walk(event, in_slices(self._topics()), check))
 
-    async def _go(self, walk: _Walk) -> None:
+    async def _complete(self, walk: _Walk) -> None:
         """Complete a walk. A topic that fails or takes long does not hold up the others."""
         walker = asyncio.ensure_future(self._walk(walk))
         try:
@@ -192,10 +192,14 @@ class Upkeep:
                 if done:
                     walker.result()
                     return
-                if walk.at is not None and walk.count == count and len(self._left) < LEFT_MAX:
+                if (
+                    walk.at is not None
+                    and walk.count == count
+                    and len(self._background) < BACKGROUND_MAX
+                ):
                     log.warning("periodic work on a topic takes long", topic=walk.at.name)
-                    self._left[walker] = walk.at
-                    walker.add_done_callback(lambda task: self._left.pop(task, None))
+                    self._background[walker] = walk.at
+                    walker.add_done_callback(lambda task: self._background.pop(task, None))
                     walker = asyncio.ensure_future(self._walk(walk))
         except asyncio.CancelledError:
             walker.cancel()
@@ -204,20 +208,20 @@ class Upkeep:
     async def _walk(self, walk: _Walk) -> None:
         this = asyncio.current_task()
         async for topic in walk.topics:
-            if self._left and topic in self._left.values():
+            if self._background and topic in self._background.values():
                 continue
             walk.at = topic
             walk.count += 1
-            await attempt(walk.event, topic, walk.look)
-            if this in self._left:
+            await attempt(walk.event, topic, walk.check)
+            if this in self._background:
                 return
             walk.at = None
 
     def close(self) -> None:
         """Cancel all work."""
         self._due.clear()
-        quotas_looks = (self._checking, self._next_checking)
-        for task in (*self._left, self._task, self._telling, *quotas_looks):
+        quota_checks = (self._checking, self._next_checking)
+        for task in (*self._background, self._task, self._rates_task, *quota_checks):
             if task is not None:
                 task.cancel()
 
@@ -232,7 +236,7 @@ async def expire_messages(topic: PersistentTopic) -> None:
 
 async def _store_sequence_ids(topic: PersistentTopic) -> None:
     if topic.deduplication is not None:
-        await topic.deduplication.look()
+        await topic.deduplication.snapshot_if_due()
 
 
 async def _compact(topic: PersistentTopic) -> None:
@@ -247,10 +251,10 @@ async def _forget_producers(topic: PersistentTopic) -> None:
         await topic.deduplication.forget_inactive()
 
 
-async def attempt(event: str, topic: PersistentTopic, look: Look) -> bool:
+async def attempt(event: str, topic: PersistentTopic, check: Check) -> bool:
     """Do the work on one topic. Log an error and return False if that fails."""
     try:
-        await look(topic)
+        await check(topic)
     except (PulsarError, LedgerError, ManagedLedgerError, MetadataError) as error:
         log.warning(event, topic=topic.name, error=error)
         return False
