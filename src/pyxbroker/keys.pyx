@@ -130,7 +130,7 @@ cdef inline bint _is_past(int64_t ledger_id, int64_t entry_id, int64_t other_led
 
 
 cdef class KeyShared:
-    """Which consumer may receive which entries of which key; see keys.pxd."""
+    """The assignment of keys to consumers, and the order of each key; see keys.pxd."""
 
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:

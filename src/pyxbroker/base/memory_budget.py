@@ -1,4 +1,4 @@
-"""What clients make the broker remember, in bytes: one budget for all connections, and for each.
+"""Memory that clients use in the broker: a budget for all connections, and one for each.
 
 Producers, consumers, watchers, commands in progress and unread answers are charged when they are
 created, and released when they end. Messages are not charged. Sizes are estimates that err on the
@@ -59,7 +59,7 @@ class Client(Protocol):
 
     @property
     def session(self) -> Any:
-        """Its `memory` is a ConnectionMemory, its `address` that of the client."""
+        """The session: its `memory` is a ConnectionMemory, its `address` that of the client."""
 
     @property
     def group(self) -> Any:

@@ -19,7 +19,7 @@ class ConnectionPool:
     """Opens a connection when it is first needed, and again after it ended."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """Raises BadSetting."""
+        """Create an empty pool. Raises BadSetting."""
         self.settings = settings
         self._service = ServiceUrl(settings.service_url)
         self._connections: dict[Address, Connection] = {}
@@ -48,7 +48,7 @@ class ConnectionPool:
         raise failure
 
     def close(self) -> None:
-        """Close all connections, for good."""
+        """Close all connections permanently."""
         self._is_closed = True
         for task in self._opening.values():
             task.cancel()

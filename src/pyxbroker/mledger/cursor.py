@@ -173,7 +173,7 @@ class Cursor:
 
     @property
     def ledger_since_s(self) -> float:
-        """When the cursor ledger was begun, or the cursor opened, in s since 1970."""
+        """The time in s since 1970 when the cursor ledger was begun, or the cursor opened."""
         return self._ledger_since_s
 
     @property

@@ -332,7 +332,7 @@ class ManagedLedger:
 
     @property
     def current_since_s(self) -> float:
-        """When the current ledger was begun, in s since 1970; 0: there was none yet."""
+        """The time in s since 1970 when the current ledger was begun; 0 before the first one."""
         if not self._current_since:
             return 0.0
         return time.time() - (time.monotonic() - self._current_since)

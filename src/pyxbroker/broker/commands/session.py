@@ -120,7 +120,7 @@ class Opening:
     """
 
     def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
-        """Raises ServiceNotReady if the id is being opened already."""
+        """Check the id. Raises ServiceNotReady if it is being opened already."""
         self._openings = connection.session.opening
         self._key = key
         self._before = self._openings.get(key)

@@ -55,7 +55,7 @@ class PublishRate:
 
     def __init__(self, turn: Turn, of_broker: BrokerLimits) -> None:
         self.limited = 0
-        """How often these rates have stopped reading a connection."""
+        """The number of times that these rates have stopped reading a connection."""
         self._turn = turn
         self._of_broker = of_broker
         self._of_topic: PublishLimiter | None = None

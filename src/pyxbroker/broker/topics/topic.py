@@ -432,7 +432,7 @@ class Topic:
 
     @property
     def publish_rate_limited(self) -> int:
-        """How often a publish rate has stopped reading a connection."""
+        """The number of times that a publish rate has stopped reading a connection."""
         return 0 if self._publish_rate is None else self._publish_rate.limited
 
     # --- subscriptions ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The topics of a broker: their registry, and what opens, deletes and looks after them."""
+"""The topics of a broker: their registry, opening, deletion and periodic work."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Topics:
         self.policies.forget_namespace(name)
 
     async def close(self) -> None:
-        """Close every topic and everything that looks after topics."""
+        """Close every topic, and end all periodic work on topics."""
         self.loader.stop()
         self.upkeep.close()
         self.sweep.close()
