@@ -389,7 +389,7 @@ cdef class KeyShared:
         return _compare(&self.entries[at], entry) < 0
 
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
-        """Return the last post before an entry; 0 if there is none."""
+        """Return the last post before an entry; 0 if none exists."""
         cdef uint32_t post = 0
         cdef uint32_t following = state.first_post
         while following and self._is_before(following, entry):

@@ -498,7 +498,7 @@ class Broker:
 
     def evict_half_open(self, setting: str) -> bool:
         """Close the oldest half-open connection of the network that has most of them. Return False
-        if there is none.
+        if none exists.
         """
         if not len(self.half_open):
             return False

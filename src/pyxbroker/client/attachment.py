@@ -46,7 +46,7 @@ class Attachment:
 
     @property
     def url(self) -> str:
-        """The URL of the broker that serves the topic; empty while there is none."""
+        """The URL of the broker that serves the topic; empty while none exists."""
         return self._connection.url if self._connection is not None else ""
 
     async def open(self) -> None:

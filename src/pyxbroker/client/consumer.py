@@ -62,7 +62,7 @@ class Consumer(Attachment):
     ) -> None:
         super().__init__(pool, lookup, topic, number)
         self.is_active: bool | None = None
-        """True if a Failover consumer is the active one; None if the broker has not told."""
+        """True if a Failover consumer is the active one; None before the first notification."""
         self.has_reached_end = False
         """True once a terminated topic has no more messages."""
         self._settings = settings

@@ -73,7 +73,7 @@ def _ignore(task: asyncio.Task[Any]) -> None:
 async def shared(
     running: dict[K, asyncio.Task[T]], key: K, start: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Return the result of the task that runs for a key, which is started if there is none.
+    """Return the result of the task that runs for a key, which is started if none exists.
 
     Callers that ask for the same while a task runs share it. A cancelled caller does not end it.
     """

@@ -7,7 +7,7 @@ No socket, clock, future or logger inside: each input returns the actions that t
     append(run)                             Send to each bookie of the run's write sets
     on_acked(slot, first, last)             Confirm, in the order of appending
     on_failed(slot, first, code)            FindBookies, or Fail when the ledger is fenced
-    on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when there is none
+    on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when none exists
     on_metadata_written(version)            Send to the new bookies what is unconfirmed, Confirm
     on_metadata_lost()                      ReadMetadata: another client changed the node
     on_metadata_read(found)                 WriteMetadata once more, or Fail: there is another owner

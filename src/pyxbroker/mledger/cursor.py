@@ -462,7 +462,7 @@ class Cursor:
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
             if self._node_may_be_gone and self.version != MUST_NOT_EXIST:
-                # We deleted it ourselves and were told of an error: recreate it.
+                # Our deletion succeeded although it returned an error: recreate the node.
                 self.version = MUST_NOT_EXIST
                 await self._write_node(ledger_id)
                 return

@@ -216,9 +216,9 @@ class Handshake:
         login = connection.session.login
         assert login is not None
         # In the form that a CONNECT shows.
-        told_apart_by = joined(shown, _common_name(connection).encode(), b"")
+        distinguished_by = joined(shown, _common_name(connection).encode(), b"")
         try:
-            with self._count_failures(connection, method, told_apart_by):
+            with self._count_failures(connection, method, distinguished_by):
                 is_same = await login.renew(authentication, method, shown)
         except Exception as error:
             self._refuse_credentials(connection, error)
@@ -227,7 +227,7 @@ class Handshake:
             log.warning("closed: the renewed credentials have another role", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._note_success(login, method, told_apart_by)
+        self._note_success(login, method, distinguished_by)
 
     @contextmanager
     def _count_failures(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:

@@ -380,7 +380,7 @@ class Subscription:
             yield queue
 
     def _release_one(
-        self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
+        self, consumer: Consumer, is_notified: bool, move: asyncio.Future[None] | None
     ) -> None:
         connection, consumer_id = consumer.connection, consumer.consumer_id
         self._count_past(consumer)
@@ -388,7 +388,7 @@ class Subscription:
         if connection.consumers.get(consumer_id) is not consumer:
             return  # its client has closed it, and may have another consumer with that id
         del connection.consumers[consumer_id]
-        if is_told:
+        if is_notified:
             connection.send_frame(replies.close_consumer(consumer_id))
         if move is not None and not move.done():
             connection.session.moves[consumer_id] = move

@@ -389,7 +389,7 @@ class TopicLoader:
     # --- topics that were deleted as inactive -------------------------------------------------
 
     def note_deleted_as_inactive(self, name: TopicName) -> None:
-        """Remember a name, so that the error for a missing topic tells the reason."""
+        """Remember a name, so that the error for a missing topic has the reason."""
         for each in _with_whole(name):
             self._deleted_as_inactive[each] = None
         while len(self._deleted_as_inactive) > DELETED_MAX:

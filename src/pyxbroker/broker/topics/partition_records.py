@@ -83,7 +83,7 @@ class PartitionRecords:
         return NOT_PARTITIONED if value is None else _decode(path, value, 0)
 
     async def read(self, name: TopicName) -> PartitionedTopic:
-        """Return the record as it is in metadata now; NOT_PARTITIONED if there is none."""
+        """Return the record as it is in metadata now; NOT_PARTITIONED if none exists."""
         path = _path(name)
         found = await self._store.get(path)
         self._cache.forget_value(path)

@@ -573,7 +573,7 @@ class PersistentTopic(Topic):
     def mark_up_to(self, position: tuple[int, int]) -> Position | None:
         """Return the last stored entry at or before a position.
 
-        Return None if there is none, or if the position is after the last entry.
+        Return None if none exists, or if the position is after the last entry.
         """
         kept = self.managed_ledger.ordinal(position)
         if position > self.managed_ledger.last_confirmed or not kept:

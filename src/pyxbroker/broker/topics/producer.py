@@ -141,7 +141,7 @@ class Producer(ProducerState):
 
     def _answer(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
         if self.closed:
-            # The client was told that the producer is closed, and may have reused its id.
+            # The client knows that the producer is closed, and may have reused its id.
             self.settle(run)
         elif error is None:
             self.send_receipts(run, self.topic.name.is_persistent)

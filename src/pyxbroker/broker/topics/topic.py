@@ -634,9 +634,9 @@ class Topic:
     async def wait_disconnected(self) -> None:
         """Wait until all queued calls were made, and so all clients are disconnected."""
         if self._calls:
-            told: asyncio.Future[None] = self.loop.create_future()
-            self.call_in_slices(iter((partial(resolve, told, None),)))
-            await told
+            done: asyncio.Future[None] = self.loop.create_future()
+            self.call_in_slices(iter((partial(resolve, done, None),)))
+            await done
 
     def close_waiting_producers(self) -> int:
         """Disconnect all producers with pending SENDs, immediately.

@@ -76,7 +76,7 @@ class Topics:
             config, registry, loader, deletion, policies, self.partitioned
         )
         self.check_space: Callable[[], None] = lambda: None
-        """Raises the error for a client that stores something while the disk is full."""
+        """A function that raises the error for clients while the disk is full."""
         self.sweep = Sweep(
             store, registry, loader, deletion, self.inactive, policies, ledgers.started_ms
         )
