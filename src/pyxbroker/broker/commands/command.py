@@ -78,7 +78,7 @@ class Command(NamedTuple):
     handler: Handler
     right: Right = AUTHENTICATED
     resource: Callable[[Any], Resource] = no_resource
-    """A function for the resource on which the right is checked; the command then runs as a task."""
+    """A function for the resource of the right; a command with one runs as a task."""
     refusal: Callable[[Any, PulsarError], bytes] = answer_error
     """A function for the frame that reports an error to the client."""
     unauthorized: str = ""
@@ -92,8 +92,8 @@ class Command(NamedTuple):
     change: str = ""
     """Name in the audit log, for commands that change a subscription durably."""
     opens: Callable[[Any], tuple[str, int]] | None = None
-    """A function for the key that the command opens. It is marked as being opened before the right is
-    checked: authorization may take time, and further commands of the client must find it.
+    """A function for the key that the command opens. The key is marked as being opened before the
+    right is checked: authorization may take time, and further commands of the client must find it.
     """
 
     is_for_owner: bool = False
