@@ -18,7 +18,7 @@ from pyxbroker.broker.topics.deduplication import (
     NAME_BYTES,
     SNAPSHOT_BYTES_MAX,
     Deduplication,
-    Switch,
+    DeduplicationSwitch,
 )
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata.store import Unavailable
@@ -526,7 +526,7 @@ async def set_policy(broker: Broker, on: bool) -> PersistentTopic:
     return topic
 
 
-def is_settled(switch: Switch) -> bool:
+def is_settled(switch: DeduplicationSwitch) -> bool:
     """Return True if no change is under way or waits for another try."""
     return switch._task is None and switch._timer is None
 

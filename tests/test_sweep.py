@@ -422,7 +422,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
             slept.clear()
             broker.topics.sweep._begin_work()
             worked_s, at_s = worked_s + worked, at_s + lasted
-            await broker.topics.sweep._rest()
+            await broker.topics.sweep._pause()
             return [round(each, 6) for each in slept]
 
         with monkeypatch.context() as patch:

@@ -421,7 +421,7 @@ async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
             await cursor.delete()
 
 
-class Switch:
+class DeduplicationSwitch:
     """Begins and ends the deduplication of an open topic when its policy changes.
 
     A change that the storage or the metadata store refuses is retried with increasing delays, until

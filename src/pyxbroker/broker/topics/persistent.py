@@ -30,7 +30,7 @@ from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, parse_epoch
-from pyxbroker.broker.topics.system_messages import Waiting
+from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.compaction.compaction import Compaction
     from pyxbroker.broker.subscriptions.peeking import Peeking
     from pyxbroker.broker.topics.confirmed import ConfirmListener
-    from pyxbroker.broker.topics.deduplication import Deduplication, Switch
+    from pyxbroker.broker.topics.deduplication import Deduplication, DeduplicationSwitch
     from pyxbroker.broker.topics.last_message import LastMessage
     from pyxbroker.broker.topics.producer import Producer
 
@@ -72,8 +72,8 @@ class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
     horizon = Position(-1, -1)  # the last entry that the compacted ledger replaces
-    _deduplication_switch: Switch | None = None  # created when the policy changes
-    _hold_task: asyncio.Task[None] | None = None  # creates the subscription of compaction
+    _deduplication_switch: DeduplicationSwitch | None = None  # created when the policy changes
+    _subscription_task: asyncio.Task[None] | None = None  # creates the subscription of compaction
     _confirm_listeners: tuple[ConfirmListener, ...] = ()
     _last_message: LastMessage | None = None  # created by the first request
     _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
@@ -108,7 +108,7 @@ class PersistentTopic(Topic):
         if policies.deduplication != before.deduplication:
             self._check_deduplication_soon()
         if policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
-            self._hold_for_compaction()
+            self._create_compaction_subscription()
 
     def _apply(self, policies: Policies) -> None:
         # A policy that cannot be read might retain everything.
@@ -151,7 +151,7 @@ class PersistentTopic(Topic):
 
         Raises ManagedLedgerError.
         """
-        waiting = Waiting(self)
+        waiting = PendingMessage(self)
         self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 
@@ -215,7 +215,7 @@ class PersistentTopic(Topic):
 
             await compaction.open_topic(self, self.managed_ledger)
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
-            self._hold_for_compaction()
+            self._create_compaction_subscription()
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
@@ -231,9 +231,9 @@ class PersistentTopic(Topic):
 
     def _check_deduplication_soon(self) -> None:
         if self._deduplication_switch is None:
-            from pyxbroker.broker.topics.deduplication import Switch
+            from pyxbroker.broker.topics.deduplication import DeduplicationSwitch
 
-            self._deduplication_switch = Switch(self, self.managed_ledger)
+            self._deduplication_switch = DeduplicationSwitch(self, self.managed_ledger)
         self._deduplication_switch.check_soon()
 
     async def _settle_deduplication(self) -> None:
@@ -261,20 +261,20 @@ class PersistentTopic(Topic):
             self.compaction = Compaction(self, self.managed_ledger, self.broker_limits.compaction)
         return self.compaction
 
-    def _hold_for_compaction(self) -> None:
-        if self._hold_task is None and not self.fenced:
-            from pyxbroker.broker.compaction.compaction import hold
+    def _create_compaction_subscription(self) -> None:
+        if self._subscription_task is None and not self.fenced:
+            from pyxbroker.broker.compaction.compaction import create_subscription
 
-            self._hold_task = self.loop.create_task(hold(self))
-            self._hold_task.add_done_callback(self._on_held)
+            self._subscription_task = self.loop.create_task(create_subscription(self))
+            self._subscription_task.add_done_callback(self._on_subscription_created)
 
-    def _on_held(self, task: asyncio.Task[None]) -> None:
-        self._hold_task = None
+    def _on_subscription_created(self, task: asyncio.Task[None]) -> None:
+        self._subscription_task = None
 
     async def _stop_compacting(self) -> None:
         """Stop a running compaction and wait for its end; the compacted ledger stays."""
-        if self._hold_task is not None:
-            await asyncio.wait([self._hold_task])
+        if self._subscription_task is not None:
+            await asyncio.wait([self._subscription_task])
         if self.compaction is not None:
             await self.compaction.stop()
 

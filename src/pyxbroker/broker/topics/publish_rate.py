@@ -87,7 +87,7 @@ class PublishRate:
         self._limiters = limiters
         return True
 
-    def before(self, publish: Callable[[EntryRun], None]) -> Callable[[EntryRun], None]:
+    def limit(self, publish: Callable[[EntryRun], None]) -> Callable[[EntryRun], None]:
         """Return a function that publishes a run, and stops reading its connection if the run
         exceeds a rate.
         """

@@ -49,9 +49,9 @@ log = get_logger("pyxbroker.topics")
 
 TOPICS_PER_READ = 128  # topics whose nodes are read in one batch
 WORK_S = 0.01  # CPU time of the loop between two pauses
-REST_SHARE = 30  # a pause is as long as the CPU time times this ...
+PAUSE_SHARE = 30  # a pause is as long as the CPU time times this ...
 WAIT_SHARE = 1  # ... or as the elapsed time times this, for a slow disk or a busy machine
-REST_MAX_S = 3.0
+PAUSE_MAX_S = 3.0
 TOPIC_S = 5.0  # after this time the sweep continues with other topics
 BACKGROUND_MAX = 16  # topics whose work continues in the background
 RETRY_S = 300.0  # until a topic is checked again whose work could not be done
@@ -116,7 +116,7 @@ class Sweep:
             else:
                 due_ms = min(known.due_ms, await self._check_topics(closed))
             self._namespaces[name] = _Namespace(policies, changes, due_ms)
-            await self._rest()
+            await self._pause()
 
     def _on_closed(self, topic: Topic) -> None:
         """Check a topic in the next sweep, unless the sweep itself has closed it."""
@@ -155,7 +155,7 @@ class Sweep:
                     # The nodes may have changed during the work for other topics.
                     due_ms = await self._check_topic(name)
                 next_ms = min(next_ms, due_ms)
-                await self._rest()
+                await self._pause()
         return next_ms
 
     async def _first_due(self, names: Iterable[TopicName]) -> list[tuple[TopicName, float]]:
@@ -258,13 +258,13 @@ class Sweep:
         self._work_since = time.thread_time()
         self._since = time.monotonic()
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         """Pause when necessary, to keep the sweep's share of CPU and disk time small."""
         worked_s = time.thread_time() - self._work_since
         lasted_s = time.monotonic() - self._since
-        rest_s = max(worked_s * REST_SHARE, lasted_s * WAIT_SHARE)
-        if rest_s >= WORK_S * REST_SHARE:
-            await asyncio.sleep(min(rest_s, REST_MAX_S))
+        pause_s = max(worked_s * PAUSE_SHARE, lasted_s * WAIT_SHARE)
+        if pause_s >= WORK_S * PAUSE_SHARE:
+            await asyncio.sleep(min(pause_s, PAUSE_MAX_S))
             self._begin_work()
 
 

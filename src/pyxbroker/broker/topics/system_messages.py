@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
 
 
-class Waiting:
+class PendingMessage:
     """The owner of a run without a producer; its future has the position of the run."""
 
     def __init__(self, topic: Topic) -> None:
@@ -39,7 +39,7 @@ class Publication:
 
         Policies apply to it; publish rates and deduplication, which concern producers, do not.
         """
-        waiting = Waiting(topic)
+        waiting = PendingMessage(topic)
         self._future = waiting.future
         try:
             topic.turn.run(topic.publish_internal, EntryRun.of(entry, waiting))

@@ -342,7 +342,7 @@ class Topic:
 
             self.publish = PublishChain(steps, append).publish
         if self._publish_rate is not None and self._publish_rate.is_limit:
-            self.publish = self._publish_rate.before(self.publish)
+            self.publish = self._publish_rate.limit(self.publish)
 
     def publish_internal(self, run: EntryRun) -> None:
         """Append a run without a producer. Policies apply to it.
