@@ -39,7 +39,7 @@ KEEP = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB"
 
 @pytest.fixture(autouse=True)
 def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "REST_SHARE", 0)
+    monkeypatch.setattr(sweep, "PAUSE_SHARE", 0)
 
 
 async def closed_topic(broker: Broker, *data: bytes, ledgers: int = 1) -> PersistentTopic:
@@ -412,7 +412,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
     worked_s, at_s = 0.0, 0.0
 
     async def scenario(broker: Broker) -> None:
-        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+        monkeypatch.setattr(sweep, "PAUSE_SHARE", 30)
 
         async def noting(seconds: float) -> None:
             slept.append(seconds)
@@ -432,7 +432,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
             assert await rest(0.001, 0.001) == []
             assert await rest(0.02, 0.03) == [0.6]
             assert await rest(0.001, 0.5) == [0.5]
-            assert await rest(1.0, 60.0) == [sweep.REST_MAX_S]
+            assert await rest(1.0, 60.0) == [sweep.PAUSE_MAX_S]
 
     run(tmp_path, scenario)
 
@@ -443,7 +443,7 @@ def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.Mo
     async def scenario(broker: Broker) -> None:
         await closed_topic(broker, b"x")
         await set_policies(broker)
-        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+        monkeypatch.setattr(sweep, "PAUSE_SHARE", 30)
         monkeypatch.setattr(sweep, "WORK_S", 0.0)
         sleep = asyncio.sleep
 
