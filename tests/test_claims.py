@@ -93,7 +93,7 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("compatibility.md", limits.PROPERTIES_BYTES_MAX, 256 << 10, "all of them 256 KiB |"),
     ("compatibility.md", limits.CLIENT_VERSION_BYTES_MAX, 1_024, "of a client | 1,024 bytes |"),
     ("compatibility.md", limits.TEXT_BYTES_MAX, 64 << 10, "text of a command | 64 KiB |"),
-    ("compatibility.md", limits.CHUNK_UUID_BYTES_MAX, 1_088, "in chunks | 1,088 bytes;"),
+    ("compatibility.md", limits.CHUNK_UUID_BYTES_MAX, 1_088, "chunked message | 1,088 bytes;"),
     ("compatibility.md", limits.PARTITIONS_MAX, 100_000, "partitions of a topic | 100,000,"),
     (
         "compatibility.md",

@@ -236,12 +236,12 @@ class Server:
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""
 
-    def line(self) -> pacing.Line:
-        return self._pace.line()
+    def queue(self) -> pacing.StepQueue:
+        return self._pace.queue()
 
-    unauthenticated_line = line
+    unauthenticated_queue = queue
 
-    def spawn(self, answering: Any, line: pacing.Line) -> None:
+    def spawn(self, answering: Any, line: pacing.StepQueue) -> None:
         task = self.loop.create_task(pacing.paced(answering, line))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -26,8 +26,8 @@ from pyxbroker.base.memory_budget import (
     BODY_FREE_BYTES,
     COMMAND_BYTES,
     COMMAND_FACTOR,
+    UnauthenticatedRequest,
     WebBody,
-    WebStranger,
 )
 from pyxbroker.web.errors import HttpError, refusal
 from pyxbroker.web.request import Body, Request
@@ -81,7 +81,7 @@ class HttpConnection(asyncio.Protocol):
         self.address = address  # of the client, without its port
         self.opening: asyncio.Task[None] | None = None  # done when there is a transport
         self._loop = server.loop
-        self._line = server.unauthenticated_line()  # until its first request
+        self._queue = server.unauthenticated_queue()  # until its first request
         self._has_requested = False
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
@@ -99,7 +99,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[Request[Any] | HttpError] = deque()
         # Until the request is authenticated: the account charged for it, and the task that
         # authenticates it.
-        self._unauthenticated: WebStranger | None = None
+        self._unauthenticated: UnauthenticatedRequest | None = None
         self._authenticating: asyncio.Task[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._was_waiting = False  # before writing was paused, or will be after it
@@ -122,12 +122,12 @@ class HttpConnection(asyncio.Protocol):
         self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        if self._line.pace.is_free:
-            self._line.run(partial(self._receive, data))
+        if self._queue.pace.is_free:
+            self._queue.run(partial(self._receive, data))
             return
         # Limits the work per loop iteration when thousands of clients send at the same moment.
         self._pause_reading()
-        self._line.wait(partial(self._receive_later, data))
+        self._queue.wait(partial(self._receive_later, data))
 
     def _receive_later(self, data: bytes) -> None:
         self._resume_reading()
@@ -161,10 +161,10 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Handle the client's EOF; answers may still be due."""
-        if not self._line.pace.is_free:
-            self._line.wait(self._end_later)
+        if not self._queue.pace.is_free:
+            self._queue.wait(self._end_later)
             return True  # _end_later closes it
-        self._line.run(self._end)
+        self._queue.run(self._end)
         return self._current is not None
 
     def _end_later(self) -> None:
@@ -417,9 +417,9 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             raise asyncio.CancelledError  # the result is not needed
         server = self._server
-        account = WebStranger(server.memory, self.address, self.abort)
+        account = UnauthenticatedRequest(server.memory, self.address, self.abort)
         try:
-            server.memory.charge_stranger(account, self._held_bytes())
+            server.memory.charge_unauthenticated(account, self._held_bytes())
             self._unauthenticated, self._authenticating = account, asyncio.current_task()
             server.set_waiting(self, True)
             yield
@@ -428,7 +428,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._unauthenticated = self._authenticating = None
             server.set_waiting(self, False)
-            server.memory.forget_stranger(account)
+            server.memory.forget_unauthenticated(account)
             account.memory.end()
 
     def _held_bytes(self) -> int:
@@ -441,12 +441,12 @@ class HttpConnection(asyncio.Protocol):
                 held += COMMAND_BYTES + COMMAND_FACTOR * head + request.body.size
         return held
 
-    def _charge_unauthenticated(self, account: WebStranger) -> None:
+    def _charge_unauthenticated(self, account: UnauthenticatedRequest) -> None:
         """Charge what an unauthenticated client has sent since the last charge."""
         more = self._held_bytes() - account.memory.used
         try:
             if more > 0:
-                self._server.memory.charge_stranger(account, more)
+                self._server.memory.charge_unauthenticated(account, more)
         except PulsarError:
             self.abort()  # memory_budget has logged why
 
@@ -455,7 +455,7 @@ class HttpConnection(asyncio.Protocol):
     def _start(self, request: Request[Any]) -> None:
         if not self._has_requested:
             self._has_requested = True
-            self._line = self._server.line()
+            self._queue = self._server.queue()
         self._current = request
         request.has_sent_eof = self._has_sent_eof
         self._server.set_waiting(self, request.has_sent_eof)
@@ -463,7 +463,7 @@ class HttpConnection(asyncio.Protocol):
             self._clear_deadline()
         else:
             self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
-        self._server.spawn(self._serve(request), self._line)
+        self._server.spawn(self._serve(request), self._queue)
 
     async def _serve(self, request: Request[Any]) -> None:
         counts, began_s = self._server.counts, time.perf_counter()

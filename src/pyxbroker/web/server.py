@@ -13,7 +13,7 @@ from pyxbroker.base.half_open import TLS_HEADER_BYTES, HalfOpen, PendingConnecti
 from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import MemoryBudget
-from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.base.pacing import Pace, StepQueue, paced
 from pyxbroker.base.poller import Poller
 from pyxbroker.web.counts import WebCounts
 
@@ -141,7 +141,7 @@ class WebServer:
             self._opening.add(connection, connection.address)
         opening = self._open(connection, sock, context, pending.due)
         # A transport and TLS are the costliest steps before a login: the poller's pace limits them.
-        task = self.loop.create_task(paced(opening, self._poller.pace.line()))
+        task = self.loop.create_task(paced(opening, self._poller.pace.queue()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
@@ -247,15 +247,15 @@ class WebServer:
         self._waiting.discard(connection)
         self._check_stopped()
 
-    def line(self) -> Line:
+    def queue(self) -> StepQueue:
         """Return a queue that paces the requests of a new connection."""
-        return self._pace.line()
+        return self._pace.queue()
 
-    def unauthenticated_line(self) -> Line:
+    def unauthenticated_queue(self) -> StepQueue:
         """Return a queue that paces a connection before its first request."""
-        return self._poller.pace.line()
+        return self._poller.pace.queue()
 
-    def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
+    def spawn(self, answering: Coroutine[Any, Any, None], line: StepQueue) -> None:
         """Run the coroutine that answers a request, paced by `line`."""
         task = self.loop.create_task(paced(answering, line))
         self._tasks.add(task)

@@ -65,10 +65,10 @@ def _revoke(topics: dict[str, Any], revoked: Mapping[str, set[str]]) -> None:
     """Revoke grants on topics, and on their partitions, as in Pulsar, in one pass over
     all grants.
     """
-    nobody: set[str] = set()
+    no_roles: set[str] = set()
     for name in list(topics):
         above = name.rpartition(PARTITIONED_TOPIC_SUFFIX)[0]
-        of_it, of_all = revoked.get(name, nobody), revoked.get(above, nobody)
+        of_it, of_all = revoked.get(name, no_roles), revoked.get(above, no_roles)
         if not (of_it or of_all):
             continue
         left = {

@@ -121,7 +121,7 @@ async def get_last_id(request: Request) -> Response:
 async def get_id_by_time(request: Request) -> Response:
     """Return the id of the first message published at or after a time.
 
-    If there is none, return the id that the next message will get.
+    Without such a message, return the id that the next message will get.
     """
     what = "Get message ID by timestamp"
     refusal = f"{what} on a partitioned topic is not allowed{ON_PARTITIONS}"

@@ -86,7 +86,7 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
     Raises SubscriptionNotFound, and ServiceNotReady while it is being deleted or reset.
     """
     name = request.parameters["subName"]
-    found = topic.known(name)
+    found = topic.find_subscription(name)
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
     found.check_settled()
