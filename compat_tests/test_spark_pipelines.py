@@ -482,7 +482,7 @@ def test_spark_submit_runs_a_job_as_it_is(
     tmp_path: Path,
 ) -> None:
     publish(client, topic, range(100))
-    program = ROOT / "src" / "pyxbroker" / "spark" / "pipelines" / "archive.py"
+    program = ROOT / "spark" / "pipelines" / "archive.py"
     submit = Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"
     line = [str(submit), "--master", "local[2]", "--driver-memory", "512m"]
     line += [*conf_of(settings_of(Path(environment["TMPDIR"]))), str(program)]
