@@ -132,7 +132,7 @@ def test_what_cannot_be_is_told(broker: Broker, topic: str, tmp_path: Any) -> No
         "pulsar.producer.encryptionKeys": "mine",
         "pulsar.producer.defaultCryptoKeyReader": str(key),
     }
-    with pytest.raises(WrongOption, match="cannot be encrypted here"):
+    with pytest.raises(WrongOption, match="cannot be encrypted"):
         sent(broker, topic, large._replace(value=b""), **encrypted)
 
 

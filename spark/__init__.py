@@ -1,12 +1,11 @@
-"""PySpark reads and writes Pulsar's topics: a Python Data Source, installed by pip, without a jar.
+"""A Python Data Source by which PySpark reads and writes Pulsar's topics. It needs no jar.
 
     from pyxbroker.spark import register
 
     register(spark)
     spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650")...
 
-It needs no broker of ours: any that speaks Pulsar's protocol will do. docs/spark.md tells
-what options there are.
+It works with any broker that speaks Pulsar's protocol. docs/spark.md lists the options.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `pulsar` known to a session, and let filters through to it.
+    """Register the format `pulsar` in a session, and enable filter pushdown for it.
 
-    Where workers are on this machine and nothing says which Python they run, they run this one.
+    With a local master, workers run this interpreter unless the user chose another one.
     Raises WrongInstallation if this Python or the workers' lacks what the connector needs.
     """
     from pyxbroker.spark.installation import check_libraries, use_this_python
@@ -33,6 +32,6 @@ def register(spark: SparkSession) -> None:
     if hasattr(spark, "_sc"):  # a session of Spark Connect has no context
         use_this_python(spark.sparkContext)
     if hasattr(DataSourceReader, "pushFilters"):  # from Spark 4.1 on
-        # Where this is off, Spark refuses a source that takes filters. Others do not notice.
+        # Without this setting Spark refuses a source that accepts filters.
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(PulsarDataSource)

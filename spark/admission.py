@@ -1,8 +1,8 @@
-"""How much of what is there a batch of a stream takes: about so many bytes, at most so many rows.
+"""Limits of a stream's batch: about `maxBytesPerTrigger` bytes, at most `maxRowsPerTrigger` rows.
 
-Bytes are known of ledgers (plan.py). How many messages entries have nobody tells: an entry may be a
-batch of a thousand. So where rows are to be bounded the driver reads ahead what the batch will
-have, and counts; payloads are thrown away as they come.
+Bytes are known from the sizes of ledgers (plan.py). The number of messages in an entry is unknown
+until it is read: an entry may be a batch of a thousand. So with a limit of rows the driver reads
+the batch in advance, counts its messages and discards the payloads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _QUEUE = "pulsar.reader.receiverQueueSize"
 def admitted(
     options: Options, begins: Mapping[str, Position], ends: dict[str, Position]
 ) -> dict[str, Position]:
-    """Ends that are as near as the options say. Raises PulsarSparkError."""
+    """Return the ends of a batch within the limits of the options. Raises PulsarSparkError."""
     if options["maxBytesPerTrigger"] is not None:
         ends = bounded(options, dict(begins), ends, options["maxBytesPerTrigger"])
     if options["maxRowsPerTrigger"] is not None:
@@ -39,11 +39,11 @@ def admitted(
 def bounded_by_rows(
     options: Options, begins: Mapping[str, Position], ends: dict[str, Position], rows_max: int
 ) -> dict[str, Position]:
-    """Ends before which at most so many rows lie, of all topics together.
+    """Return ends that limit a batch to `rows_max` rows of all topics together.
 
-    Each topic that has something gets its share of what those before it left. Which is the first
-    one is by chance: where there are more topics than rows, none waits for ever. One that is
-    deleted meanwhile keeps its end, as whoever reads it will tell.
+    Topics with messages share the limit equally; what one does not use goes to the next ones. The
+    order is random, so that no topic starves where there are more topics than rows. A topic that is
+    deleted in the meantime keeps its end: the task that reads it reports the deletion.
     """
     found = dict(ends)
     waiting = [
@@ -64,7 +64,7 @@ def bounded_by_rows(
 
 
 def _listed(options: Options, wanted: Range) -> Range | None:
-    """A range whose entries are to be counted. None: it has none."""
+    """Return the range without entries that do not exist, or None if it has none."""
     try:
         return listed(options, wanted)
     except TopicMissing:
@@ -72,13 +72,13 @@ def _listed(options: Options, wanted: Range) -> Range | None:
 
 
 def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position | None]:
-    """(how many rows, where they end) of the first ones of a range; None: where it does."""
+    """Return how many rows of a range fit, and where they end; None: at the range's end."""
     if not rows_max:
         return 0, wanted.begin
     part_rows_max = min(rows_max + 1, _PART_ROWS_MAX)
-    # What is lost is told by those that read: they know what there was before.
+    # Tasks report lost messages: only they know what existed before.
     others = {_QUEUE: min(options[_QUEUE], part_rows_max), "failOnDataLoss": False}
-    reader = RangeReader(options.replaced(others), wanted, _Places(part_rows_max))
+    reader = RangeReader(options.replaced(others), wanted, _PositionsOnly(part_rows_max))
     rows = 0
     last = tuple(wanted.begin)
     try:
@@ -87,7 +87,7 @@ def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position 
             if rows + len(places) > rows_max:
                 taken = rows_max - rows
                 last = places[taken - 1] if taken else last
-                # What follows lies in the same entry, or all of that one is taken.
+                # The end names a batch index only if the next message is in the same entry.
                 is_within = places[taken][:2] == last[:2]
                 return rows_max, Position(*last) if is_within else Position(*last[:2])
             rows += len(places)
@@ -97,8 +97,8 @@ def _cut(options: Options, wanted: Range, rows_max: int) -> tuple[int, Position 
     return rows, None
 
 
-class _Places:
-    """Where messages are, and nothing of what is in them."""
+class _PositionsOnly:
+    """A decoder that keeps only the positions of messages."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max

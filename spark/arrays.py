@@ -1,4 +1,4 @@
-"""Arrow's arrays of the buffers that entries were decoded to, without a copy."""
+"""Arrow arrays over the buffers of decoded entries, without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def array_of(kind: pa.DataType, rows: int, column: ColumnBuffers) -> pa.Array:
-    """A column; text in it is not looked at."""
+    """Return a column without validating its text."""
     import pyarrow as pa
 
     buffers = [_buffer(column.valid)]
@@ -27,7 +27,7 @@ def array_of(kind: pa.DataType, rows: int, column: ColumnBuffers) -> pa.Array:
 
 
 def text_array(filled: Filled, kind: pa.DataType, column: ColumnBuffers) -> pa.Array:
-    """A column of text, as strangers wrote it. Raises PulsarSparkError where it is no UTF-8."""
+    """Return a column of text. Raises PulsarSparkError if a value is not UTF-8."""
     import pyarrow as pa
 
     array = array_of(kind, filled.rows, column)
@@ -43,7 +43,7 @@ def text_array(filled: Filled, kind: pa.DataType, column: ColumnBuffers) -> pa.A
 
 
 def properties_of(filled: Filled, kind: pa.DataType) -> pa.Array:
-    """The column of properties. Raises PulsarSparkError where they are no UTF-8."""
+    """Return the column of properties. Raises PulsarSparkError if one is not UTF-8."""
     import pyarrow as pa
 
     names = array_of(pa.string(), filled.properties, filled.property_names)
@@ -63,14 +63,14 @@ def properties_of(filled: Filled, kind: pa.DataType) -> pa.Array:
 
 
 def repeated_text(text: str, rows: int) -> pa.Array:
-    """A column that has the same text everywhere."""
+    """Return a column with the same text in each row."""
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
 def sender_text(filled: Filled, kind: pa.DataType) -> pa.Array:
-    """The column of producers' names. Raises PulsarSparkError where one is no UTF-8."""
+    """Return the column of producer names. Raises PulsarSparkError if one is not UTF-8."""
     import pyarrow as pa
 
     array = array_of(kind, filled.rows, filled.producer_name)
@@ -85,7 +85,7 @@ def sender_text(filled: Filled, kind: pa.DataType) -> pa.Array:
 
 
 def versions_of(filled: Filled, kind: pa.DataType) -> pa.Array:
-    """The column of schema versions: the numbers of Pulsar's registry, null where there is none."""
+    """Return the column of schema versions, Pulsar's numbers; null without a schema."""
     import pyarrow as pa
 
     begins = [row for row, _ in filled.versions]
@@ -98,18 +98,18 @@ def versions_of(filled: Filled, kind: pa.DataType) -> pa.Array:
 
 
 def _version(version: bytes) -> int | None:
-    """Other registries than Pulsar's have versions that are no numbers of 8 bytes."""
+    """Return the number of a version, or None for one of a registry other than Pulsar's."""
     return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
 
 
 def payloads_of(filled: Filled) -> list[bytes | None]:
-    """The payloads of messages whose values are bytes."""
+    """Return the payloads of messages whose values are bytes."""
     (column,) = filled.values
     return bytes_of(column, filled.rows)
 
 
 def bytes_of(column: ColumnBuffers, rows: int) -> list[bytes | None]:
-    """What is in a column of bytes."""
+    """Return the values of a column of bytes."""
     assert column.offsets is not None
     ends = memoryview(column.offsets).cast("i")
     data = memoryview(column.data)
@@ -120,7 +120,7 @@ def bytes_of(column: ColumnBuffers, rows: int) -> list[bytes | None]:
 
 
 def positions_of(filled: Filled) -> Iterator[tuple[int, int, int]]:
-    """(ledger, entry, batch index) of each message, if POSITION was kept."""
+    """Return (ledger, entry, batch index) of each message. POSITION has to be among the columns."""
     ledgers, entries = (
         memoryview(each.data).cast("q") for each in (filled.ledger_id, filled.entry_id)
     )
@@ -129,7 +129,7 @@ def positions_of(filled: Filled) -> Iterator[tuple[int, int, int]]:
 
 
 def position_in(filled: Filled, row: int) -> Position:
-    """The id of the message in a row."""
+    """Return the position of the message in a row."""
     assert filled.message_id.offsets is not None
     ends = memoryview(filled.message_id.offsets).cast("i")
     data = memoryview(filled.message_id.data)[ends[row] : ends[row + 1]]
@@ -144,7 +144,7 @@ def _is_valid(column: ColumnBuffers, row: int) -> bool:
 
 
 def _bad_text(column: ColumnBuffers, rows: int) -> int:
-    """The first row whose text is no UTF-8."""
+    """Return the first row whose text is not UTF-8."""
     assert column.offsets is not None
     ends = memoryview(column.offsets).cast("i")
     data = memoryview(column.data)
@@ -153,7 +153,7 @@ def _bad_text(column: ColumnBuffers, rows: int) -> int:
             str(data[ends[row] : ends[row + 1]], "utf-8")
         except UnicodeDecodeError:
             return row
-    raise AssertionError("all of it is UTF-8")
+    raise AssertionError("all rows are UTF-8")
 
 
 def _buffer(block: Block | None) -> pa.Buffer | None:

@@ -1,7 +1,7 @@
-"""How the fields of a flat Avro record come to columns: the steps for what decodes them.
+"""Programs that decode the fields of flat Avro records to columns, one for each schema version.
 
-A schema version that can be read field by field has a program of its own. Of any other (a field
-that becomes another type, or another one within) fastavro makes the bytes of the newest one.
+A version that can be decoded field by field has its own program. Payloads of any other version (a
+field of another type, or with another type inside) are converted by fastavro to the newest version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Definitions = Callable[[bytes], bytes]
 """The definition of a schema version of a topic."""
 
-# By the name of a type: its kind, and the type that it has to be of.
+# By the name of a type or logical type: the kind of step, and the underlying Avro type.
 _KINDS = {
     "boolean": (avro_columns.BOOLEAN, "boolean"),
     "int": (avro_columns.INT, "int"),
@@ -41,7 +41,7 @@ _KINDS = {
 
 
 class _Field(NamedTuple):
-    """A field that has a column."""
+    """A field that is decoded to a column."""
 
     kind: int
     type_name: str
@@ -56,7 +56,7 @@ class _Field(NamedTuple):
 
 
 def is_flat(definition: bytes) -> bool:
-    """Whether a record has fields only that columns are decoded from."""
+    """Return True if each field of a record can be decoded to a column directly."""
     try:
         _fields_of(*parse(definition))
     except NoColumn:
@@ -65,12 +65,15 @@ def is_flat(definition: bytes) -> bool:
 
 
 class Programs:
-    """Of the versions of a topic's schema, told in the newest one."""
+    """The programs of a schema's versions. They decode to the columns of the newest version."""
 
     def __init__(
         self, definition: bytes, definitions: Definitions, only: Sequence[str] | None = None
     ) -> None:
-        """definition: of the newest one, which `is_flat`. only: the fields that have columns."""
+        """Compile the newest version.
+
+        definition: of the newest version, which `is_flat`. only: the fields that have columns.
+        """
         self._newest, self._named = parse(definition)
         self._definitions = definitions
         fields = _fields_of(self._newest, self._named)
@@ -91,7 +94,7 @@ class Programs:
         return tuple(width_of(each.kind) for each in self.fields.values())
 
     def _program_of(self, version: bytes | None) -> AvroProgram | None:
-        """Raises PulsarSparkError."""
+        """Return the program of a version, or None without one. Raises PulsarSparkError."""
         version = version or b""
         if version not in self._made:
             writer, named = parse(self._definitions(version))
@@ -100,7 +103,7 @@ class Programs:
         return self._made[version]
 
     def _translate(self, version: bytes, payload: bytes) -> bytes:
-        """Raises Undecodable."""
+        """Convert a payload to the newest version. Raises Undecodable."""
         import fastavro
 
         out = io.BytesIO()
@@ -110,14 +113,14 @@ class Programs:
                 io.BytesIO(payload), writer, reader_of(self._newest, writer)
             )
             fastavro.schemaless_writer(out, self._newest, found)
-        except Exception as error:  # fastavro's are of many classes
+        except Exception as error:  # fastavro raises many classes
             raise Undecodable(repr(error)) from error
         return out.getvalue()
 
     # --- steps ----------------------------------------------------------------------------------
 
     def _compile(self, writer: Any, named: dict[str, Any]) -> AvroProgram | None:
-        """None: not field by field."""
+        """Return the program of a version, or None if it cannot be decoded field by field."""
         if not isinstance(writer, dict) or writer.get("type") != "record":
             return None
         try:
@@ -129,9 +132,9 @@ class Programs:
         for name, field in written.items():
             if name in columns and not _is_read_as(field, self.fields[name]):
                 return None
-            # What is said of a type is what the newest schema says: an int may be a long there.
-            told = self.fields.get(name, field)
-            kind = field._replace(kind=told.kind)
+            # The newest schema decides the column's type: an int may be a long there.
+            newest = self.fields.get(name, field)
+            kind = field._replace(kind=newest.kind)
             steps.append(kind.step(columns.get(name, -1)))
         for field in self._newest["fields"]:
             if field["name"] in self.fields and field["name"] not in written:
@@ -143,7 +146,7 @@ class Programs:
         return AvroProgram(self._widths(), steps)
 
     def _default(self, field: dict[str, Any]) -> bytes | None:
-        """A field's default as if it had been written; None: it has none, or another name."""
+        """Return a field's default in Avro's encoding; None without one or with aliases."""
         import fastavro
 
         if "default" not in field or field.get("aliases"):
@@ -158,13 +161,13 @@ class Programs:
             fastavro.schemaless_writer(
                 out, parsed, fastavro.schemaless_reader(io.BytesIO(), empty, parsed)
             )
-        except Exception:  # fastavro's are of many classes; it is asked again for each message
+        except Exception:  # fastavro raises many classes, and converts each message then
             return None
         return out.getvalue()
 
 
 def _fields_of(record: Any, named: dict[str, Any]) -> dict[str, _Field]:
-    """The fields of a flat record, in order. Raises NoColumn."""
+    """Return the fields of a flat record, in order. Raises NoColumn."""
     return {field["name"]: _field_of(field["type"], named) for field in record["fields"]}
 
 
@@ -186,14 +189,14 @@ def _field_of(schema: Any, named: dict[str, Any]) -> _Field:
     return _Field(kind, type_name, null_branch, full.get("size", 0), full.get("name", ""), symbols)
 
 
-def _is_read_as(written: _Field, told: _Field) -> bool:
-    """Whether what is written as one is the other, byte by byte."""
-    if written.null_branch >= 0 and told.null_branch < 0:
+def _is_read_as(written: _Field, read: _Field) -> bool:
+    """Return True if the bytes of one type are valid as the other type."""
+    if written.null_branch >= 0 and read.null_branch < 0:
         return False
-    if (written.type_name, told.type_name) == ("int", "long"):
+    if (written.type_name, read.type_name) == ("int", "long"):
         return True
     return (
-        written.type_name == told.type_name
-        and (written.size, written.name) == (told.size, told.name)
-        and set(written.symbols) <= set(told.symbols)
+        written.type_name == read.type_name
+        and (written.size, written.name) == (read.size, read.name)
+        and set(written.symbols) <= set(read.symbols)
     )

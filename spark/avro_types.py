@@ -1,4 +1,4 @@
-"""Avro's types as those of Spark, and what JSON has as a value of them."""
+"""Spark's types for Avro's types, and the conversion of decoded values to pyarrow's input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _parsed_before: dict[bytes, tuple[Any, dict[str, Any]]] = {}
 
 
 def parse(definition: bytes) -> tuple[Any, dict[str, Any]]:
-    """(the schema, its named types) as fastavro has them."""
+    """Return (the schema, its named types) as fastavro parses them."""
     found = _parsed_before.get(definition)
     if found is None:
         import fastavro
@@ -22,8 +22,10 @@ def parse(definition: bytes) -> tuple[Any, dict[str, Any]]:
 
 
 def reader_of(newest: Any, writer: Any) -> Any:
-    """The newest schema as it reads what another one has written. Java's client looks at the fields
-    of records only, and so do brokers, whatever a record was called before.
+    """Return the newest schema in a form that reads payloads of another version.
+
+    Java's client and brokers compare the fields of records and ignore the names of records. Avro
+    compares the names, so a renamed record needs an alias.
     """
     if not isinstance(writer, dict) or writer["name"] == newest["name"]:
         return newest
@@ -31,7 +33,7 @@ def reader_of(newest: Any, writer: Any) -> Any:
 
 
 class NoColumn(Exception):
-    """A type that has no place in a table."""
+    """An Avro type for which Spark has no column type."""
 
 
 _SIMPLE = {
@@ -52,11 +54,11 @@ _SIMPLE = {
 _REFUSED_LOGICAL = ("time-millis", "time-micros", "duration")
 _DECIMAL = "decimal"
 _PRECISION_MAX = 38
-"""Of Spark's decimals."""
+"""The largest precision of Spark's decimals."""
 
 
 def resolve(schema: Any, named: dict[str, Any]) -> tuple[str, Any]:
-    """(kind, the schema itself) of a type: of a union with null that of the other branch."""
+    """Return (kind, schema) of a type. A union with null counts as its other branch."""
     if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
@@ -77,7 +79,7 @@ def resolve(schema: Any, named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def spark_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Spark's type for one of Avro. Raises NoColumn."""
+    """Return Spark's type for an Avro type. Raises NoColumn."""
     from pyspark.sql import types
 
     kind, schema = resolve(schema, named)
@@ -103,7 +105,7 @@ def spark_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> A
 
 
 def plain(value: Any, schema: Any, named: dict[str, Any], is_json: bool) -> Any:
-    """A decoded value as pyarrow takes it: maps as pairs, and what JSON has no type for."""
+    """Return a decoded value as pyarrow accepts it: maps as pairs, JSON's base64 as bytes."""
     if value is None:
         return None
     kind, schema = resolve(schema, named)

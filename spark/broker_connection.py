@@ -1,12 +1,12 @@
-"""What a plan asks of a broker: which topics, how far they reach, what their schemas are.
+"""Connections to brokers, by which a plan learns topics, their first and last messages and schemas.
 
-The connector blocks, and the client (client/) is asyncio: each question runs the client's event
-loop in the calling thread until it is answered. Between questions nothing is read, so what a broker
-sends ahead waits in the socket.
+The connector blocks, and the client (client/) uses asyncio. So each request runs the client's event
+loop in the calling thread until the answer arrives. Between requests nothing is read: messages that
+a broker sends in advance wait in the socket.
 
-The official client cannot say where a topic begins and ends without a durable subscription, which
-would stay behind; a reader of our own says both, and is gone with its connection. All this works
-against any broker of the protocol, so nothing here knows ours.
+The official client cannot find the first message of a topic without a durable subscription, which
+would remain. This module uses a non-durable reader, which ends with its connection. It works with
+any broker of the protocol.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 CLIENT_VERSION = "pyxbroker-spark"
 RETRIES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""The pauses between questions while a broker is not ready for a topic."""
+"""The pauses between requests while a broker is not ready for a topic."""
 
 _CONSUMER = 1
 _NOT_THERE = "TopicNotFound"
@@ -65,7 +65,7 @@ class Closable(Protocol):
 
 @contextmanager
 def closed_on_error(made: Closable) -> Iterator[None]:
-    """Whatever ends what is done within, a worker that is stopped too, leaves nothing open."""
+    """Close the object if the body raises, also when Spark stops the worker."""
     try:
         yield
     except BaseException:
@@ -74,24 +74,24 @@ def closed_on_error(made: Closable) -> Iterator[None]:
 
 
 class Runner:
-    """An event loop that runs in the calling thread while something is asked."""
+    """An event loop that runs in the calling thread during a request."""
 
     def __init__(self) -> None:
         self._loop = asyncio.SelectorEventLoop()
 
-    def run(self, question: Coroutine[Any, Any, T], topic: str = "") -> T:
+    def run(self, request: Coroutine[Any, Any, T], topic: str = "") -> T:
         """Return the answer. Raises PulsarSparkError for an error of the client."""
         try:
-            return self.complete(question)
+            return self.complete(request)
         except ClientError as error:
             raise error_of(error, topic) from error
 
-    def complete(self, question: Coroutine[Any, Any, T]) -> T:
+    def complete(self, request: Coroutine[Any, Any, T]) -> T:
         """Return the answer. Raises ClientError."""
-        return self._loop.run_until_complete(question)
+        return self._loop.run_until_complete(request)
 
     def run_until_stopped(self, timeout_s: float) -> None:
-        """Run until `stop` is called, but no longer than that."""
+        """Run until `stop` is called or the time is over."""
         timer = self._loop.call_later(timeout_s, self._loop.stop)
         self._loop.run_forever()
         timer.cancel()
@@ -108,20 +108,20 @@ class Runner:
 
 async def _end_tasks() -> None:
     """Let cancelled tasks and closed transports finish."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in remaining:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*remaining, return_exceptions=True)
     await asyncio.sleep(0)
 
 
 class BrokerConnection:
-    """One connection to one broker. Close it; nothing of it stays with the broker then."""
+    """One connection to one broker. Close it: then the broker keeps no state of it."""
 
     def __init__(
         self, connection: Connection, runner: Runner, settings: Settings, owns: bool = False
     ) -> None:
-        """owns: the runner is this connection's alone, and closed with it."""
+        """Wrap a connection. owns: the runner is closed with the connection."""
         self.url = connection.url
         self._connection = connection
         self._runner = runner
@@ -140,19 +140,18 @@ class BrokerConnection:
             self._runner.close()
 
     def partitions(self, topic: str) -> int:
-        """Of a partitioned topic; 0: it has none. Creates nothing."""
+        """Return the number of partitions, 0 for a topic without. Creates nothing."""
         try:
             return self._ask(requests.partitions(self._connection, topic), topic)
         except TopicMissing:
-            return 0  # what reads it says that it is missing
+            return 0  # its reader reports that it is missing
 
     def topics(self, namespace: str) -> list[str]:
-        """The persistent topics of a namespace, each partition by itself."""
+        """Return the persistent topics of a namespace, with each partition as a topic."""
         return self._ask(requests.topics_of(self._connection, namespace))
 
     def ends(self, topic: str) -> tuple[Position, Position]:
-        """(before the first message, the last message) of a topic that this broker has.
-
+        """Return the positions before the first message and of the last one of a topic.
         Positions are those of whole entries. Raises TopicMissing.
         """
         self.open(topic, BEGINNING)
@@ -161,23 +160,23 @@ class BrokerConnection:
         return found
 
     def before_time(self, topic: str, moment: int) -> Position:
-        """What lies before the first message that was published at a time (ms since 1970) or after.
+        """Return the position before the first message of a publish time (ms since 1970).
 
-        A broker finds it among entries by bisection, as it does for a seek. Raises TopicMissing.
+        The broker finds it by bisection, as for a seek. Raises TopicMissing.
         """
         name = self.open(topic, BEGINNING)
         self._ask(requests.seek(self._connection, _CONSUMER, None, moment), topic)
-        # A seek closes the consumer; its subscription is there until the connection is not.
+        # A seek closes the consumer; the subscription remains until the connection ends.
         self.open(topic, BEGINNING, name)
         found, _ = self._consumers_ends(topic)
         self._close_consumer(topic)
         return found
 
     def hold(self, topic: str, subscription: str, at: Position) -> None:
-        """Moves a durable subscription, which is made if it is not there, up to and with a message,
-        forward or back. Of an entry that is read in part nothing counts as acknowledged.
+        """Move a durable subscription to a position, forward or back; create it if it is missing.
 
-        What lies behind it is kept by the broker. Raises TopicMissing, Refused.
+        The broker retains the messages after it. An entry that was read in part stays
+        unacknowledged. Raises TopicMissing, Refused.
         """
         subscribe = requests.subscribe_command(topic, subscription, _CONSUMER)
         self._ask(self._connection.ask(subscribe), topic)
@@ -185,21 +184,21 @@ class BrokerConnection:
         if at.batch >= 0:
             at = Position(at.ledger, at.entry - 1)
         if at.key >= last.key:
-            # All that is there. Nobody can acknowledge the beginning of a ledger, and need not.
+            # The end of the topic: the beginning of an empty ledger cannot be acknowledged.
             at = last
         if mark.key < at.key and at.entry >= 0:
             ack = requests.ack_command(_CONSUMER, is_cumulative=True)
             MessageId(at.ledger, at.entry).write(ack.ack.message_id.add())
             self._ask(requests.acknowledge(self._connection, ack), topic)
         elif mark.key != at.key and at.key < last.key:
-            # Back, or to the beginning of a ledger with entries, of which the first is there.
+            # Back, or to the beginning of a ledger that has entries.
             next_ = MessageId(at.ledger, at.entry + 1)
             self._ask(requests.seek(self._connection, _CONSUMER, next_), topic)
             return  # a seek closes the consumer
         self._close_consumer(topic)
 
     def _consumers_ends(self, topic: str) -> tuple[Position, Position]:
-        """(where the consumer stands, the last message) of a topic."""
+        """Return (the consumer's mark-delete position, the last message) of a topic."""
         asked = requests.last_message_id(self._connection, _CONSUMER)
         mark, last = self._ask(asked, topic)
         first = BEGINNING if mark is None else Position(mark.ledger, mark.entry)
@@ -209,30 +208,30 @@ class BrokerConnection:
         self._ask(requests.close_consumer(self._connection, _CONSUMER), topic)
 
     def open(self, topic: str, at: Position, name: str = "") -> str:
-        """Makes the connection's reader, whose first entry is that at the position; its name.
+        """Open the connection's reader at an entry, and return the reader's name.
 
-        It has no cursor that is kept: it is gone with the connection. Raises TopicMissing.
+        Its subscription is not durable: it ends with the connection. Raises TopicMissing.
         """
         name = name or f"{self._settings.subscription_prefix}-{uuid.uuid4().hex[:16]}"
         command = requests.subscribe_command(topic, name, _CONSUMER)
         command.subscribe.durable = False
         MessageId(at.ledger, at.entry).write(command.subscribe.start_message_id)
         self._ask(self._connection.ask(command), topic)
-        self._consumer.is_gone = False
+        self._consumer.is_closed = False
         return name
 
     def flow(self, permits: int) -> None:
-        """Lets the broker send so many messages more to the reader."""
+        """Allow the broker to send more messages to the reader."""
         try:
             self._connection.send(requests.flow_command(_CONSUMER, permits))
         except ClientError as error:
             raise error_of(error) from error
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
-        """Gives entries to columns, what came and once what comes in time; why these stopped, or
-        None: nothing came.
+        """Decode received entries, and read from the socket once if there are none.
 
-        Raises NotReachable, also when the broker gives the topic away.
+        Return the reason why decoding stopped, or None if nothing arrived in time. Raises
+        NotReachable, also when the broker unloads the topic.
         """
         connection, deadline = self._connection, time.monotonic() + timeout_s
         received, is_read = connection.received, False
@@ -240,7 +239,7 @@ class BrokerConnection:
             done, stop = columns.take(received.waiting())
             received.consume(done)
             if stop == OTHER:
-                self._see_other()
+                self._handle_command()
             elif stop != MORE or is_read:
                 return stop
             elif not self._read(deadline):
@@ -249,10 +248,10 @@ class BrokerConnection:
                 is_read = True
 
     def _read(self, deadline: float) -> bool:
-        """Read once from the socket; False: nothing came in time. Raises NotReachable.
+        """Read once from the socket. Return False if nothing arrived in time. Raises NotReachable.
 
-        A read by the event loop costs 6 us more than one without, and a range of small entries has
-        thousands of them. So the loop is left to TLS, and to the end of the connection.
+        A read by the event loop costs 6 us more than a direct one, and a range of small entries
+        needs thousands of reads. So the loop reads only with TLS, and when the connection ends.
         """
         self._check_open()
         connection = self._connection
@@ -275,22 +274,24 @@ class BrokerConnection:
         self._check_open()
         return False
 
-    def _see_other(self) -> None:
-        """Handle a command that is no message, between messages. Raises NotReachable."""
+    def _handle_command(self) -> None:
+        """Handle a command other than MESSAGE. Raises NotReachable."""
         self._connection.handle_frames(is_one=True)
         self._check_open()
         if self._consumer.entries:
-            raise NotReachable(f"the broker at {self.url} sent nonsense: a message without an id.")
+            raise NotReachable(
+                f"the broker at {self.url} broke the protocol: a message without an id."
+            )
 
     def _check_open(self) -> None:
-        """Raises NotReachable, also when the broker gave the topic away."""
+        """Raise NotReachable if the connection is lost or the broker has unloaded the topic."""
         if self._connection.error is not None:
             raise error_of(self._connection.error)
-        if self._consumer.is_gone:
-            raise NotReachable(f"the broker at {self.url} gave the topic away.")
+        if self._consumer.is_closed:
+            raise NotReachable(f"the broker at {self.url} unloaded the topic.")
 
     def entry(self, timeout_s: float | None) -> tuple[Position, bytes]:
-        """Return where the next entry of the reader is, and its section.
+        """Return the position and the payload section of the reader's next entry.
 
         Raises NoAnswer, NotReachable.
         """
@@ -304,42 +305,42 @@ class BrokerConnection:
         return self._consumer.entries.popleft()
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
-        """The Schema of a topic, of a version or the newest; None: it has none."""
+        """Return a version of a topic's Schema, by default the newest; None without a schema."""
         return self._ask(requests.schema_of(self._connection, topic, version), topic)
 
     def tell_schema(self, topic: str, name: str, type_: int) -> None:
-        """Gives a topic that is there a schema without a definition. Raises Refused."""
+        """Register a schema without a definition for an existing topic. Raises Refused."""
         schema = pb.Schema(name=name, type=type_, schema_data=b"")
         self._ask(requests.register_schema(self._connection, topic, schema), topic)
 
-    def _ask(self, question: Coroutine[Any, Any, T], topic: str = "") -> T:
-        return self._runner.run(question, topic)
+    def _ask(self, request: Coroutine[Any, Any, T], topic: str = "") -> T:
+        return self._runner.run(request, topic)
 
 
 class _Consumer:
-    """The connection's reader: its entries where they are wanted one by one."""
+    """The connection's reader, with its received entries where they are read one by one."""
 
     def __init__(self) -> None:
         self.entries: deque[tuple[Position, bytes]] = deque()
-        self.is_gone = False
+        self.is_closed = False
 
     def on_command(self, kind: int, body: Any, section: bytes) -> None:
         if kind == pb.BaseCommand.MESSAGE:
             id = MessageId.read(body.message_id)
             self.entries.append((Position(id.ledger, id.entry), section))
         elif kind == pb.BaseCommand.CLOSE_CONSUMER:
-            self.is_gone = True
+            self.is_closed = True
 
     def on_connection_lost(self, error: ClientError) -> None:
-        """Do nothing: what reads looks at the connection."""
+        """Do nothing: `_check_open` inspects the connection."""
 
 
 class NoAnswer(NotReachable):
-    """Nothing came in time."""
+    """Raised when nothing arrives in time."""
 
 
 class Settings(NamedTuple):
-    """How to connect."""
+    """The settings of connections to brokers."""
 
     timeout_s: float
     connect_timeout_s: float
@@ -353,7 +354,7 @@ class Settings(NamedTuple):
             tls=self.security.tls,
             connect_timeout_s=self.connect_timeout_s,
             operation_timeout_s=self.timeout_s,
-            # Here all attempts are counted, and no time passes between questions.
+            # The connector counts attempts itself, and the loop does not run between requests.
             lookup_retry_s=0,
             keep_alive_s=0,
             client_version=CLIENT_VERSION,
@@ -361,7 +362,7 @@ class Settings(NamedTuple):
 
 
 class Cluster:
-    """The brokers behind a service URL: a connection to each that had to be asked."""
+    """The brokers of a service URL, with a connection to each one that was needed so far."""
 
     def __init__(self, service_url: str, settings: Settings) -> None:
         self._settings = settings
@@ -380,19 +381,19 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Closes all connections; another question opens them again."""
+        """Close all connections; the next request opens them again."""
         found, self._open = self._open, None
         if found is not None:
             found.pool.close()
             found.runner.close()
 
     def any_broker(self) -> BrokerConnection:
-        """One of those that the service URL names, which answers. Raises NotReachable."""
+        """Return a connection to a broker of the service URL that answers. Raises NotReachable."""
         found = self._opened()
         return self._wrapped(found, found.runner.run(found.pool.to_service()))
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
-        """See BrokerConnection.schema; the connection may have been idle until it was closed."""
+        """Return a schema; see BrokerConnection.schema. An idle connection may have been closed."""
         try:
             return self.any_broker().schema(topic, version)
         except NotReachable:
@@ -400,7 +401,7 @@ class Cluster:
             return self.any_broker().schema(topic, version)
 
     def connect(self, topic: str) -> BrokerConnection:
-        """A connection of its own with the broker that has a topic. Close it."""
+        """Return a new connection to the owner of a topic. Close it."""
         address = self._owner_of(topic)
         runner = Runner()
         with closed_on_error(runner):
@@ -408,22 +409,22 @@ class Cluster:
         return BrokerConnection(connection, runner, self._settings, owns=True)
 
     def reader(self, topic: str, at: Position) -> BrokerConnection:
-        """The same with a reader at the position; see BrokerConnection.open."""
+        """Return a new connection with a reader at the position; see BrokerConnection.open."""
         connection = self.connect(topic)
         with closed_on_error(connection):
             connection.open(topic, at)
         return connection
 
     def ends(self, topic: str) -> tuple[Position, Position]:
-        """(before the first message, the last message) of a topic; see BrokerConnection.ends."""
+        """Return the first and last positions of a topic; see BrokerConnection.ends."""
         return self.ask(topic, lambda broker: broker.ends(topic))
 
-    def ask(self, topic: str, question: Callable[[BrokerConnection], T]) -> T:
-        """What the broker that has a topic says; it is asked again while it is not ready."""
+    def ask(self, topic: str, request: Callable[[BrokerConnection], T]) -> T:
+        """Send a request to the owner of a topic, and retry while the owner is not ready."""
         for pause_s in (*RETRIES_S, None):
             try:
                 address, found = self._owner_of(topic), self._opened()
-                return question(self._wrapped(found, found.runner.run(found.pool.to(address))))
+                return request(self._wrapped(found, found.runner.run(found.pool.to(address))))
             except Refused as error:
                 if pause_s is None or not error.may_pass:
                     raise
@@ -441,7 +442,7 @@ class Cluster:
         return self._open
 
     def _wrapped(self, found: _Open, connection: Connection) -> BrokerConnection:
-        """Return the same object for the same connection."""
+        """Return the one wrapper of a connection."""
         if connection not in found.wrapped:
             wrapped = BrokerConnection(connection, found.runner, self._settings)
             found.wrapped[connection] = wrapped
@@ -449,7 +450,7 @@ class Cluster:
 
 
 class _Open(NamedTuple):
-    """What a cluster has while it has connections."""
+    """The state of a cluster while it has connections."""
 
     runner: Runner
     pool: ConnectionPool
@@ -476,7 +477,9 @@ def error_of(error: ClientError, topic: str = "") -> PulsarSparkError:
             " authority's by pulsar.client.tlsTrustCertsFilePath."
         )
     if isinstance(error, RedirectLoop):
-        return PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
+        return PulsarSparkError(
+            f"the lookup of {topic} failed: brokers redirect each other in a loop."
+        )
     if isinstance(error, AnswerTimeout):
         return NoAnswer(f"{error.url} did not answer in time.")
     if isinstance(error, ConnectionFailed):
@@ -490,21 +493,23 @@ def error_of(error: ClientError, topic: str = "") -> PulsarSparkError:
 
 
 def _refusal(error: BrokerRefused, topic: str) -> PulsarSparkError:
-    message = " ".join(error.message.split())  # Apache's has schemas of many lines
+    message = " ".join(error.message.split())  # Apache Pulsar's may contain schemas of many lines
     found: TopicMissing | Refused
     if error.code == _NOT_THERE:
         found = TopicMissing(f"there is no topic {topic}: {message}")
     else:
         what = f"the broker refused {topic}" if topic else "the broker refused"
         advice = _advice(error.code)
-        said = message.rstrip(".") if advice else message
-        found = Refused(f"{what} ({error.code}): {said}{advice}", error.is_retriable, error.code)
+        sentence = message.rstrip(".") if advice else message
+        found = Refused(
+            f"{what} ({error.code}): {sentence}{advice}", error.is_retriable, error.code
+        )
     found.words = message
     return found
 
 
 def _advice(error: str) -> str:
-    """What who reads a refusal may do about it; empty: nothing."""
+    """Return what the user can do about a refusal; empty without advice."""
     found = _ADVICE.get(error)
     return f". {found}" if found else ""
 
@@ -513,12 +518,12 @@ _LOST: dict[type[ConnectionFailed], str] = {
     ConnectFailed: "no broker answers at {url}: {reason}",
     TlsFailed: "there is no TLS with {url}: {reason}",
     NotPulsar: "what answers at {url} does not speak Pulsar's protocol.",
-    ProtocolFault: "the broker at {url} sent nonsense: {reason}",
+    ProtocolFault: "the broker at {url} broke the protocol: {reason}",
 }
 _ADVICE = {
-    "AuthenticationError": "Who this is say pulsar.client.authPluginClassName and"
+    "AuthenticationError": "Check pulsar.client.authPluginClassName and"
     " pulsar.client.authParams; a token may have expired.",
-    "IncompatibleSchema": "The topic's schema does not go with what is written.",
-    "AuthorizationError": "Reading needs the right to consume, and a pattern that of the namespace,"
-    " writing that to produce; who grants it is in docs/security.md of the broker.",
+    "IncompatibleSchema": "The topic's schema is not compatible with what is written.",
+    "AuthorizationError": "Reading needs the right to consume, a pattern a right on the namespace,"
+    " and writing the right to produce; docs/security.md of the broker says who grants rights.",
 }

@@ -1,9 +1,9 @@
-"""Messages that came in several entries, put together again.
+"""The assembly of chunked messages, which are stored as several entries.
 
-The message is where its last chunk is: the task whose range has that one gives it, wherever the
-others are. Chunks wait in memory, which is bounded; of what has no place there, and of what lies
-before the range, it is known or looked up where the message begins, and its chunks are read from
-there when the last one came. All that is before a range is looked through once, at the most.
+A message belongs to the task whose range contains its last chunk, wherever the other chunks are.
+Chunks wait in memory, which is limited. If chunks were evicted, or precede the range, the first
+chunk is located and all chunks are read again from there once the last one arrives. The entries
+before a range are scanned at most once.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from pyxbroker.spark.entry_scan import EntryScan, is_encrypted
 from pyxbroker.spark.positions import BEGINNING, Position
 
 WAITING_BYTES_MAX = 256 << 20
-"""Of all chunks that wait for their last one."""
+"""The limit of all chunks that wait for their last one."""
 CHUNK_BYTES = 200
-"""What a chunk takes beside its payload, about."""
+"""The approximate memory of a chunk in addition to its payload."""
 KNOWN_MAX = 100_000
-"""Messages of which it is known where they begin, or that they ended."""
+"""The limit of messages whose first chunk, or whose end, is remembered."""
 
 
 class Whole(NamedTuple):
-    """A message of which all chunks are there."""
+    """A complete chunked message."""
 
     payload: bytes
-    """Nothing, where it is encrypted: each chunk is by itself."""
+    """Empty for an encrypted message, whose chunks are encrypted separately."""
     first: Position
-    """Where its first chunk is."""
+    """The position of its first chunk."""
 
 
 class MissingChunks(Exception):
-    """The last chunk of a message came, and others are nowhere."""
+    """Raised when the last chunk of a message arrives and other chunks do not exist."""
 
 
 class ChunkedMessages:
-    """The messages in chunks of a range."""
+    """The chunked messages of a range."""
 
     def __init__(self, cluster: Cluster, topic: str, begin: Position) -> None:
         self._waiting = Chunks()
         self._beginnings = Beginnings(cluster, topic, begin)
 
     def add(self, position: Position, metadata: Any, payload: bytes | memoryview) -> Whole | None:
-        """Takes the next chunk; the message, when it was the last one of it. One that could not be
-        looked up may come again.
+        """Add the next chunk. Return the message if this was its last chunk.
 
+                A chunk whose message could not be looked up may be added again.
         Raises Damaged, MissingChunks, NotReachable.
         """
         if not 0 <= metadata.chunk_id < metadata.num_chunks_from_msg:
@@ -59,7 +59,7 @@ class ChunkedMessages:
             return None
         begun = self._beginnings.of(metadata)
         if begun is _ENDED:
-            return None  # sent again by a producer that had no answer
+            return None  # a producer without a receipt has sent it twice
         if found is None and begun is not None and begun.next != _HOLE:
             found = self._beginnings.read(metadata, begun.first, position)
         self._beginnings.end(metadata)
@@ -69,23 +69,21 @@ class ChunkedMessages:
 
 
 class Chunks:
-    """The chunks of messages that are not whole yet. Those whose producers went away leave in time,
-    the oldest first.
-    """
+    """The chunks of incomplete messages. The oldest message is evicted first."""
 
     def __init__(self) -> None:
         self._parts: dict[bytes, list[bytes]] = {}
         self._bytes = 0
 
     def add(self, metadata: Any, payload: bytes) -> bytes | None:
-        """Takes a chunk; the whole payload, when it was the last one and the others are here."""
+        """Add a chunk. Return the whole payload if this was the last one and all are in memory."""
         name = name_of(metadata)
         if metadata.chunk_id == 0:
-            self._drop(name)  # its producer, or another one of that name, began anew
+            self._drop(name)  # a producer of that name has started the message again
             self._parts[name] = []
         parts = self._parts.get(name)
         if parts is None or metadata.chunk_id < len(parts):
-            return None  # the ones before are not here, or it was sent again
+            return None  # earlier chunks are not in memory, or the chunk is a duplicate
         if metadata.chunk_id > len(parts):
             self._drop(name)
             return None
@@ -105,31 +103,29 @@ class Chunks:
 
 
 class _Begun(NamedTuple):
-    """A message whose first chunk was seen, and the number of the chunk that comes next, if all
-    were seen.
-    """
+    """A message whose first chunk was seen, and the number of the next chunk that is expected."""
 
     first: Position
     next: int
 
 
 _UNKNOWN, _HOLE = -1, -2
-"""Of the next chunk: not all were looked at; one is missing."""
+"""Instead of the next chunk: not all entries were inspected; a chunk is missing."""
 _ENDED = _Begun(BEGINNING, _UNKNOWN)
-"""One whose last chunk was seen."""
+"""A message whose last chunk was seen."""
 
 
 class Beginnings:
-    """Where messages in chunks begin that end in a range."""
+    """The first chunks of the messages that end in a range."""
 
     def __init__(self, cluster: Cluster, topic: str, begin: Position) -> None:
         self._cluster = cluster
         self._topic = topic
         self._known: dict[bytes, _Begun] = {}
-        self._reached = begin  # what lies behind it is known
+        self._reached = begin  # all entries after it are known
 
     def see(self, position: Position, metadata: Any) -> None:
-        """A chunk of the range came."""
+        """Note a chunk of the range."""
         name = name_of(metadata)
         if metadata.chunk_id == 0:
             _note(self._known, name, _Begun(position, 1))
@@ -138,16 +134,18 @@ class Beginnings:
             self._known[name] = begun._replace(next=begun.next + 1 if is_next else _HOLE)
 
     def end(self, metadata: Any) -> None:
-        """The last one came."""
+        """Note that the last chunk of a message was handled."""
         _note(self._known, name_of(metadata), _ENDED)
 
     def of(self, metadata: Any) -> _Begun | None:
-        """Where the message begins whose last chunk that is; _ENDED: it was whole before. None: its
-        first chunk is nowhere. Raises NotReachable, Damaged.
+        """Return the first chunk of the message whose last chunk has this metadata.
+
+        _ENDED: the message was complete before. None: it has no first chunk. Raises NotReachable,
+        Damaged.
         """
         name = name_of(metadata)
         if name not in self._known and self._reached != BEGINNING:
-            # Clients give all chunks of a message one time, and a broker finds it by bisection.
+            # All chunks of a message have one publish time, which a broker finds by bisection.
             self._look_back(
                 self._cluster.ask(
                     self._topic,
@@ -159,7 +157,7 @@ class Beginnings:
         return self._known.get(name)
 
     def _look_back(self, to: Position) -> None:
-        """Looks through what is between there and what is known."""
+        """Scan the entries between a position and those that are known."""
         if to.key >= self._reached.key:
             return
         found: dict[bytes, _Begun] = {}
@@ -169,14 +167,13 @@ class Beginnings:
                     _note(found, name_of(entry.metadata), _Begun(entry.position, _UNKNOWN))
                 elif entry.is_chunk and is_last(entry.metadata):
                     _note(found, name_of(entry.metadata), _ENDED)
-        # What is nearer counts: names are used again.
+        # Uuids can be reused: the newer message wins.
         for name, begun in self._known.items():
             _note(found, name, begun)
         self._known, self._reached = found, to
 
     def read(self, metadata: Any, first: Position, last: Position) -> bytes | None:
-        """The payload of the message between its first and its last chunk, if it is whole.
-
+        """Read the chunks of a message again. Return its payload, or None if a chunk is missing.
         Raises Damaged, NotReachable.
         """
         name = name_of(metadata)
@@ -199,15 +196,15 @@ class Beginnings:
 
 
 def name_of(metadata: Any) -> bytes:
-    """Of a message in chunks, however long its uuid is."""
+    """Return a digest of a chunked message's uuid, which may be of any length."""
     kind = b"encrypted" if is_encrypted(metadata) else b"plain"
-    uuid = metadata.uuid  # bytes, where it is no UTF-8
+    uuid = metadata.uuid  # bytes if it is not UTF-8
     data = uuid if isinstance(uuid, bytes) else uuid.encode()
     return blake2b(data, digest_size=16, person=kind).digest()
 
 
 def kept_of(metadata: Any, payload: bytes | memoryview) -> bytes:
-    """What is kept of a chunk's payload; see Whole."""
+    """Return the part of a chunk's payload that is kept; see Whole."""
     return b"" if is_encrypted(metadata) else bytes(payload)
 
 
@@ -216,7 +213,7 @@ def is_last(metadata: Any) -> bool:
 
 
 def _note(known: dict[bytes, _Begun], name: bytes, begun: _Begun) -> None:
-    """The newest last; the oldest leave where there are too many."""
+    """Remember a message as the newest one, and evict the oldest if there are too many."""
     known.pop(name, None)
     known[name] = begun
     if len(known) > KNOWN_MAX:

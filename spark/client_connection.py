@@ -1,10 +1,10 @@
-"""The official client for what the fast reader cannot do: to decrypt, where the key is given.
+"""Reading of encrypted messages by the official client.
 
-A scan of our own (entry_scan.py), which needs no key, says which entries there are. Those that are
-encrypted are asked of the client, which leaves out what it cannot read, and whose chunks are lost
-where it begins behind the first one; so each entry is waited for, and the client begins where its
-message does. What it gives message by message is put together to entries as a broker sends them,
-and all else is done as for any other connection.
+A scan of our own (entry_scan.py), which needs no key, lists the entries. The client delivers the
+encrypted ones. It skips messages that it cannot read, and loses a chunked message if it starts
+behind the first chunk. So the reader waits for each entry, and starts the client at the first
+chunk. The client's messages are encoded again as entries, which are then decoded as those of a
+broker.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from pyxbroker.spark.broker_connection import Cluster, closed_on_error
 from pyxbroker.spark.chunks import ChunkedMessages, MissingChunks, Whole
 from pyxbroker.spark.entry_scan import Entry, EntryScan
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, let_go, sentence_of
+from pyxbroker.spark.official import client_of, close_client, sentence_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range
 from pyxbroker.spark.positions import Position, position_of
 
-ENTRIES_AT_ONCE = 100
-"""That are taken before a task looks up."""
+ENTRIES_PER_CALL_MAX = 100
+"""The limit of entries that one call of `take` decodes."""
 SOONER_S = 2.0
-"""Before the task itself finds that nothing comes, what does not come is told by its name."""
+"""This reader gives up so much earlier than the task, because its error names the entry."""
 
 _log = logging.getLogger(__name__)
-_is_told = False
+_is_warned = False
 
 _OF_CHUNKS = ("uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id")
 _OF_PAYLOAD = (
     *("compression", "uncompressed_size"),
     *("encryption_keys", "encryption_algo", "encryption_param"),
 )
-"""What an entry's metadata says of its payload as it is stored; the client gives what it was."""
+"""Fields that describe the stored payload. The client returns it decrypted and unpacked."""
 
 
 class ClientConnection:
@@ -51,19 +51,22 @@ class ClientConnection:
         wanted: Range,
         at: Position,
         chunked: ChunkedMessages,
-        tell_missing: Callable[[Position], None],
+        report_missing: Callable[[Position], None],
     ) -> None:
-        """Its first entry is that at the position. tell_missing: gets where the last chunk is of a
-        message whose others are nowhere. Raises PulsarSparkError.
+        """Open a reader at an entry. Raises PulsarSparkError.
+
+        report_missing: called with the position of the last chunk of a message without its others.
         """
-        _tell(options)
+        _warn(options)
         self._options = options
         self._key = options["pulsar.reader.defaultCryptoKeyReader"]
         self._range = wanted
         self._chunked = chunked
-        self._tell_missing = tell_missing
-        self._wanted: _Wanted | None = None  # from the client
-        self._entry: tuple[Position, bytes] | None = None  # that is not in the columns yet
+        self._report_missing = report_missing
+        self._wanted: _Wanted | None = None  # what the client has to deliver
+        self._entry: tuple[Position, bytes] | None = (
+            None  # an entry that did not fit into the columns
+        )
         self._tried_again: Position | None = None
         self._reader: Any = None
         self._reader_begin = at
@@ -73,37 +76,38 @@ class ClientConnection:
 
     def close(self) -> None:
         self._scan.close()
-        # A reader goes with its connection: nobody waits for a broker that may hang.
-        let_go(self._client, is_done=False)
+        # The reader ends with its connection, so nothing waits for a broker that may hang.
+        close_client(self._client, is_done=False)
 
     def flow(self, permits: int) -> None:
-        """The client has a queue of its own."""
+        """Do nothing: the client has its own queue."""
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
-        """See BrokerConnection.take. Raises PulsarSparkError, Damaged."""
+        """Decode entries; see BrokerConnection.take. Raises PulsarSparkError, Damaged."""
         stop = None
-        for _ in range(ENTRIES_AT_ONCE):
+        for _ in range(ENTRIES_PER_CALL_MAX):
             found = self._entry or self.next_entry(timeout_s)
             if found is None:
                 return stop
             position, section = found
             stop = columns.take_entry(position.ledger, position.entry, section)
-            # Where there was no room for it, it comes again.
+            # An entry that did not fit is decoded by the next call.
             self._entry = found if stop in (FULL, NEW_LEDGER) else None
             if stop != MORE:
                 break
         return stop
 
     def next_entry(self, timeout_s: float) -> tuple[Position, bytes] | None:
-        """Where an entry is, and its payload section; None: it was not there in time, and what came
-        of it is kept.
+        """Return the position and the payload section of the next entry.
+
+        None: it did not arrive in time; its messages so far are kept for the next call.
         """
         deadline = time.monotonic() + timeout_s
         if self._wanted is None:
             entry = self._scan.next(timeout_s)
             if entry is None:
                 return None
-            found = self._look_at(entry)
+            found = self._section_or_wanted(entry)
             if isinstance(found, bytes):
                 return entry.position, found
             self._wanted = found
@@ -112,8 +116,8 @@ class ClientConnection:
         done, self._wanted = self._wanted, None
         return done.position, done.section()
 
-    def _look_at(self, entry: Entry) -> bytes | _Wanted:
-        """A payload section, where the client is not needed for it."""
+    def _section_or_wanted(self, entry: Entry) -> bytes | _Wanted:
+        """Return the payload section of an entry, or what the client has to deliver for it."""
         position, metadata = entry.position, entry.metadata
         if position[:2] > self._range.end[:2]:
             return _nothing(metadata)
@@ -137,13 +141,13 @@ class ClientConnection:
         try:
             return self._chunked.add(entry.position, entry.metadata, entry.payload)
         except MissingChunks:
-            self._tell_missing(entry.position)
+            self._report_missing(entry.position)
             return None
 
     # --- the client -----------------------------------------------------------------------------
 
     def _read(self, wanted: _Wanted, deadline: float) -> bool:
-        """Whether all messages of the entry came in time."""
+        """Return True if all messages of the entry arrived in time."""
         import pulsar
 
         while len(wanted.messages) < wanted.size:
@@ -167,8 +171,9 @@ class ClientConnection:
         return True
 
     def _try_again(self, wanted: _Wanted) -> None:
-        """The client has passed over an entry: it has place for the chunks of few messages, and
-        loses those that it waits for when its connection breaks. Raises PulsarSparkError.
+        """Open the reader again at an entry that the client skipped. Raises PulsarSparkError.
+
+        The client keeps the chunks of few messages, and loses them when its connection breaks.
         """
         if self._tried_again == wanted.position:
             raise self._passed_over(wanted)
@@ -178,13 +183,13 @@ class ClientConnection:
 
     def _passed_over(self, wanted: _Wanted) -> PulsarSparkError:
         return PulsarSparkError(
-            f"Pulsar's client passes over {wanted.position} of {self._range.topic}: it cannot be"
+            f"Pulsar's client skips {wanted.position} of {self._range.topic}: it cannot be"
             " decrypted by pulsar.reader.defaultCryptoKeyReader, or is damaged, or is one of too"
-            " many in chunks (the client has place for the chunks of ten messages)."
+            " many chunked messages (the client keeps the chunks of ten messages)."
         )
 
     def _open(self, at: Position) -> None:
-        """Makes the client's reader, whose first entry is that at the position."""
+        """Open the client's reader at an entry."""
         import pulsar
 
         try:
@@ -207,12 +212,12 @@ class ClientConnection:
 
 
 class _Wanted:
-    """An entry whose messages the client has to give."""
+    """An entry whose messages the client has to deliver."""
 
     def __init__(
         self, position: Position, first: Position, metadata: Any, give_up_at: float
     ) -> None:
-        """first: where its first chunk is; where it is no chunk, it is that itself."""
+        """Describe the entry. first: the entry of its first chunk, or its own position."""
         self.position = position
         self.give_up_at = give_up_at
         self.first = first
@@ -220,12 +225,12 @@ class _Wanted:
         self._is_batch = metadata.HasField("num_messages_in_batch")
         self.size: int = metadata.num_messages_in_batch if self._is_batch else 1
         if metadata.compression and not metadata.uncompressed_size:
-            self.size = 0  # it is empty; the client cannot unpack that with ZLIB, and leaves it out
+            self.size = 0  # empty: the client cannot unpack that with ZLIB, and skips it
         self.messages: dict[int, Any] = {}
-        """By their places in the batch."""
+        """The messages by their batch index."""
 
     def section(self) -> bytes:
-        """The payload section of an entry of what came."""
+        """Return the payload section of an entry with the messages that arrived."""
         messages = [self.messages[index] for index in range(self.size)]
         if self._is_batch:
             return _section(self._metadata, batch(messages))
@@ -233,7 +238,7 @@ class _Wanted:
 
 
 def batch(messages: list[Any]) -> bytes:
-    """The payload of a batch."""
+    """Return the payload of a batch of messages."""
     payload = bytearray()
     for message in messages:
         data = message.data()
@@ -245,7 +250,7 @@ def batch(messages: list[Any]) -> bytes:
 
 
 def _describe(message: Any, head: Any) -> None:
-    """What is said of a message in its head in a batch."""
+    """Fill the metadata of a message in a batch."""
     if key := message.partition_key():
         head.partition_key = key
     if ordering := message.ordering_key():
@@ -267,7 +272,7 @@ def _without(metadata: Any, fields: tuple[str, ...]) -> Any:
 
 
 def _nothing(metadata: Any) -> bytes:
-    """The payload section of an entry in which no message ends."""
+    """Return the payload section of an entry without messages."""
     empty = pb.MessageMetadata(
         producer_name="",
         sequence_id=0,
@@ -282,12 +287,12 @@ def _section(metadata: Any, payload: bytes) -> bytes:
     return bytes(len(encoded).to_bytes(4, "big") + encoded + payload)
 
 
-def _tell(options: Options) -> None:
-    """Once in a process, unless it was wanted."""
-    global _is_told
-    if options["reader"] == "auto" and not _is_told:
-        _is_told = True
+def _warn(options: Options) -> None:
+    """Warn once per process that the slower reader is used, unless the user chose it."""
+    global _is_warned
+    if options["reader"] == "auto" and not _is_warned:
+        _is_warned = True
         _log.warning(
-            "a key is given, so encrypted messages are read by the official client, which is slower"
-            " (reader=client says that this is well)."
+            "a key is given, so encrypted messages are read by the official client, which is slow;"
+            " the option reader=client turns this warning off."
         )

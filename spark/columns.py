@@ -1,8 +1,8 @@
-"""The columns of a source: which there are, which are asked for, and Arrow's record batches.
+"""The columns of a source and their record batches.
 
-`__key`, `__topic`, `__messageId`, `__publishTime`, `__eventTime` and `__messageProperties` come
-with each message, named and typed as the JVM connector does; before them is the message's value.
-More of what a message has is told where it is asked for. What is not asked for is not collected.
+The value of a message comes first. The columns `__key`, `__topic`, `__messageId`, `__publishTime`,
+`__eventTime` and `__messageProperties` follow, named and typed as in the JVM connector. Further
+columns have to be requested. Columns that a query does not use are not decoded.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from pyxbroker.spark.values import Values
 
 ALL_USUAL = "*"
-"""In the option `columns`: those that there are without it."""
+"""A name in the option `columns` that stands for the default columns."""
 
 
 _Make = Callable[[str, Filled, "pa.DataType"], "pa.Array"]
-"""Makes a column's array of a topic, what was read of it, and Arrow's type."""
+"""A function that makes a column's array of a topic, decoded messages and Arrow's type."""
 
 
 class _Column(NamedTuple):
-    """What comes with each message: Spark's type, what is to be kept for it, and how it is made."""
+    """A column of each message: Spark's type, the buffers it needs, and how its array is made."""
 
     kind: str
     kept: int
@@ -46,7 +46,7 @@ class _Column(NamedTuple):
 
 
 def _collected(name: str) -> _Make:
-    """As it was collected, under that name."""
+    """Return a function that makes an array of the buffer with that name."""
     return lambda _, filled, kind: array_of(kind, filled.rows, getattr(filled, name))
 
 
@@ -78,16 +78,16 @@ USUAL = (
 
 
 class Columns:
-    """The columns of a DataFrame, in their order. Pickles."""
+    """The columns of a DataFrame, in their order. Can be pickled."""
 
     def __init__(self, values: Values, names: Sequence[str]) -> None:
-        """names: each of a column that there is."""
+        """Select columns. names: existing columns only."""
         self._names = tuple(names)
         self._values = values.only([name for name in names if name not in _COLUMNS])
 
     @classmethod
-    def asked(cls, values: Values, names: Sequence[str]) -> Columns:
-        """By the option `columns`. Raises WrongOption."""
+    def requested(cls, values: Values, names: Sequence[str]) -> Columns:
+        """Return the columns of the option `columns`. Raises WrongOption."""
         known = names_of(values)
         found: list[str] = []
         for name in names:
@@ -100,7 +100,7 @@ class Columns:
 
     @classmethod
     def of(cls, values: Values, schema: StructType) -> Columns:
-        """Those of a schema: its own, or one that a user gives. Raises PulsarSparkError."""
+        """Return the columns of a schema that Spark passes in. Raises PulsarSparkError."""
         known = {field.name: field for field in cls(values, names_of(values)).schema().fields}
         for field in schema.fields:
             if field.name not in known:
@@ -115,19 +115,19 @@ class Columns:
         return cls(values, [field.name for field in schema.fields])
 
     @property
-    def untold_by_client(self) -> list[str]:
-        """Those of them that the official client does not tell, or not as they were."""
+    def unknown_to_client(self) -> list[str]:
+        """Return the columns that the official client cannot provide."""
         return [name for name in self._names if name in ("__sequenceId", *self._values.of_keys)]
 
     def schema(self) -> StructType:
-        """In Spark's types. Made without Spark's parser, which workers do not have."""
+        """Return Spark's schema. It is built without Spark's parser, which workers do not have."""
         from pyspark.sql import types
 
         fields = {field.name: field for field in self._values.fields()}
         return types.StructType([fields.get(name) or _field(name) for name in self._names])
 
     def entry_columns(self, partition: int, definitions: Definitions) -> EntryColumns:
-        """What entries are to be decoded to."""
+        """Return the buffers to which entries are decoded."""
         kept = 0
         for name in self._names:
             kept |= _COLUMNS[name].kept if name in _COLUMNS else 0
@@ -136,7 +136,7 @@ class Columns:
     def record_batches(
         self, topic: str, read: Iterable[Filled], definitions: Definitions
     ) -> Iterator[pa.RecordBatch]:
-        """A record batch of each part of what was read. Raises PulsarSparkError."""
+        """Return a record batch for each part of decoded messages. Raises PulsarSparkError."""
         import pyarrow as pa
 
         schema = self.arrow_schema()
@@ -151,7 +151,7 @@ class Columns:
             yield pa.RecordBatch.from_arrays([made[name] for name in self._names], schema=schema)
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns as Spark wants them from a task."""
+        """Return the Arrow schema that Spark expects from a task."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         columns = self.schema()
@@ -162,7 +162,7 @@ class Columns:
 
 
 def names_of(values: Values) -> list[str]:
-    """All columns that can be asked for."""
+    """Return all columns that can be requested."""
     return [*(field.name for field in values.fields()), *_COLUMNS]
 
 

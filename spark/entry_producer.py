@@ -1,9 +1,9 @@
-"""Sends messages by the client (client/): those that the official client has no place for.
+"""A producer for messages that the official client cannot send.
 
-These are messages whose key, or ordering key, is no text in UTF-8. Java's clients put such a key
-into the metadata in base64, and say so beside it; the official Python client cannot say it. Each
-message is an entry of its own here, with a sequence id; what is not answered when a connection ends
-is sent again by the next one, under the same name, so that deduplication drops what was stored.
+These are messages whose key or ordering key is not UTF-8. Java's clients encode such a key in
+base64 and set a flag; the official Python client has no way to set it. Each message is an entry of
+its own with a sequence id. After a lost connection, messages without a receipt are sent again under
+the same producer name, so deduplication drops those that were stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pyxbroker.spark.values import AVRO, JSON
 T = TypeVar("T")
 
 UNANSWERED_MAX = 1_000
-"""Messages under way."""
+"""The limit of messages without a receipt."""
 UNANSWERED_BYTES_MAX = 16 << 20
 RETRY_S = 0.3
 BUSY = "ProducerBusy"
@@ -52,26 +52,26 @@ _TYPES = NUMBERS | {"AVRO": AVRO, "JSON": JSON}
 
 
 def needs_entry(message: Outgoing) -> bool:
-    """Whether the official client cannot send it."""
+    """Return True if the official client cannot send the message."""
     return isinstance(message.key, bytes) or isinstance(message.ordering_key, bytes)
 
 
 def key_text(key: str | bytes | None) -> str | None:
-    """As it stands in a message's metadata, and as Java's client chooses a partition by it."""
+    """Return a key as it is in a message's metadata, which also decides the partition."""
     return base64.b64encode(key).decode() if isinstance(key, bytes) else key
 
 
 class EntryProducer:
-    """A producer of one topic, a partition by itself. Close it."""
+    """A producer of one topic that has no partitions. Close it."""
 
     def __init__(
         self, options: Options, topic: str, schema: tuple[str, str] | None, name: str = ""
     ) -> None:
-        """name: empty lets the broker choose. Raises PulsarSparkError."""
+        """Open the producer. name: if empty, the broker chooses one. Raises PulsarSparkError."""
         if options["pulsar.producer.encryptionKeys"] is not None:
             raise WrongOption(
-                "a row has a key that is no UTF-8, and pulsar.producer.encryptionKeys is given:"
-                " such messages cannot be encrypted here. Encode the key as text."
+                "a row has a key that is not UTF-8, and pulsar.producer.encryptionKeys is given:"
+                " such messages cannot be encrypted. Encode the key as text."
             )
         self._topic = topic
         self._timeout_s = send_timeout_s(options)
@@ -79,7 +79,7 @@ class EntryProducer:
             name=name,
             schema=_schema_of(schema),
             codec=CODECS[options["pulsar.producer.compressionType"].upper()],
-            send_timeout_s=0,  # the time is that of a call here: between calls nothing is read
+            send_timeout_s=0,  # calls have their own timeouts: between them nothing is read
             pending_entries_max=UNANSWERED_MAX,
             pending_bytes_max=UNANSWERED_BYTES_MAX,
         )
@@ -92,11 +92,11 @@ class EntryProducer:
 
     @property
     def last_sequence_id(self) -> int:
-        """That is stored of this name, as the broker said when it was opened."""
+        """The last stored sequence id of this name, as the broker returned it on opening."""
         return self._producer.last_sequence_id
 
     def send(self, message: Outgoing, sequence_id: int | None = None) -> None:
-        """Waits where too much is under way. Raises PulsarSparkError."""
+        """Send a message, and wait first if too many have no receipt. Raises PulsarSparkError."""
         ordering = message.ordering_key
         sent = OutgoingMessage(
             message.value,
@@ -119,17 +119,17 @@ class EntryProducer:
         future.add_done_callback(self._settle)
 
     def flush(self) -> None:
-        """Waits until all is stored. Raises PulsarSparkError."""
+        """Wait until all messages are stored. Raises PulsarSparkError."""
         if self._futures:
             self._run(self._in_time(_all(self._futures)))
         self._raise_failure()
 
     def reopen(self) -> None:
-        """Asks the broker anew what is stored, when all was answered. Raises PulsarSparkError."""
+        """Open the producer again to learn the last stored sequence id. Raises PulsarSparkError."""
         self._opened(self._reopen)
 
     def close(self) -> None:
-        """Closes the connection, with which the producer goes."""
+        """Close the connection, which ends the producer."""
         self._client.close()
         self._runner.close()
 
@@ -143,7 +143,7 @@ class EntryProducer:
         return self._producer
 
     def _opened(self, do: Callable[[], Coroutine[Any, Any, Producer]]) -> Producer:
-        """Try for as long as a message may take. Raises PulsarSparkError."""
+        """Retry until the send timeout is over. Raises PulsarSparkError."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -161,10 +161,10 @@ class EntryProducer:
         except (TimeoutError, asyncio.TimeoutError):
             raise self._producer.last_failure or AnswerTimeout(self._producer.url) from None
 
-    def _run(self, question: Coroutine[Any, Any, T]) -> T:
-        """Raises PulsarSparkError."""
+    def _run(self, request: Coroutine[Any, Any, T]) -> T:
+        """Run a request to its end. Raises PulsarSparkError."""
         try:
-            return self._runner.complete(question)
+            return self._runner.complete(request)
         except ClientError as error:
             raise self._error_of(error) from error
 
@@ -175,15 +175,15 @@ class EntryProducer:
             self._failure = error
 
     def _raise_failure(self) -> None:
-        """Raises PulsarSparkError, if a message was not stored."""
+        """Raise PulsarSparkError if a message was not stored."""
         if self._failure is not None:
             raise self._error_of(self._failure)
 
     def _error_of(self, error: ClientError) -> PulsarSparkError:
         if isinstance(error, MessageTooLarge):
             return PulsarSparkError(
-                f"a message with a key that is no UTF-8 has {error.size} bytes, and the broker"
-                f" takes {error.limit}: such messages cannot be sent in parts."
+                f"a message with a key that is not UTF-8 has {error.size} bytes, and the broker"
+                f" accepts {error.limit}: such messages cannot be sent in chunks."
             )
         if isinstance(error, BrokerRefused) and error.code in (*REJECTED_CODES, *ENDING_CODES):
             return PulsarSparkError(f"a message was not acknowledged: {error.message}")
@@ -192,14 +192,14 @@ class EntryProducer:
 
 
 async def _all(futures: set[asyncio.Future[MessageId]]) -> None:
-    """Wait for all futures; what becomes of each is seen where it is settled."""
+    """Wait for all futures. `_settle` handles their errors."""
     await asyncio.gather(*futures, return_exceptions=True)
 
 
 def refusal_of(options: Options, topic: str, schema: tuple[str, str] | None) -> str:
-    """Return why the broker refuses a producer, in the broker's words; empty: it does not.
+    """Return the broker's message if it refuses a producer; empty if it accepts one.
 
-    The official client tells the name of an error only.
+    The official client reports only the name of an error.
     """
     name = name_of(topic)
     runner = Runner()

@@ -1,8 +1,8 @@
-"""Entries of a topic one after the other, each with its metadata.
+"""A reader that returns the entries of a topic one by one, with their metadata.
 
-Payloads stay as they are, so what is encrypted can be looked at, too. It is slow beside
-entry_columns.pyx, and for what is rare there: chunks that lie before a range, and what the official
-client has to give.
+Payloads are not decoded, so encrypted entries can be inspected. It is slower than
+entry_columns.pyx, and used for rare cases: chunks before a range, and entries that the official
+client has to decrypt.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from pyxbroker.spark.broker_connection import Cluster, NoAnswer, closed_on_error
 from pyxbroker.spark.positions import Position
 
 PERMITS_MAX = 1_000
-"""Messages that a broker may send ahead."""
+"""The limit of messages that a broker may send in advance."""
 
 
 class Entry(NamedTuple):
-    """metadata is a MessageMetadata; the payload is packed, and encrypted, as it came, and the
-    section has both.
-    """
+    """An entry: its MessageMetadata, its payload as it is stored, and the section with both."""
 
     position: Position
     metadata: Any
@@ -40,10 +38,10 @@ class Entry(NamedTuple):
 
 
 class EntryScan:
-    """Reads a topic by a connection of its own. Close it."""
+    """A scan of a topic on its own connection. Close it."""
 
     def __init__(self, cluster: Cluster, topic: str, at: Position) -> None:
-        """Its first entry is that at the position. Raises PulsarSparkError."""
+        """Open the scan at an entry. Raises PulsarSparkError."""
         self._permits = 0
         self._connection = cluster.connect(topic)
         with closed_on_error(self._connection):
@@ -53,7 +51,7 @@ class EntryScan:
         self._connection.close()
 
     def next(self, timeout_s: float | None = None) -> Entry | None:
-        """The next entry; None: it did not come in time. Without a time one has to come.
+        """Return the next entry; None: it did not arrive in time, if a timeout is given.
 
         Raises NotReachable, DamagedEntry.
         """
@@ -75,8 +73,9 @@ class EntryScan:
         return Entry(position, metadata, payload, section)
 
     def until(self, last: Position) -> Iterator[Entry]:
-        """The entries up to and with that one, without those that nobody can read. There has to be
-        one behind it, or itself. Raises NotReachable.
+        """Return the entries up to and including a position, without damaged ones.
+
+        That entry or a later one has to exist. Raises NotReachable.
         """
         while True:
             try:
@@ -93,7 +92,7 @@ class EntryScan:
 
 
 class DamagedEntry(Damaged):
-    """With its position."""
+    """A damaged entry and its position."""
 
     def __init__(self, position: Position, error: Exception) -> None:
         super().__init__(str(error))

@@ -1,6 +1,6 @@
-"""What may go wrong between Spark and a broker: each says it in a sentence that Spark shows.
+"""The errors of the connector. Each has a sentence that Spark shows to the user.
 
-Spark hands an error of a Python worker on as text, so the text has all there is to know.
+Spark passes an error of a Python worker on as text, so the text contains everything.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 
 class PulsarSparkError(Exception):
-    """The root; also what has no better class."""
+    """The base class; also raised for errors without a class of their own."""
 
 
 class WrongOption(PulsarSparkError):
-    """An option that does not exist, has a value it cannot have, or is not built yet."""
+    """An option that does not exist, or has an invalid value."""
 
 
 class WrongInstallation(PulsarSparkError):
@@ -24,14 +24,14 @@ class WrongInstallation(PulsarSparkError):
 
 
 class NotReachable(PulsarSparkError):
-    """Nobody answers at the service URL, or not in time."""
+    """No broker answers at the service URL, or not in time."""
 
 
 class TopicMissing(PulsarSparkError):
-    """A topic that was asked for is not there."""
+    """A requested topic does not exist."""
 
     words = ""
-    """What the broker said, where it was asked."""
+    """The broker's message, if a broker was asked."""
 
 
 class DataLost(PulsarSparkError):
@@ -39,24 +39,24 @@ class DataLost(PulsarSparkError):
 
 
 class Refused(PulsarSparkError):
-    """The broker said no."""
+    """A broker refused a request."""
 
     def __init__(self, sentence: str, may_pass: bool = False, code: str = "") -> None:
         super().__init__(sentence)
         self.code = code
-        """The name of a ServerError, where it is one."""
+        """The name of a ServerError; empty for other refusals."""
         self.may_pass = may_pass
-        """Whether asking again later may help."""
+        """True if a retry may succeed."""
         self.words = ""
-        """What the broker said, without what is said around it."""
+        """The broker's message alone."""
 
 
 @contextmanager
 def without_traceback() -> Iterator[None]:
     """Let Spark show a PulsarSparkError of the body without the traceback of its Python worker.
 
-    A decorator of what Spark calls in a worker. A worker ends with its first error, so the
-    variable, which Spark's setting hideTraceback sets as well, holds for that error only.
+    A decorator of functions that Spark calls in a worker. A worker ends with its first error, so
+    the variable, which Spark's setting hideTraceback sets as well, holds for that error only.
     """
     try:
         yield

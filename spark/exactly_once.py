@@ -1,11 +1,13 @@
-"""Exactly once: what a broker with deduplication has already is not stored again.
+"""Writing exactly once, based on the broker's deduplication.
 
-Each partition of a topic has a producer of its own, whose name and sequence ids Spark's batch and
-task give (sequence.py). Nothing is packed into batches: the official client names the first message
-of a batch alone, and batches are cut anew when rows are sent again. On connecting a broker says
-which id was the last; what is not behind it was stored when the task ran before, and is left out.
+Each partition of a topic has its own producer. Its name and sequence ids are derived from Spark's
+batch and task (sequence.py). Messages are not batched: the official client sets a sequence id only
+for the first message of a batch, and batches differ when rows are sent again. When a producer
+connects, the broker returns its last sequence id. Rows up to that id were stored by an earlier run
+of the task, and are left out.
 
-Who stands with a name is let go first: a task that was given up, and whose process is not gone yet.
+A producer of the same name may still be connected, from a task that Spark gave up. The task waits
+until the broker closes it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, let_go, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import client_of, close_client, schema_of, tell_schema, tell_trouble
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import check_room, producer_settings, router_of, send
@@ -26,25 +28,26 @@ from pyxbroker.spark.sequence import Id, Part, Rows, id_of
 from pyxbroker.spark.topics import name_of
 
 BUSY_S = 75.0
-"""How long a name may be taken: a broker notices in a minute that a machine is gone."""
+"""How long a name may be in use: a broker notices within a minute that a client is gone."""
 RETRY_S = 0.3
 FORGET_S = 300.0
-"""After so long a topic without deduplication is asked again whether it has it."""
+"""After so long a topic without deduplication is checked again."""
 
 NOT_THE_SAME = (
-    "is not the batch that was begun before: its rows are others, or come in another order."
-    " Exactly once needs both to be the same whenever Spark repeats a task; sort rows that were"
-    " shuffled, as by sortWithinPartitions. exactlyOnce=false writes this batch again."
+    "is not the batch that was begun before: its rows or their order differ."
+    " Exactly once needs the same rows in the same order whenever Spark repeats a task; sort rows"
+    " that were shuffled, for example by sortWithinPartitions. exactlyOnce=false writes this batch"
+    " again."
 )
 
 
 @dataclass
 class Partition:
-    """A producer, and what is stored of its task's part already."""
+    """A producer, and the progress that an earlier run of the task has stored."""
 
-    producer: Any  # of the client, or an EntryProducer
-    stored: Id | None  # the last one of this batch
-    is_met: bool = False  # the row of `stored` came again, and was the same
+    producer: Any  # the official client's, or an EntryProducer
+    stored: Id | None  # the last stored id of this batch
+    is_confirmed: bool = False  # the row of `stored` was repeated, and was the same
     sent: int = -1  # the last sequence id
 
 
@@ -53,11 +56,11 @@ class Topic:
     """A topic that the task writes."""
 
     partitions: list[Partition]
-    count: int  # how many of them its rows go to; 0: it is not partitioned
-    is_known: bool  # the broker remembers a producer, so deduplication is on
+    count: int  # the partitions its rows go to; 0: it is not partitioned
+    is_known: bool  # the broker knows a last id, so deduplication is enabled
     names: list[str] = field(default_factory=list)
     entries: dict[int, Partition] = field(default_factory=dict)
-    """Of messages that the client cannot send: producers of other names, with ids of their own."""
+    """Producers for messages that the client cannot send, with other names and their own ids."""
 
     def all(self) -> Iterator[Partition]:
         yield from self.partitions
@@ -101,20 +104,20 @@ class ExactlyOnce:
     def finish(self) -> None:
         for name, topic in self._topics.items():
             for partition in topic.all():
-                if partition.stored is not None and not partition.is_met:
+                if partition.stored is not None and not partition.is_confirmed:
                     self._refuse(name)
         self._flush()
         self._is_done = True
 
     def without_deduplication(self) -> list[str]:
-        """The topics of what was sent that have none; asked after `finish`."""
+        """Return the written topics without deduplication. Call it after `finish`."""
         return [name for name, topic in self._topics.items() if self._lacks(name, topic)]
 
     def close(self) -> None:
         for topic in self._topics.values():
             for each in topic.entries.values():
                 each.producer.close()
-        let_go(self._client, self._is_done)
+        close_client(self._client, self._is_done)
 
     def _flush(self) -> None:
         self._receipts.settle()
@@ -125,7 +128,7 @@ class ExactlyOnce:
     # --- what is stored -------------------------------------------------------------------------
 
     def _is_stored(self, partition: Partition, made: Id, topic: str) -> bool:
-        """Raises PulsarSparkError where this is another row than what was stored."""
+        """Return True if a row is stored. Raises PulsarSparkError if the stored row differs."""
         stored = partition.stored
         assert stored is not None
         if made.row < stored.row:
@@ -133,9 +136,9 @@ class ExactlyOnce:
         if made.row == stored.row:
             if made != stored:
                 self._refuse(topic)
-            partition.is_met = True
+            partition.is_confirmed = True
             return True
-        if not partition.is_met:
+        if not partition.is_confirmed:
             self._refuse(topic)
         return False
 
@@ -152,7 +155,7 @@ class ExactlyOnce:
         producers = [self._producer(each) for each in names]
         lasts = [id_of(each.last_sequence_id()) for each in producers]
         stored = [self._stored(topic, each) for each in lasts]
-        # Partitions may have been added since this batch was begun.
+        # Partitions may have been added since this batch began.
         counts = {each.partitions for each in stored if each is not None}
         found = Topic(
             [Partition(*each) for each in zip(producers, stored, strict=True)],
@@ -160,7 +163,7 @@ class ExactlyOnce:
             any(each is not None for each in lasts),
             names,
         )
-        # Only who made the topic anew with fewer partitions, or writes by this name too, does that.
+        # The topic was created again with fewer partitions, or another producer uses the name.
         if counts or found.count > count:
             self._refuse(topic)
         tell_schema(self._options, self._client, name, self._described)
@@ -168,18 +171,18 @@ class ExactlyOnce:
         return found
 
     def _stored(self, topic: str, last: Id | None) -> Id | None:
-        """The last id of a producer, if it is of this batch. Raises PulsarSparkError."""
+        """Return a producer's last id if it belongs to this batch. Raises PulsarSparkError."""
         mine = Id.of(self._part, 0, 0, 0).epoch
         if last is not None and last.epoch > mine:
             raise PulsarSparkError(
-                f"{topic} has later batches of this query than {self._part.epoch} already: was the"
-                " checkpoint set back, or copied? Begin with a new checkpoint, or write with"
+                f"{topic} already has later batches of this query than {self._part.epoch}: was the"
+                " checkpoint set back, or copied? Start with a new checkpoint, or write with"
                 " exactlyOnce=false."
             )
         return last if last is not None and last.epoch == mine else None
 
     def _open_entries(self, topic: Topic, index: int, name: str) -> Partition:
-        """Raises PulsarSparkError, also where rows of this batch went to other partitions."""
+        """Open an EntryProducer. Raises PulsarSparkError, also if the partitions have changed."""
         producer = EntryProducer(
             self._options, topic.names[index], self._described, f"{self._part.producer_name}-bytes"
         )
@@ -210,10 +213,10 @@ class ExactlyOnce:
 
         return tell_trouble(self._options, topic, make, self._described)
 
-    # --- whether there is deduplication ---------------------------------------------------------
+    # --- deduplication --------------------------------------------------------------------------
 
     def _lacks(self, name: str, topic: Topic) -> bool:
-        """Asks the broker, by the id of what was sent last, unless it is known."""
+        """Return True if the topic has no deduplication, which the broker's last id shows."""
         place = self._options["service.url"], name
         if topic.is_known:
             _lacking.pop(place, None)
@@ -237,10 +240,10 @@ class ExactlyOnce:
 
 
 _lacking: dict[tuple[str, str], float] = {}
-"""Topics that were found to have no deduplication, until when that is believed."""
+"""Topics without deduplication, and until when this result is used."""
 
 
 def is_known_to_lack(options: Options) -> bool:
-    """Whether the one topic of the options was found to have no deduplication."""
+    """Return True if the topic of the options was found to have no deduplication."""
     found = _lacking.get((options["service.url"], options["topic"]))
     return found is not None and time.monotonic() < found

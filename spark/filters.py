@@ -1,13 +1,13 @@
-"""Filters of a query that say where in a topic messages are: they narrow what a batch reads.
+"""Filters of a query that narrow the topics and positions that a batch reads.
 
-Spark hands its filters to the source (from 4.1 on), and filters once more itself: what is narrowed
-here has to have all messages that pass, and may have others.
+Spark passes its filters to the source (from 4.1 on), and applies them itself as well. So the
+narrowed ranges have to contain all messages that pass, and may contain others.
 
-- `__topic` chooses among the topics that are read.
-- `__publishTime` becomes a seek and an end. A broker finds a time by bisection, as if messages lay
-  in the order of their times; they do nearly. Option `publishTimeSkewMs` is how far they may not.
-- `__messageId`, where it is equal, is the entry that it names. Spark compares ids as bytes, whose
-  order is not that of messages, so what is less or greater says nothing.
+- `__topic` selects topics.
+- `__publishTime` becomes a seek and an end. A broker finds a time by bisection, as if messages were
+ordered by time. The option `publishTimeSkewMs` is how far they may be out of order. - `__messageId`
+selects an entry by equality. Spark compares ids as bytes, whose order is not that of messages, so
+other comparisons are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Positions = dict[str, Position]
 
 
 class Place:
-    """Where messages lie that pass all filters that were added."""
+    """The topics and positions of messages that pass all filters that were added."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = None
@@ -35,9 +35,9 @@ class Place:
         self.last: Position | None = None
 
     def add(self, one: Any) -> None:
-        """Takes what a filter of Spark's says, if that is about a place.
+        """Add a filter of Spark; ignore one that does not narrow positions.
 
-        Filters are known by name, as a Spark that has no filters has no classes of them.
+        Filters are identified by their class name, because older Sparks do not have the classes.
         """
         attribute: Sequence[str] = getattr(one, "attribute", ())
         take = _TAKEN.get((".".join(attribute), type(one).__name__))
@@ -47,7 +47,7 @@ class Place:
     def narrow(
         self, options: Options, begins: Positions, stops: Positions
     ) -> tuple[Positions, Positions]:
-        """(begins, stops) that lie nearer to each other. Asks brokers for times."""
+        """Return narrowed (begins, stops). Requests positions of times from brokers."""
         if self.topics is not None:
             begins = {topic: at for topic, at in begins.items() if topic in self.topics}
             stops = {topic: at for topic, at in stops.items() if topic in begins}
@@ -62,7 +62,7 @@ class Place:
             stops = _earlier(stops, dict.fromkeys(stops, self.last))
         return begins, stops
 
-    # --- what filters say -----------------------------------------------------------------------
+    # --- filters --------------------------------------------------------------------------------
 
     def _be_one_of_topics(self, topics: Iterable[Any]) -> None:
         found = {each for each in topics if isinstance(each, str)}
@@ -87,7 +87,7 @@ class Place:
         try:
             found = [_entry_of(bytes(each)) for each in ids if each is not None]
         except (TypeError, ValueError):
-            return  # no message has such an id, which Spark will find
+            return  # no message has such an id: Spark's own filter removes all rows
         if not found:
             return
         first, last = min(found), max(found)
@@ -117,14 +117,14 @@ _TAKEN: dict[tuple[str, str], Callable[[Place, Any], None]] = {
 
 
 def _milliseconds(moment: Any) -> float | None:
-    """Since 1970; None: it says nothing, as it has no time zone."""
+    """Return milliseconds since 1970, or None for a time without a time zone."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         return None
     return moment.timestamp() * 1000
 
 
 def _entry_of(message_id: bytes) -> Position:
-    """The whole entry that has the message. Raises ValueError."""
+    """Return the position of the whole entry of a message. Raises ValueError."""
     return of_bytes(message_id)._replace(batch=-1)
 
 

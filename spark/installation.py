@@ -50,11 +50,11 @@ def check_libraries() -> None:
 
 
 def use_this_python(context: Any) -> None:
-    """Let the workers of a SparkContext run this Python, or check the one that was chosen.
+    """Let the workers of a SparkContext run this interpreter, or check the one that was chosen.
 
-    Without a choice Spark takes the first python3 of PATH, which knows nothing of an environment
-    that is not active. A cluster's nodes may not have this interpreter, so it is set only where
-    workers are on this machine. Raises WrongInstallation.
+    By default Spark takes the first python3 of PATH, which ignores a virtual environment that is
+    not active. A cluster's nodes may not have this interpreter, so it is set only for a local
+    master. Raises WrongInstallation.
     """
     chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if chosen:
@@ -82,7 +82,7 @@ def check_worker_python(python: str) -> None:
 
 
 def _trouble_of(python: str) -> str:
-    """Return what an interpreter lacks, as the end of a sentence; empty: nothing."""
+    """Return what an interpreter lacks, as the end of a sentence; empty if it lacks nothing."""
     try:
         ran = subprocess.run(
             [python, "-c", _PROBE, *PACKAGES],
@@ -107,9 +107,9 @@ def _trouble_of(python: str) -> str:
 
 
 def java_trouble() -> str:
-    """Return why Spark's Java cannot run, as a sentence; empty: a Java that is new enough is there.
+    """Return why Spark's Java cannot run, as a sentence; empty if a suitable Java is installed.
 
-    Called when Spark's launcher has failed, which says no more than that.
+    Called when Spark's launcher has failed, because its own error has no reason.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -118,7 +118,7 @@ def java_trouble() -> str:
     if java is None:
         return f"{needed}, and there is no java in PATH. {advice}"
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [java, "-version"],
             check=False,
             capture_output=True,
@@ -127,7 +127,7 @@ def java_trouble() -> str:
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{needed}, and {java} cannot be started: {error}. {advice}"
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     if found and int(found[1]) < JAVA_MIN:
         return f"{needed}, and {java} is Java {found[1]}. {advice}"
     return ""

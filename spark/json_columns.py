@@ -1,9 +1,8 @@
-"""Records in JSON as columns, by Arrow's own parser: all payloads of a part in one go.
+"""Columns of JSON records by Arrow's parser, for all payloads of a part in one call.
 
-Arrow is told the types, and refuses what is not of them; so it does with numbers as texts, a name
-that comes twice, and text that is no UTF-8. Whatever it refuses is read message by message in
-Python instead (values.py), which takes a little more (1.0 for an integer), and else knows which
-message is at fault. Maps, bytes and fixed have no form in JSON that Arrow reads.
+Arrow gets the types, and rejects other values, numbers in strings, duplicate names and invalid
+UTF-8. Rejected parts are decoded message by message in Python (values.py): this accepts slightly
+more (1.0 for an integer), and names the invalid message. Arrow cannot parse maps, bytes and fixed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BYTES_MAX = 256 << 20
-"""Of the payloads that are parsed in one go; more than what a part has, but for a large message."""
+"""The limit of payloads for one call. Only a large message makes a part exceed it."""
 
 _EMPTY = "{}"
 
@@ -26,7 +25,7 @@ _EMPTY = "{}"
 def arrays_of_json(
     filled: Filled, fields: list[dict[str, Any]], named: dict[str, Any], kinds: list[pa.DataType]
 ) -> list[pa.Array] | None:
-    """A column for each field; None: these are to be read message by message."""
+    """Return a column for each field; None: decode message by message."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import json
@@ -51,25 +50,25 @@ def arrays_of_json(
         if table.num_rows != filled.rows:
             return None
         return [
-            pc.cast(pc.cast(table.column(f["name"]).combine_chunks(), told), kind)
-            for f, (_, told), kind in zip(fields, types, kinds, strict=True)
+            pc.cast(pc.cast(table.column(f["name"]).combine_chunks(), final), kind)
+            for f, (_, final), kind in zip(fields, types, kinds, strict=True)
         ]
     except pa.ArrowException:
         return None
 
 
 def _lines(filled: Filled) -> pa.Buffer | None:
-    """The payloads, one behind the other; None: one of them is not an object as a whole.
+    """Return the payloads as lines, or None if one of them is not a JSON object.
 
-    What begins and ends as an object has one at least, or Arrow does not read it: so if there are
-    as many as payloads, each has one.
+    A text that starts with { and ends with } has at least one object, or Arrow rejects it. So if
+    Arrow finds as many objects as payloads, each payload is one object.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = array_of(pa.string(), filled.rows, filled.values[0])
     texts.validate(full=True)
-    if texts.null_count:  # a tombstone has no field
+    if texts.null_count:  # a tombstone has no fields
         texts = pc.fill_null(texts, _EMPTY)
     if not _are_objects(texts):
         texts = pc.ascii_trim_whitespace(texts)
@@ -89,7 +88,7 @@ def _are_objects(texts: pa.Array) -> bool:
 
 
 def _types(schema: Any, named: dict[str, Any]) -> tuple[pa.DataType, pa.DataType]:
-    """(what Arrow reads, what that means) of a type of Avro. Raises NoColumn."""
+    """Return (the type that Arrow parses, the type of the column). Raises NoColumn."""
     import pyarrow as pa
 
     kind, schema = resolve(schema, named)
@@ -97,11 +96,11 @@ def _types(schema: Any, named: dict[str, Any]) -> tuple[pa.DataType, pa.DataType
         inner = [(field["name"], *_types(field["type"], named)) for field in schema["fields"]]
         return (
             pa.struct([(name, raw) for name, raw, _ in inner]),
-            pa.struct([(name, told) for name, _, told in inner]),
+            pa.struct([(name, final) for name, _, final in inner]),
         )
     if kind == "array":
-        raw, told = _types(schema["items"], named)
-        return pa.list_(raw), pa.list_(told)
+        raw, final = _types(schema["items"], named)
+        return pa.list_(raw), pa.list_(final)
     meant = {
         "date": (pa.int32(), pa.date32()),
         "timestamp-millis": (pa.int64(), pa.timestamp("ms", tz="UTC")),

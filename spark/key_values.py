@@ -1,8 +1,8 @@
-"""Values of KEY_VALUE schemas: the columns `key` and `value`, each by a schema of its own.
+"""Values of KEY_VALUE schemas: the columns `key` and `value`, each with its own schema.
 
-INLINE both are in the payload, each behind its length: 4 bytes, big-endian, -1 for null. SEPARATED
-the key is the message's, and the payload the value alone (Java's KeyValueSchemaImpl). Each half is
-decoded as the payload of a topic with its schema would be, by columns of its own.
+With the encoding INLINE the payload has both, each after its length: 4 bytes, big-endian, -1 for
+null. With SEPARATED the message's key is the key, and the payload is the value (Java's
+KeyValueSchemaImpl). Each half is decoded like the payload of a topic with its schema.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 class _Message(NamedTuple):
-    """A message of which a half is decoded: where it is, its schema version, and key and value."""
+    """A message to decode: its position, its schema version, and its key and value."""
 
     position: tuple[int, int, int]
     version: bytes
@@ -41,7 +41,7 @@ class _Message(NamedTuple):
 
 
 class KeyValues:
-    """The columns `key` and `value`: a struct for a record, else what a topic would have."""
+    """The columns `key` and `value`. A record becomes a struct."""
 
     is_record = True
 
@@ -83,7 +83,7 @@ class KeyValues:
             for name, kind in zip(self._only, kinds, strict=True)
         ]
 
-    # --- one of both ----------------------------------------------------------------------------
+    # --- one half -------------------------------------------------------------------------------
 
     def _part(self, name: str) -> Values:
         return self._parts[_NAMES.index(name)]
@@ -91,7 +91,7 @@ class KeyValues:
     def _array(
         self, name: str, messages: list[_Message], kind: pa.DataType, definitions: Definitions
     ) -> pa.Array:
-        """Raises PulsarSparkError."""
+        """Return the column of a half. Raises PulsarSparkError."""
         import pyarrow as pa
 
         part, index = self._part(name), _NAMES.index(name)
@@ -111,7 +111,7 @@ class KeyValues:
     # --- messages -------------------------------------------------------------------------------
 
     def _messages(self, filled: Filled) -> Iterator[_Message]:
-        """Raises PulsarSparkError."""
+        """Divide payloads into halves. Raises PulsarSparkError."""
         versions = dict(filled.versions)
         version = b""
         payloads = payloads_of(filled)
@@ -129,12 +129,12 @@ class KeyValues:
 
 
 def _with_columns(part: Values) -> Values:
-    """A record without fields is no struct that Arrow has."""
+    """Return bytes instead of a record without fields, which cannot be an Arrow struct."""
     return part if part.fields() else Bytes()
 
 
 def _decoded(part: Values, name: str, messages: list[_Message], definition: Definitions) -> Filled:
-    """The halves of messages as a topic with their schema would have them. PulsarSparkError."""
+    """Decode a half of each message. Raises PulsarSparkError."""
     columns = part.columns(-1, definition, 0)
     index = _NAMES.index(name)
     heads: dict[tuple[bytes, bool], bytes] = {}
@@ -149,14 +149,14 @@ def _decoded(part: Values, name: str, messages: list[_Message], definition: Defi
         except Undecodable as error:
             ledger, entry, _ = message.position
             raise PulsarSparkError(
-                f"the message {ledger}:{entry} cannot be read by its schema: its {name} is none"
-                f" ({error})."
+                f"the message {ledger}:{entry} cannot be read by its schema: its {name} is"
+                f" invalid ({error})."
             ) from error
     return columns.finish()
 
 
 def _head(version: bytes, is_null: bool) -> bytes:
-    """MessageMetadata of a half."""
+    """Return the encoded MessageMetadata of a half."""
     head = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
     if version:
         head.schema_version = version
@@ -166,7 +166,7 @@ def _head(version: bytes, is_null: bool) -> bytes:
 
 
 def inline(payload: bytes | None) -> Pair:
-    """Key and value of a payload. Raises ValueError."""
+    """Return the key and the value of a payload. Raises ValueError."""
     if payload is None:
         return None, None
     key, at = _half(payload, 0)
@@ -177,7 +177,7 @@ def inline(payload: bytes | None) -> Pair:
 
 
 def _half(payload: bytes, at: int) -> tuple[bytes | None, int]:
-    """(what is there, where it ends). Raises ValueError."""
+    """Return (the half at an offset, the offset of its end). Raises ValueError."""
     begin = at + _LENGTH.size
     if begin > len(payload):
         raise ValueError("it ends before its key and value do")

@@ -54,7 +54,7 @@ def schema_of(described: tuple[str, str] | None) -> Any:
 def tell_schema(
     options: Options, client: Any, topic: str, described: tuple[str, str] | None
 ) -> None:
-    """Registers a schema of numbers, of which the client's producers do not tell a broker."""
+    """Register a schema of numbers, of which the client's producers do not tell a broker."""
     if described is None or described[0] not in NUMBERS:
         return
     kind, _ = described
@@ -83,8 +83,8 @@ def tell_trouble(
         raise PulsarSparkError(f"{topic} cannot be written: {reason}.") from error
 
 
-def let_go(client: Any, is_done: bool) -> None:
-    """Closes a client, by which nothing is sent or read any more. It may be closed already.
+def close_client(client: Any, is_done: bool) -> None:
+    """Close a client, by which nothing is sent or read any more. It may be closed already.
 
     is_done: all it sent was acknowledged, so it takes its leave of brokers; else nothing is waited
     for.
@@ -125,7 +125,7 @@ def reason_of(
         try:
             client.create_producer(topic).close()
         finally:
-            let_go(client, is_done=False)
+            close_client(client, is_done=False)
     except PulsarSparkError as found:
         return str(found).removesuffix(".")
     except pulsar.PulsarException as found:

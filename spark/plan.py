@@ -131,7 +131,7 @@ def settings_of(options: Options) -> Settings:
 
 
 def patiently(options: Options, ask: Callable[[], T]) -> T:
-    """Asks again while a broker is away, for as long as an operation may take."""
+    """Ask again while a broker is away, for as long as an operation may take."""
     deadline = time.monotonic() + options["pulsar.client.operationTimeoutMs"]
     while True:
         try:
@@ -233,7 +233,7 @@ def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict
 
 
 def hold(options: Options, topic: str, at: Position) -> None:
-    """Moves the predefined subscription, which is made if it is not there, so that the broker keeps
+    """Move the predefined subscription, which is made if it is not there, so that the broker keeps
     what lies behind the position. Raises TopicMissing.
     """
     subscription = options["predefinedSubscription"]
@@ -304,7 +304,7 @@ def without_lost(
 
 
 def lose(options: Options, sentence: str) -> None:
-    """Tells what was lost. Raises DataLost, unless that is allowed."""
+    """Tell what was lost. Raises DataLost, unless that is allowed."""
     if options["failOnDataLoss"]:
         raise DataLost(sentence)
     _log.warning("%s", sentence)

@@ -79,7 +79,7 @@ def position_of(message_id: Any) -> Position:
 
 
 def parse(text: str) -> Position:
-    """Reads what `str` wrote. Raises ValueError."""
+    """Read what `str` wrote. Raises ValueError."""
     found = _ID.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not ledger:entry or ledger:entry:batch")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, let_go, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import client_of, close_client, schema_of, tell_schema, tell_trouble
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.receipts import Receipts, send_timeout_s
@@ -21,14 +21,14 @@ TOPICS_MAX = 1_000
 
 
 class Sender(Protocol):
-    """Sends the messages of one task. Close it."""
+    """Send the messages of one task. Close it."""
 
     def send(self, message: Outgoing) -> None:
         """Raises PulsarSparkError; also for what was sent before."""
         ...
 
     def finish(self) -> None:
-        """Waits until all is acknowledged. Raises PulsarSparkError."""
+        """Wait until all is acknowledged. Raises PulsarSparkError."""
         ...
 
     def close(self) -> None: ...
@@ -78,7 +78,7 @@ class AtLeastOnce:
 
     def close(self) -> None:
         self._entries.close()
-        let_go(self._client, self._is_done)
+        close_client(self._client, self._is_done)
 
     def _flush(self) -> None:
         for topic in self._made.values():
@@ -147,7 +147,7 @@ def send(
     partition: str,
     sequence_id: int | None = None,
 ) -> None:
-    """Gives a message to the client when there is room for it. Raises PulsarSparkError, also for
+    """Give a message to the client when there is room for it. Raises PulsarSparkError, also for
     what was sent before.
     """
     producer.send_async(

@@ -224,7 +224,7 @@ class RangeReader:
     # --- when nothing comes ---------------------------------------------------------------------
 
     def _is_more_there(self) -> bool:
-        """Asks the broker. Raises DataLost, PulsarSparkError."""
+        """Ask the broker. Raises DataLost, PulsarSparkError."""
         topic, end = self._range.topic, self._range.end
         first, last = self._cluster.ends(topic)
         if first.key >= end.key or last.key <= self._handled.key:
@@ -239,7 +239,7 @@ class RangeReader:
         return True
 
     def _check_gap(self) -> None:
-        """Asks whether entries are missing before one of another ledger that came: whether ledgers
+        """Ask whether entries are missing before one of another ledger that came: whether ledgers
         were deleted that were not read to their end. Raises DataLost.
         """
         first, _ = self._cluster.ends(self._range.topic)

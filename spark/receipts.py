@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import SILENCE, let_go, reason_of
+from pyxbroker.spark.official import SILENCE, close_client, reason_of
 from pyxbroker.spark.options import Options
 
 PENDING_BYTES_MAX = 64 << 20
@@ -79,7 +79,7 @@ class Receipts:
         return partial(self._take, partition, size)
 
     def settle(self) -> None:
-        """Waits until all is acknowledged. Raises PulsarSparkError."""
+        """Wait until all is acknowledged. Raises PulsarSparkError."""
         for each in self._under_way:
             self._wait(each, 0)
         self._check()
@@ -118,7 +118,9 @@ class Receipts:
         self._failed += messages
         if self._ending is None:
             self._refusal = partition, result
-            self._ending = threading.Thread(target=let_go, args=(self._client, False), daemon=True)
+            self._ending = threading.Thread(
+                target=close_client, args=(self._client, False), daemon=True
+            )
             self._ending.start()
 
     def _check(self) -> None:

@@ -42,7 +42,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 class Payloads(Protocol):
-    """Makes payloads of rows. Pickles."""
+    """Make payloads of rows. Pickles."""
 
     def schema(self) -> tuple[str, str] | None:
         """(Pulsar's type, the definition) of what the topic is told; None: no schema."""

@@ -57,7 +57,7 @@ def check_broker(options: Options) -> None:
 
 
 def write(sender: Sender, messages: Messages, batches: Iterator[pa.RecordBatch]) -> int:
-    """Sends all rows, and waits until they are acknowledged. Raises PulsarSparkError."""
+    """Send all rows, and waits until they are acknowledged. Raises PulsarSparkError."""
     count = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -152,7 +152,7 @@ class PulsarStreamWriter(StreamWriter):
         return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Warns, the first time, of what is not exactly once."""
+        """Warn, the first time, of what is not exactly once."""
         found = [each for each in messages if isinstance(each, Written)]
         lacking = sorted({topic for each in found for topic in each.without_deduplication})
         if lacking:

@@ -48,7 +48,7 @@ class PulsarDataSource(DataSource):
     @without_traceback()
     def schema(self) -> StructType:
         check_names(self.options)
-        return Columns.asked(self._values, self._asked_columns()).schema()
+        return Columns.requested(self._values, self._asked_columns()).schema()
 
     @without_traceback()
     def reader(self, schema: StructType) -> PulsarReader:
@@ -88,7 +88,7 @@ class PulsarDataSource(DataSource):
     def _columns_of(self, schema: StructType, options: Options) -> Columns:
         """Raises PulsarSparkError."""
         found = Columns.of(self._values, schema)
-        if (untold := found.untold_by_client) and uses_client(options):
+        if (untold := found.unknown_to_client) and uses_client(options):
             raise PulsarSparkError(
                 "the official client, which reads here (reader, or a key is given), does not tell"
                 f" {' and '.join(untold)}: leave that out of the columns."
@@ -106,7 +106,7 @@ def _refuse_overwriting(overwrite: bool) -> None:
 
 
 class PulsarReader(DataSourceReader):
-    """Reads what is there when the query starts."""
+    """Read what is there when the query starts."""
 
     def __init__(self, options: Options, columns: Columns) -> None:
         self._options = options
@@ -115,7 +115,7 @@ class PulsarReader(DataSourceReader):
 
     @without_traceback()
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Looks where messages can be, and gives all filters back: Spark says which pass."""
+        """Look where messages can be, and gives all filters back: Spark says which pass."""
         for each in filters:
             self._place.add(each)
         return filters

@@ -238,7 +238,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _hold(
         self, positions: dict[str, Position], found: Mapping[str, Ends] | None = None
     ) -> None:
-        """Moves the subscription of the query's own, if it has one. found: topics as they are."""
+        """Move the subscription of the query's own, if it has one. found: topics as they are."""
         if self._options["predefinedSubscription"] is None:
             return
         for topic, position in positions.items():

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 def rows(values: Values, names: Sequence[str], *stored: bytes) -> list[dict[str, Any]]:
     """The rows of entries 3:0 and on, of a topic `t`."""
-    columns = Columns.asked(values, names)
+    columns = Columns.requested(values, names)
     read = columns.entry_columns(-1, lambda _: b"")
     read.set_range(Position(3, -1), Position(4, 0))
     for number, each in enumerate(stored):
@@ -161,7 +161,7 @@ def test_the_key_of_a_pair_is_where_its_encoding_says(is_separated: bool) -> Non
     stored = section(payload, partition_key=encoded, partition_key_b64_encoded=True)
     assert rows(values, ["key", "value"], stored) == [{"key": 5, "value": value}]
     assert rows(values, ["value"], stored) == [{"value": value}]
-    told_otherwise = Columns.asked(values, ["key", "value"]).untold_by_client
+    told_otherwise = Columns.requested(values, ["key", "value"]).unknown_to_client
     assert told_otherwise == (["key"] if is_separated else [])
 
 

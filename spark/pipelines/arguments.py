@@ -120,7 +120,7 @@ def source_options(given: Namespace) -> dict[str, str]:
 
 
 def check_source(role: str, given: dict[str, str]) -> list[str]:
-    """Looks for the broker and the topics, before Spark is started: the topics, each partition by
+    """Look for the broker and the topics, before Spark is started: the topics, each partition by
     itself. Raises PulsarSparkError.
     """
     options = Options(role, given)
@@ -132,6 +132,6 @@ def check_source(role: str, given: dict[str, str]) -> list[str]:
 
 
 def check_sink(given: dict[str, str]) -> None:
-    """Looks for the broker of a sink, before Spark is started. Raises PulsarSparkError."""
+    """Look for the broker of a sink, before Spark is started. Raises PulsarSparkError."""
     with cluster_of(Options(SINK, given)) as cluster:
         cluster.any_broker()

@@ -115,7 +115,7 @@ class Job:
             spark.stop()
 
     def stop_by_signals(self, what_first: str) -> None:
-        """Lets the first Ctrl-C or SIGTERM set `stopping`; the second one interrupts.
+        """Let the first Ctrl-C or SIGTERM set `stopping`; the second one interrupts.
 
         what_first: what the job does before it ends. Spark's session has a handler of its own,
         which this one replaces.
@@ -157,7 +157,7 @@ class Job:
 
     @contextmanager
     def _stderr_in_log(self) -> Iterator[None]:
-        """Lets the JVM, which starts within the body, have a file as its stderr."""
+        """Let the JVM, which starts within the body, have a file as its stderr."""
         if is_submitted():
             yield
             return
@@ -180,7 +180,7 @@ class Job:
 
 @contextmanager
 def watch_tasks(job: Job, spark: SparkSession, what: str) -> Iterator[None]:
-    """Shows how many tasks of Spark's are done, while the body runs."""
+    """Show how many tasks of Spark's are done, while the body runs."""
     tracker = spark.sparkContext.statusTracker()
 
     def look() -> str | None:

@@ -31,19 +31,19 @@ class Progress:
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
-        """Shows how far it is, unless something was shown just before."""
+        """Show how far it is, unless something was shown just before."""
         with self._lock:
             if text != self._last and time.monotonic() >= self._next_at:
                 self._write(text, end="" if self._is_terminal else "\n")
 
     def say(self, text: str) -> None:
-        """Shows a line that stays."""
+        """Show a line that stays."""
         with self._lock:
             if text != self._last or self._is_terminal:
                 self._write(text, end="\n")
 
     def clear(self) -> None:
-        """Takes the line off a terminal, before somebody else writes there."""
+        """Take the line off a terminal, before somebody else writes there."""
         with self._lock:
             if self._is_terminal and self._last:
                 print(ERASE, end="", file=sys.stderr, flush=True)
@@ -51,7 +51,7 @@ class Progress:
 
     @contextmanager
     def watched(self, look: Callable[[], str | None]) -> Iterator[None]:
-        """Shows what `look` says from time to time, while the body runs. None: nothing new."""
+        """Show what `look` says from time to time, while the body runs. None: nothing new."""
         done = threading.Event()
 
         def watch() -> None:

@@ -169,7 +169,7 @@ def _left(rows: DataFrame, done: dict[str, tuple[int, int]]) -> DataFrame:
 
 
 def _buckets(rows: DataFrame) -> list[Bucket]:
-    """Runs of entries, in order."""
+    """Run of entries, in order."""
     from pyspark.sql.functions import count, expr, max
 
     ledger, entry, _ = POSITION

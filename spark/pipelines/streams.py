@@ -53,7 +53,7 @@ def duration(text: str) -> str:
 
 
 def run_stream(job: Job, writer: DataStreamWriter, done: str, table: str | None = None) -> None:
-    """Runs the query until it is done or stopped.
+    """Run the query until it is done or stopped.
 
     done: what happened to a message; table: where the rows go, if that has a name of its own.
     """

@@ -55,7 +55,7 @@ class Look(NamedTuple):
 
 
 def look(options: Options, topics: list[str], tell: Callable[[str], None]) -> Look:
-    """Asks for all of them. Raises PulsarSparkError."""
+    """Ask for all of them. Raises PulsarSparkError."""
     at_s = time.monotonic()
     stats, internal = {}, {}
     for number, topic in enumerate(topics):
