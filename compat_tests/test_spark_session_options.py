@@ -534,7 +534,7 @@ def test_unknown_options_of_a_sink_name_what_is_near(
     for name, sentence in (
         ("pulsar.producer.sendTimeout", "did you mean pulsar.producer.sendTimeoutMs?"),
         ("exactlyOne", "did you mean exactlyOnce?"),
-        ("topic.schema.class", "what is written has a schema by its columns (schemaType)"),
+        ("topic.schema.class", "written columns become a schema (schemaType)"),
         ("startingOffsets", "only of the batch source and the streaming source"),
     ):
         options = given(broker, {"topic": topic}) | {name: "x"}

@@ -324,7 +324,7 @@ def test_columns_are_a_record_with_a_schema_and_come_back_as_they_were(
     )
     other = spark.createDataFrame([("fig", "much")], "name string, size string")
     text = error_of(other.write.format("pulsar").options(**options).mode("append").save)
-    refusal = f"{topic} cannot be written: its schema does not go with what is written: "
+    refusal = f"{topic} cannot be written: its schema is not compatible with what is written: "
     reason = text.partition(refusal)[2]
     assert len(reason) > 20 and "Traceback" not in text, text
 
@@ -423,7 +423,7 @@ def test_a_topic_is_not_overwritten_and_columns_are_checked(broker: Broker, topi
     assert "give the option topic, or a column __topic." in text
     wrong = PulsarDataSource(given(broker, {"topic": topic, "failOnDataLoss": "true"}))
     text = error_of(lambda: wrong.writer(value, False))
-    assert "failOnDataLoss is no option of the sink" in text
+    assert "failOnDataLoss is not an option of the sink" in text
     limited = PulsarDataSource(given(broker, {"topic": topic, "maxBytesPerTrigger": "1m"}))
     text = error_of(lambda: limited.streamReader(limited.schema()))
     assert "maxBytesPerTrigger needs admin.url" in text

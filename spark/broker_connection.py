@@ -172,7 +172,7 @@ class BrokerConnection:
         self._close_consumer(topic)
         return found
 
-    def hold(self, topic: str, subscription: str, at: Position) -> None:
+    def move_subscription(self, topic: str, subscription: str, at: Position) -> None:
         """Move a durable subscription to a position, forward or back; create it if it is missing.
 
         The broker retains the messages after it. An entry that was read in part stays
@@ -308,7 +308,7 @@ class BrokerConnection:
         """Return a version of a topic's Schema, by default the newest; None without a schema."""
         return self._ask(requests.schema_of(self._connection, topic, version), topic)
 
-    def tell_schema(self, topic: str, name: str, type_: int) -> None:
+    def register_schema(self, topic: str, name: str, type_: int) -> None:
         """Register a schema without a definition for an existing topic. Raises Refused."""
         schema = pb.Schema(name=name, type=type_, schema_data=b"")
         self._ask(requests.register_schema(self._connection, topic, schema), topic)

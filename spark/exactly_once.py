@@ -19,7 +19,13 @@ from typing import Any
 
 from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, close_client, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    client_of,
+    close_client,
+    register_schema,
+    schema_of,
+    translate_errors,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import check_room, producer_settings, router_of, send
@@ -98,7 +104,7 @@ class ExactlyOnce:
             partition.producer.send(message, partition.sent)
             return
         send(partition.producer, message, self._receipts, topic.names[index], partition.sent)
-        if self._receipts.is_much:
+        if self._receipts.is_full:
             self._flush()
 
     def finish(self) -> None:
@@ -150,7 +156,9 @@ class ExactlyOnce:
     def _open(self, topic: str) -> Topic:
         check_room(self._topics)
         name = str(name_of(topic))
-        names = tell_trouble(self._options, topic, lambda: self._client.get_topic_partitions(name))
+        names = translate_errors(
+            self._options, topic, lambda: self._client.get_topic_partitions(name)
+        )
         count = 0 if names == [name] else len(names)
         producers = [self._producer(each) for each in names]
         lasts = [id_of(each.last_sequence_id()) for each in producers]
@@ -166,7 +174,7 @@ class ExactlyOnce:
         # The topic was created again with fewer partitions, or another producer uses the name.
         if counts or found.count > count:
             self._refuse(topic)
-        tell_schema(self._options, self._client, name, self._described)
+        register_schema(self._options, self._client, name, self._described)
         self._topics[topic] = found
         return found
 
@@ -211,7 +219,7 @@ class ExactlyOnce:
                         raise
                 time.sleep(RETRY_S)
 
-        return tell_trouble(self._options, topic, make, self._described)
+        return translate_errors(self._options, topic, make, self._described)
 
     # --- deduplication --------------------------------------------------------------------------
 
@@ -223,7 +231,7 @@ class ExactlyOnce:
             return False
         for index, partition in enumerate(topic.partitions):
             if partition.sent >= 0:
-                tell_trouble(self._options, name, partition.producer.close)
+                translate_errors(self._options, name, partition.producer.close)
                 partition.producer = self._producer(topic.names[index])
                 if partition.producer.last_sequence_id() == partition.sent:
                     return False

@@ -1,4 +1,4 @@
-"""The ledgers of a topic, as REST tells them (internalStats): what ranges are cut by."""
+"""The ledgers of a topic, from the REST endpoint internalStats. Ranges are divided along them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pyxbroker.spark.positions import Position, parse
 from pyxbroker.spark.security import Security, spark_error
 
 NO_OWNER = 412
-"""Of a topic that no broker has yet, as when brokers start."""
+"""The HTTP status for a topic that no broker owns yet, for example while brokers start."""
 
 
 class Ledger(NamedTuple):
-    """A ledger of a topic: how many entries of how many bytes it has so far."""
+    """A ledger of a topic, with its current entries and bytes."""
 
     id: int
     entries: int
@@ -38,7 +38,7 @@ class Ledger(NamedTuple):
 
     @property
     def bytes_per_entry(self) -> int:
-        """About, and 1 at least."""
+        """The average size of an entry, at least 1."""
         return max(1, self.size // max(1, self.entries))
 
     def with_bytes_per_entry(self, size: int) -> Ledger:
@@ -46,27 +46,27 @@ class Ledger(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a broker has of a topic."""
+    """The stored ledgers and mark-delete positions of a topic."""
 
     ledgers: list[Ledger]
-    """In order; the last one is written."""
+    """The ledgers in order; the last one is open."""
 
     confirmed: Position | None
-    """The last entry that came since the topic was loaded, or was there then, also if it was
-    deleted since; entry -1: there was none. None: it does not say.
+    """The last confirmed entry, which may have been deleted since. Entry -1: there was none since
+    the topic was loaded. None: the broker does not report it.
     """
 
     marks: Mapping[str, Position]
-    """Up to where each durable subscription has acknowledged all."""
+    """The mark-delete position of each durable subscription."""
 
 
 def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> list[Ledger]:
-    """In order. Raises NotReachable, TopicMissing, PulsarSparkError."""
+    """Return the ledgers in order. Raises NotReachable, TopicMissing, PulsarSparkError."""
     return stored_of(url, topic, timeout_s, security).ledgers
 
 
 def stored_of(url: str, topic: str, timeout_s: float, security: Security) -> Stored:
-    """Raises NotReachable, TopicMissing, PulsarSparkError."""
+    """Request internalStats. Raises NotReachable, TopicMissing, PulsarSparkError."""
     name = TopicName.get(topic)
     path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/internalStats"
     found = rest_json(url, path, topic, timeout_s, security)
@@ -77,7 +77,7 @@ def stored_of(url: str, topic: str, timeout_s: float, security: Security) -> Sto
             for row in rows
         ]
         if ledgers:
-            # The list has no figures of the one that is written.
+            # The list has no figures for the open ledger.
             size, entries = int(found["currentLedgerSize"]), int(found["currentLedgerEntries"])
             ledgers[-1] = Ledger(ledgers[-1].id, entries, size, True)
         confirmed = found.get("lastConfirmedEntry")
@@ -88,15 +88,16 @@ def stored_of(url: str, topic: str, timeout_s: float, security: Security) -> Sto
         return Stored(ledgers, parse(confirmed) if confirmed else None, marks)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PulsarSparkError(
-            f"what {url} tells of {topic} are no internal stats: {error!r}"
+            f"{url} returned invalid internal stats of {topic}: {error!r}"
         ) from error
 
 
 def entries_of(
     ledgers: Iterable[Ledger], begin: Position, end: Position
 ) -> tuple[tuple[int, int], ...]:
-    """(id, entries) of the ledgers of a range; of that which it ends in those up to there, which
-    are as many whatever is added.
+    """Return (id, entries) of the ledgers of a range.
+
+    The last ledger counts up to the end of the range, so that later entries do not change it.
     """
     return tuple(
         (each.id, min(each.entries, end.entry + 1) if each.id == end.ledger else each.entries)
@@ -106,10 +107,10 @@ def entries_of(
 
 
 def are_entries_between(ledgers: Sequence[tuple[int, int]], begin: Position, end: Position) -> bool:
-    """Whether there are entries behind begin, up to and with end, as far as is known.
+    """Return True if (begin, end] may contain entries.
 
-    ledgers: (id, entries). Of a ledger that is not among them, and that begin is in, nobody knows
-    how many it had.
+    ledgers: (id, entries). If the ledger of `begin` is not listed, its number of entries is
+    unknown.
     """
     known = dict(ledgers)
     if begin.ledger not in known or begin.batch >= 0:
@@ -123,8 +124,7 @@ def are_entries_between(ledgers: Sequence[tuple[int, int]], begin: Position, end
 
 
 def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:
-    """What REST answers about a topic. A broker that does not have it sends on to the one that has.
-
+    """Return the JSON of a REST resource of a topic. Other brokers redirect to its owner.
     Raises NotReachable, TopicMissing, PulsarSparkError.
     """
     settings = ClientSettings(
@@ -141,13 +141,14 @@ def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Secur
             raise _refusal(error, url, topic) from None
         except (ConnectionFailed, UntrustedCertificate) as error:
             reason = error.reason if error.__cause__ is None else repr(error.__cause__)
-            raise NotReachable(f"admin.url is {url}, and nobody answers there: {reason}") from error
+            raise NotReachable(f"no web port answers at admin.url {url}: {reason}") from error
         except RedirectLoop:
             raise PulsarSparkError(
-                f"{url} and other brokers send who asks for {topic} round in a ring."
+                f"the REST request for {topic} failed: {url} and other brokers"
+                " redirect each other in a loop."
             ) from None
         except BadRedirect as error:
-            raise _misled(error) from None
+            raise _bad_redirect(error) from None
         except ClientError as error:
             raise spark_error(error) from None
 
@@ -157,22 +158,22 @@ async def _get(settings: ClientSettings, path: str) -> Any:
         return await admin.get(path)
 
 
-def _misled(error: BadRedirect) -> PulsarSparkError:
+def _bad_redirect(error: BadRedirect) -> PulsarSparkError:
     if not error.target:
-        return PulsarSparkError(f"{error.origin} sends on ({error.status}) to nobody.")
+        return PulsarSparkError(f"{error.origin} redirects ({error.status}) without a Location.")
     return PulsarSparkError(
-        f"{error.origin} sends on to {error.target}, which has no TLS: brokers have to"
-        " tell their URLs with TLS (webServicePortTls)."
+        f"{error.origin} redirects to {error.target}, which has no TLS: brokers have to"
+        " advertise their URLs with TLS (webServicePortTls)."
     )
 
 
 def _refusal(error: HttpRefused, url: str, topic: str) -> PulsarSparkError:
     if error.status == 404:
-        return TopicMissing(f"{url} knows no topic {topic}.")
+        return TopicMissing(f"{url} has no topic {topic}.")
     if error.status in (401, 403):
         return PulsarSparkError(
-            f"{url} does not tell of {topic} ({error.status} {responses[error.status]}): who this"
-            " is say pulsar.admin.authPluginClassName and pulsar.admin.authParams, or those of"
+            f"{url} refuses a request about {topic} ({error.status} {responses[error.status]}):"
+            " check pulsar.admin.authPluginClassName and pulsar.admin.authParams, or those of"
             " pulsar.client. if these are not given."
         )
     may_pass = error.status >= 500 or error.status == NO_OWNER

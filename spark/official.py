@@ -1,6 +1,6 @@
-"""Pulsar's official client as the options want it: what the sink sends by.
+"""The configuration of Pulsar's official client, with which the sink sends.
 
-It comes with the extra `spark`, and is imported when it is used.
+The client is part of the extra `spark`, and is imported when it is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def client_of(options: Options) -> Any:
-    """A client. Close it."""
+    """Return a client. Close it."""
     import pulsar
 
     return pulsar.Client(
@@ -29,49 +29,48 @@ def client_of(options: Options) -> Any:
         operation_timeout_seconds=max(1, round(options["pulsar.client.operationTimeoutMs"])),
         connection_timeout_ms=round(options["pulsar.client.connectionTimeoutMs"] * 1000),
         **Security(options).official(),
-        # What goes wrong is told by what fails; lines of the client would be told once more.
+        # Errors are raised; lines in the client's log would repeat them.
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
 
 
 def schema_of(described: tuple[str, str] | None) -> Any:
-    """A schema of the client, for payloads that are encoded already: (type, definition)."""
+    """Return a schema object for encoded payloads. described: (type, definition)."""
     import _pulsar
     from pulsar import schema
 
     class Encoded(schema.BytesSchema):
-        """Payloads as they are, under another schema's name."""
+        """A schema that passes payloads unchanged and reports another schema to brokers."""
 
         def schema_info(self) -> Any:
             assert described is not None
             kind, definition = described
             return _pulsar.SchemaInfo(getattr(_pulsar.SchemaType, kind), kind, definition)
 
-    is_told = described is not None and described[0] not in NUMBERS
-    return Encoded() if is_told else schema.BytesSchema()
+    is_described = described is not None and described[0] not in NUMBERS
+    return Encoded() if is_described else schema.BytesSchema()
 
 
-def tell_schema(
+def register_schema(
     options: Options, client: Any, topic: str, described: tuple[str, str] | None
 ) -> None:
-    """Register a schema of numbers, of which the client's producers do not tell a broker."""
+    """Register a schema of a number type, which the client's producers do not register."""
     if described is None or described[0] not in NUMBERS:
         return
     kind, _ = described
-    # A topic with partitions is none itself.
-    name = tell_trouble(options, topic, lambda: client.get_topic_partitions(topic))[0]
+    # A partitioned topic is not a topic itself, so its first partition is used.
+    name = translate_errors(options, topic, lambda: client.get_topic_partitions(topic))[0]
     with cluster_of(options) as cluster:
-        cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
+        cluster.ask(name, lambda broker: broker.register_schema(name, kind, NUMBERS[kind]))
 
 
-def tell_trouble(
+def translate_errors(
     options: Options,
     topic: str,
     do: Callable[[], T],
     described: tuple[str, str] | None = None,
 ) -> T:
-    """What `do` returns; its PulsarException becomes a PulsarSparkError.
-
+    """Call a function, and raise its PulsarException as a PulsarSparkError.
     described: the schema of the producer that `do` opens.
     """
     import pulsar
@@ -84,10 +83,10 @@ def tell_trouble(
 
 
 def close_client(client: Any, is_done: bool) -> None:
-    """Close a client, by which nothing is sent or read any more. It may be closed already.
+    """Close a client, which may be closed already.
 
-    is_done: all it sent was acknowledged, so it takes its leave of brokers; else nothing is waited
-    for.
+    is_done: all messages were acknowledged, so producers are closed at the broker first. Without
+    it, the connections are closed immediately.
     """
     import pulsar
 
@@ -95,19 +94,20 @@ def close_client(client: Any, is_done: bool) -> None:
         try:
             client.close()
         except pulsar.PulsarException as error:
-            _log.warning("a broker was not told that its producer is gone: %s", sentence_of(error))
+            _log.warning("a producer could not be closed at its broker: %s", sentence_of(error))
     client.shutdown()
 
 
 def reason_of(
     options: Options, topic: str, error: object, described: tuple[str, str] | None = None
 ) -> str:
-    """Why the client says no, an exception or a Result.
+    """Return the reason for an error of the client, an exception or a Result.
 
-    A broker that refused a producer is asked for its words, which the client only logs.
+    The client only logs the message of a broker that refuses a producer, so the broker is asked
+    again.
 
-    Where it says that nobody answered in time, brokers are asked anew: it says so of a token that
-    expired, and of a right that was taken away, too, as it tries on until the time is over.
+    The client reports a timeout also for an expired token and a revoked permission, because it
+    retries until the time is over. So a timeout is checked with a new connection and producer.
     """
     if word_of(error) in REFUSALS:
         from pyxbroker.spark.entry_producer import refusal_of
@@ -135,18 +135,16 @@ def reason_of(
 
 SILENCE = "timeout"
 REFUSALS = ("incompatibleschema", "topicnotfound")
-"""Of a producer, for reasons that differ from case to case."""
+"""Refusals of a producer whose reasons are only in the broker's message."""
 
 
 def word_of(error: object) -> str:
-    """What the client calls an error, in small letters: its results are names such as
-    `Pulsar error: TimeOut`.
-    """
+    """Return the client's name of an error in lower case, such as `timeout`."""
     return _name_of(error).replace("_", "").lower()
 
 
 def sentence_of(error: object) -> str:
-    """The same in words."""
+    """Return the description of an error."""
     return MEANINGS.get(word_of(error), _name_of(error))
 
 
@@ -157,16 +155,16 @@ def _name_of(error: object) -> str:
 MEANINGS = {
     SILENCE: "the broker did not answer in time",
     "connecterror": "no broker answers",
-    "authenticationerror": "the broker does not take what says who this is"
+    "authenticationerror": "the broker refuses the credentials"
     " (pulsar.client.authPluginClassName, pulsar.client.authParams)",
     "authorizationerror": "there is no right to write it",
-    "messagetoobig": "a message is larger than the broker takes;"
-    " pulsar.producer.chunkingEnabled=true sends it in parts",
-    "incompatibleschema": "its schema does not go with what is written",
+    "messagetoobig": "a message is larger than the broker accepts;"
+    " pulsar.producer.chunkingEnabled=true sends it in chunks",
+    "incompatibleschema": "its schema is not compatible with what is written",
     "topicterminated": "it was terminated",
     "topicnotfound": "there is no such topic",
     "producerbusy": "a producer of this name is connected; is another query running with this"
     " checkpoint?",
-    "producerblockedquotaexceedederror": "the quota of its backlog is used up",
-    "producerblockedquotaexceededexception": "the quota of its backlog is used up",
+    "producerblockedquotaexceedederror": "its backlog quota is exceeded",
+    "producerblockedquotaexceededexception": "its backlog quota is exceeded",
 }

@@ -1,23 +1,23 @@
-"""What is said of options that are known elsewhere: in the JVM connector, in Spark's for Kafka.
+"""Advice for options of the JVM connector and of Spark's source for Kafka.
 
-Names are in lower case, as Spark hands them on.
+Names are in lower case, as Spark passes them on.
 """
 
 from __future__ import annotations
 
 _BY_TIME = "give startingTime or endingTime"
-_OWN_READER = "the source reads without a consumer that could have it"
+_OWN_READER = "the source reads without a consumer to which it could apply"
 
 INSTEAD = {
-    "topic.schema.class": "there are no Java classes here; what is read has columns by the topic's"
-    " schema in the registry, what is written has a schema by its columns (schemaType), and bytes"
-    " without one are decoded by Spark's own from_avro, from_json or from_protobuf",
+    "topic.schema.class": "there are no Java classes here; columns that are read follow the topic's"
+    " schema in the registry, written columns become a schema (schemaType), and bytes without a"
+    " schema are decoded by Spark's own from_avro, from_json or from_protobuf",
     "kafka.bootstrap.servers": "give service.url, as in pulsar://host:6650",
     "subscribe": "give topic, or topics for several",
     "subscribepattern": "give topicsPattern",
     "assign": "give topics; a partition is named as topic-partition-0",
     "maxentriespertrigger": "give maxRowsPerTrigger, or maxBytesPerTrigger",
-    "minoffsetspertrigger": "there is no such bound; maxRowsPerTrigger bounds a batch from above",
+    "minoffsetspertrigger": "there is no lower limit; maxRowsPerTrigger is an upper limit",
     "minpartitions": "give bytesPerTask together with admin.url",
     "maxrecordsperpartition": "give bytesPerTask together with admin.url",
     "includeheaders": "the column __messageProperties is always there",
@@ -41,32 +41,32 @@ INSTEAD = {
     "pulsar.reader.startmessagefromrollbackdurationinsec": "give startingTime",
     "pulsar.reader.subscriptionname": "give predefinedSubscription",
     "pulsar.reader.subscriptionroleprefix": "give subscriptionPrefix",
-    "pulsar.reader.readcompacted": "a range of messages is read by their ids, and what compaction"
-    " leaves out would be waited for; keep the latest row of each __key in Spark",
+    "pulsar.reader.readcompacted": "a range of messages is read by message ids, and compaction"
+    " removes some of them; keep the latest row of each __key in Spark",
     "pulsar.reader.readername": _OWN_READER,
     "pulsar.reader.cryptokeyreader": "give pulsar.reader.defaultCryptoKeyReader, the file of a"
     " private key",
     "pulsar.reader.cryptofailureaction": "what cannot be decrypted is an error",
     "pulsar.producer.topicname": "give topic",
-    "pulsar.producer.producername": "a stream's producers have names of their own, by which it is"
-    " written exactly once, and those of a batch need none",
-    "pulsar.producer.initialsequenceid": "sequence ids are made of the batch and the row",
-    "pulsar.producer.blockifqueuefull": "a task waits always where its queue is full; say how long"
-    " that is by pulsar.producer.maxPendingMessages",
-    "pulsar.producer.accessmode": "tasks write a topic side by side",
+    "pulsar.producer.producername": "a stream's producers have generated names, on which exactly"
+    " once depends, and those of a batch need none",
+    "pulsar.producer.initialsequenceid": "sequence ids are derived from the batch and the row",
+    "pulsar.producer.blockifqueuefull": "a task always waits while its queue is full; set its"
+    " length by pulsar.producer.maxPendingMessages",
+    "pulsar.producer.accessmode": "several tasks write a topic at the same time",
     "pulsar.producer.custommessagerouter": "give each row its partition in the column __topic, as"
     " topic-partition-0",
     "pulsar.producer.cryptokeyreader": "give pulsar.producer.defaultCryptoKeyReader, the file of a"
     " public key",
-    "pulsar.producer.batchbuilder": "batches are by key always",
-    "pulsar.producer.autoupdatepartitions": "each task and each batch looks how many there are",
+    "pulsar.producer.batchbuilder": "batches are always built by key",
+    "pulsar.producer.autoupdatepartitions": "each task requests the number of partitions",
 }
 INSTEAD_OF_PREFIXES = {
     "pulsar.client.": "docs/spark.md lists those of pulsar.client. that have a meaning here.",
     "pulsar.admin.": "docs/spark.md lists those of pulsar.admin. that have a meaning here.",
     "pulsar.reader.": "docs/spark.md lists those of pulsar.reader. that have a meaning here.",
     "pulsar.producer.": "docs/spark.md lists those of pulsar.producer. that have a meaning here.",
-    "kafka.": "this is no client of Kafka; give service.url and topic.",
+    "kafka.": "this is not a client of Kafka; give service.url and topic.",
 }
 SPARKS_OWN = frozenset(("checkpointlocation", "queryname"))
-"""What Spark says of the query itself; it comes with the options of a streaming sink."""
+"""Spark's own options of a query, which it passes on with those of a streaming sink."""

@@ -1,4 +1,4 @@
-"""How the values of options are read: (name, text) to what they mean. Each raises WrongOption."""
+"""Parsers of option values. Each takes the option's name and text, and raises WrongOption."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxbroker.spark.errors import WrongOption
-from pyxbroker.spark.positions import Wish, wish_of
+from pyxbroker.spark.positions import OffsetRequest, parse_offsets
 from pyxbroker.spark.routing import HASHES, ROUND_ROBIN, SINGLE
 
 _HOST = r"(\[[0-9a-fA-F:.]+\]|[^\s/:,\[\]@?#]+)(:\d{1,5})?"
@@ -22,7 +22,7 @@ TEXT_BYTES_MAX = 64 << 10
 
 
 class Secret:
-    """A text that is not shown. Pickles, for Spark's workers."""
+    """A text that is hidden in representations. Can be pickled, for Spark's workers."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,7 +50,7 @@ def _url(name: str, value: str, pattern: re.Pattern[str], form: str) -> str:
 
 
 def _shown_url(value: str) -> str:
-    """Who puts a password into a URL does not want to see it."""
+    """Return the URL for an error message, without a password in it."""
     return repr(re.sub(r"//.*@", "//...@", value, flags=re.DOTALL))
 
 
@@ -65,7 +65,7 @@ def text(name: str, value: str) -> str:
 def names(name: str, value: str) -> list[str]:
     found = [each.strip() for each in text(name, value).split(",")]
     if not all(found):
-        raise WrongOption(f"{name} is {value!r}: it has to be names with commas between them.")
+        raise WrongOption(f"{name} is {value!r}: it has to be names separated by commas.")
     return found
 
 
@@ -91,7 +91,7 @@ def one_of(*words: str) -> Callable[[str, str], str]:
 
 
 def _named(names: dict[str, str]) -> Callable[[str, str], str]:
-    """One of Java's names, in any case; the values of `names` are what it becomes."""
+    """Return a parser for Java's names in any case. `names` maps lower case to values."""
 
     def read(name: str, value: str) -> str:
         found = names.get(value.strip().lower())
@@ -108,7 +108,7 @@ routing = _named({each.lower(): each for each in (ROUND_ROBIN, SINGLE)})
 
 
 def size(name: str, value: str) -> int:
-    """A number of bytes, or one with k, m or g."""
+    """Return a number of bytes, which may have a suffix k, m or g."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)b?", value.strip().lower(), re.ASCII)
     if found is None or int(found[1]) == 0:
         raise WrongOption(f"{name} is {value!r}: it has to be a number of bytes, such as 64m.")
@@ -117,19 +117,19 @@ def size(name: str, value: str) -> int:
 
 def count(name: str, value: str) -> int:
     if not re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII) or int(value) == 0:
-        raise WrongOption(f"{name} is {value!r}: it has to be a number, 1 at least.")
+        raise WrongOption(f"{name} is {value!r}: it has to be a number of at least 1.")
     return int(value)
 
 
 def milliseconds(name: str, value: str) -> float:
-    """In seconds."""
+    """Return the time in seconds."""
     if not re.fullmatch(r"\d{1,12}", value.strip(), re.ASCII) or int(value) == 0:
         raise WrongOption(f"{name} is {value!r}: it has to be a number of milliseconds.")
     return int(value) / 1000
 
 
 def moment(name: str, value: str) -> int:
-    """Milliseconds since 1970: as such, or a date with a time of day."""
+    """Return milliseconds since 1970, given as a number or as a date with a time."""
     written = value.strip()
     if re.fullmatch(r"\d{1,15}", written, re.ASCII):
         return int(written)
@@ -146,29 +146,29 @@ def moment(name: str, value: str) -> int:
 
 
 def properties(name: str, value: str) -> dict[str, str]:
-    """A JSON object of texts."""
+    """Return a JSON object whose values are strings."""
     try:
         found = json.loads(value)
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-        raise WrongOption(f"{name} has to be a JSON object of texts.")
+        raise WrongOption(f"{name} has to be a JSON object of strings.")
     return found
 
 
 def file(name: str, value: str) -> str:
-    """The path of a file, which may be written as file:///path."""
+    """Return the path of an existing file, which may be written as file:///path."""
     path = text(name, value).removeprefix("file://")
     try:
         is_there = Path(path).is_file()
     except OSError:
-        is_there = False  # no name of a file
+        is_there = False  # not a valid file name
     if not is_there:
-        # Not what it is: it may be the key itself, which Java's client takes as a data: URL.
-        raise WrongOption(f"{name}: there is no file of that name; give file:///path.")
+        # The message omits the value: it may be the key itself, as a data: URL of Java's client.
+        raise WrongOption(f"{name}: the file does not exist; give file:///path.")
     return path
 
 
-def offsets(name: str, value: str) -> Wish | dict[str, Wish]:
-    found: Any = wish_of(name, value)
+def offsets(name: str, value: str) -> OffsetRequest | dict[str, OffsetRequest]:
+    found: Any = parse_offsets(name, value)
     return found

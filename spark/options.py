@@ -1,10 +1,10 @@
-"""The options of the source and the sink: one table, and what is said of a wrong one.
+"""The options of the source and the sink: one table, and the errors for wrong options.
 
-Spark hands options on with names in lower case, so names are compared that way, and shown as the
-table writes them. A name that is known elsewhere (in the JVM connector, in Spark's source for
-Kafka) but not here is an error that says what to do: an option that is ignored would be worse.
+Spark passes names of options on in lower case. So names are compared in lower case, and shown as
+the table writes them. A name of the JVM connector or of Spark's source for Kafka that is not
+supported is an error with advice, because an ignored option would be worse.
 
-Some values are secrets: no error and no representation has one of those.
+Some values are secrets: errors and representations never contain them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH, STREAM, SINK = "batch source", "streaming source", "sink"
 
 
 class Option(NamedTuple):
-    """A row of the table: who knows the option, and what reads its value (name, text)."""
+    """A row of the table: the roles that have the option, and the parser of its value."""
 
     name: str
     known_to: tuple[str, ...]
@@ -44,7 +44,7 @@ SECURITY = (
     ("tlsAllowInsecureConnection", read.flag),
     ("tlsHostnameVerificationEnable", read.flag),
 )
-"""Of pulsar.client. and of pulsar.admin. alike; of both None is: nothing is said."""
+"""Options with the prefix pulsar.client. as well as pulsar.admin. None: not given."""
 
 TABLE = (
     Option("service.url", _ALL, read.service_url),
@@ -98,24 +98,24 @@ ALIASES = {
     },
     "maxoffsetspertrigger": "maxrowspertrigger",
 }
-"""Names of Java's builder for what its configuration calls otherwise, and of Spark's source for
+"""Names of Java's builder that differ from its configuration, and a name of Spark's source for
 Kafka, where an offset is a message."""
 START = {BATCH: EARLIEST, STREAM: LATEST}
-"""Of startingOffsets, where nothing else is said: as in the JVM connector."""
+"""The default of startingOffsets, as in the JVM connector."""
 
 LIKENESS_OF_PREFIXED_MIN = 0.9
-"""All names with one prefix are like each other."""
+"""The threshold for suggestions within a prefix, which makes all names similar."""
 
 
-_ONE_TOPIC = "one of topic, topics and topicsPattern has to be given"
-_NO_TOPIC = f"{_ONE_TOPIC}: none is."
+_ONE_TOPIC = "give one of topic, topics and topicsPattern"
+_NO_TOPIC = f"{_ONE_TOPIC}: none is given."
 
 
 class Options:
-    """The options of one source or sink, read and checked. Pickles."""
+    """The parsed and checked options of one source or sink. Can be pickled."""
 
     def __init__(self, role: str, given: Mapping[str, str]) -> None:
-        """Raises WrongOption."""
+        """Parse options. Raises WrongOption."""
         self.role = role
         rows = {row.name.lower(): row for row in TABLE}
         values = {name.lower(): value for name, value in given.items() if value is not None}
@@ -143,17 +143,17 @@ class Options:
         return f"<Options of a {self.role}: {', '.join(sorted(self._given))}>"
 
     def replaced(self, values: Mapping[str, Any]) -> Options:
-        """The same with other values, as they were read."""
+        """Return a copy with other parsed values."""
         made = copy(self)
         made._values = self._values | dict(values)
         return made
 
     def is_given(self, name: str) -> bool:
-        """Whether it was said, and is no default."""
+        """Return True if the user gave the option."""
         return name in self._given
 
     def _check_tls(self) -> None:
-        """useTls=true is what pulsar+ssl:// says; Java's client has both."""
+        """Combine useTls=true and pulsar+ssl://, which Java's client both has."""
         url, wanted = self["service.url"], self["pulsar.client.useTls"]
         if wanted and not url.startswith("pulsar+ssl://"):
             self._values["service.url"] = url.replace("pulsar://", "pulsar+ssl://", 1)
@@ -165,7 +165,7 @@ class Options:
     def _check_source(self) -> None:
         named = [name for name in ("topic", "topics", "topicsPattern") if self[name] is not None]
         if len(named) != 1:
-            given = f"{' and '.join(named)} are."
+            given = f"{' and '.join(named)} are given."
             raise WrongOption(f"{_ONE_TOPIC}: {given}" if named else _NO_TOPIC)
         for offsets, moment in (
             ("startingOffsets", "startingTime"),
@@ -176,13 +176,13 @@ class Options:
         if self["startingOffsets"] is None:
             self._values["startingOffsets"] = START[self.role]
         if self.role == BATCH and self["startingOffsets"] == LATEST:
-            raise WrongOption("startingOffsets is latest: behind that a batch has nothing to read.")
+            raise WrongOption("startingOffsets is latest: a batch would have nothing to read.")
         if self["endingOffsets"] == EARLIEST:
-            raise WrongOption("endingOffsets is earliest: before that there is nothing to read.")
+            raise WrongOption("endingOffsets is earliest: a batch would have nothing to read.")
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """What can be told of a source's options before it is known which one it is. WrongOption."""
+    """Check the names of a source's options while its role is unknown. Raises WrongOption."""
     for name in given:
         _check_name(_READS, name.lower())
     if not {"topic", "topics", "topicspattern"} & {name.lower() for name in given}:
@@ -195,11 +195,11 @@ def _check_name(roles: tuple[str, ...], name: str) -> None:
     if row is not None:
         if not set(roles) & set(row.known_to):
             raise WrongOption(
-                f"{row.name} is no option of the {' or the '.join(roles)}, only of the"
+                f"{row.name} is not an option of the {' or the '.join(roles)}, only of the"
                 f" {' and the '.join(row.known_to)}."
             )
     elif name in INSTEAD:
-        raise WrongOption(f"{name} is no option of this connector: {INSTEAD[name]}.")
+        raise WrongOption(f"{name} is not an option of this connector: {INSTEAD[name]}.")
     elif name not in SPARKS_OWN:
         raise WrongOption(_unknown(roles[0], name))
 
@@ -214,4 +214,6 @@ def _unknown(role: str, name: str) -> str:
     if hint:
         return f"there is no option {name}: {hint}"
     short = [each for each in known if not each.startswith("pulsar.")]
-    return f"there is no option {name}; there are {', '.join(short)}, and more with pulsar. before."
+    return (
+        f"there is no option {name}; there are {', '.join(short)}, and more with the prefix pulsar."
+    )

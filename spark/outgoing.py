@@ -1,9 +1,9 @@
-"""A row as it becomes a message: which column of a DataFrame is what of it.
+"""The conversion of rows to messages.
 
-`value` is the payload (null is a tombstone), and if there are `__key`, `__orderingKey`, `__topic`,
-`__eventTime`, `__deliverAt` and `__messageProperties` they are that of the message. What a message
-gets anew, such as `__messageId`, is left out, so that what was read can be written as it is. Other
-columns are the fields of a record, which is the payload then (records.py).
+`value` is the payload; null is a tombstone. `__key`, `__orderingKey`, `__topic`, `__eventTime`,
+`__deliverAt` and `__messageProperties` set those of the message. Columns that a new message gets
+from the broker, such as `__messageId`, are ignored, so that rows that were read can be written
+unchanged. Other columns are the fields of a record, which becomes the payload (records.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEY, VALUE = "key", "value"
 _PAIRS = (
-    " Keys with values (KEY_VALUE) are not written; who copies such a topic reads it as bytes, with"
+    " KEY_VALUE schemas cannot be written; to copy such a topic, read it as bytes with"
     " allowDifferentTopicSchemas=true."
 )
 TYPES = {
@@ -45,8 +45,9 @@ TYPES = {
 
 
 class Outgoing(NamedTuple):
-    """A message that is to be sent. Times are in ms since 1970, 0 for none; value None: a null.
-    Keys that are bytes are no UTF-8.
+    """A message to send. Times are in ms since 1970, or 0. Value None is a tombstone.
+
+    Keys of the type bytes are not valid UTF-8.
     """
 
     topic: str
@@ -59,10 +60,10 @@ class Outgoing(NamedTuple):
 
 
 class Messages:
-    """Makes messages of rows. Pickles."""
+    """A converter of rows to messages. Can be pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises PulsarSparkError unless these columns can be written."""
+        """Check the columns. Raises PulsarSparkError if they cannot be written."""
         self._topic: str | None = options["topic"]
         self.payloads = _payloads_of(options, schema)
         found = {field.name: field.dataType.simpleString() for field in schema.fields}
@@ -77,7 +78,7 @@ class Messages:
             name_of(self._topic)
 
     def of(self, row: dict[str, Any]) -> Outgoing:
-        """Raises PulsarSparkError."""
+        """Convert a row. Raises PulsarSparkError."""
         topic = row.get("__topic") if self._topic is None else self._topic
         if not topic:
             raise PulsarSparkError("a row has no __topic, and the option topic is not given.")
@@ -97,8 +98,8 @@ def _payloads_of(options: Options, schema: StructType) -> Payloads:
     columns = {field.name: field.dataType.simpleString() for field in schema.fields}
     if VALUE in columns and own:
         raise PulsarSparkError(
-            f"the column {own[0].name} is none that can be written beside value: either value is"
-            " what is written, or other columns are the fields of a record."
+            f"the column {own[0].name} cannot be written next to value: either value is the"
+            " payload, or other columns are the fields of a record."
             + (_PAIRS if [each.name for each in own] == [KEY] else "")
         )
     if own:
@@ -125,7 +126,7 @@ def _milliseconds(moment: datetime | None) -> int:
 
 
 def _key(key: bytes | str | None) -> str | bytes | None:
-    """Text where it can be."""
+    """Return a key as text if it is UTF-8."""
     if key is None or isinstance(key, str):
         return key
     try:

@@ -1,7 +1,7 @@
-"""What is read by which task: the ends of topics, what users ask for, and ranges between them.
+"""The plan of a query: the ends of topics, the requested offsets, and the ranges between them.
 
-A range is (begin, end] of one topic. Without `admin.url` a topic is one range. With it, ranges are
-cut along ledgers, in pieces of about `bytesPerTask`, so that many tasks read one large topic.
+A range is (begin, end] of one topic. Without `admin.url` a topic is one range. With it, topics are
+divided along ledgers into ranges of about `bytesPerTask`, so that many tasks read a large topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyxbroker.spark.errors import (
 )
 from pyxbroker.spark.ledgers import Ledger, entries_of, ledgers_of, stored_of
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
+from pyxbroker.spark.positions import BEGINNING, EARLIEST, OffsetRequest, Position
 from pyxbroker.spark.security import Security
 from pyxbroker.spark.topic_schema import schema_of, values_of
 from pyxbroker.spark.topics import is_named, name_of, topics_of
@@ -35,47 +35,49 @@ T = TypeVar("T")
 RETRY_S = 0.5
 
 RANGES_MAX = 10_000
-"""Of one plan, about: where `bytesPerTask` would make more, ranges are larger."""
+"""The approximate limit of ranges in a plan. Ranges exceed `bytesPerTask` where it is needed."""
 
 _log = logging.getLogger(__name__)
 
 
 class Ends(NamedTuple):
-    """Of one topic: where a reader of all stands, and the last entry there is. REST says the rest,
-    where it is asked.
+    """The position before the first message of a topic, and its last entry.
+
+    The other fields come from REST, and are None without `admin.url`.
     """
 
     first: Position
     last: Position
     newest: Ledger | None = None
-    """The ledger that is written."""
+    """The open ledger."""
 
     confirmed: Position | None = None
     """See Stored.confirmed."""
 
     held: Position | None = None
-    """Where the query's own subscription stands, if it has one."""
+    """The mark-delete position of the query's own subscription, if it has one."""
 
 
 class Range(NamedTuple):
-    """Messages of one topic behind `begin`, up to and with `end`."""
+    """The messages of one topic after `begin`, up to and including `end`."""
 
     topic: str
     begin: Position
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
-    """(id, entries) of the ledgers that have it, where REST tells them."""
+    """(id, entries) of the range's ledgers; empty without REST."""
     origin: Position | None = None
-    """Where the topic began when the query began there: nothing of the topic was read before, or
-    left out. None: it began elsewhere, or that is not known.
+    """The position before the topic's first message when the query began there.
+
+    None: the query began elsewhere, or that is unknown.
     """
 
 
 def ends_of(options: Options, read: Collection[str] | None = ()) -> dict[str, Ends]:
-    """Of all topics that the options name, but for those that may be missing.
+    """Return the ends of all topics that the options name, except for those that may be missing.
 
-    read: topics that a query has read, of which it has to look itself which ones are missing; None
-    where all may be. Raises TopicMissing.
+    read: topics that a query has read already; the caller checks which of them are missing. None:
+    each topic may be missing. Raises TopicMissing.
     """
     found = {}
     with cluster_of(options) as cluster:
@@ -85,35 +87,35 @@ def ends_of(options: Options, read: Collection[str] | None = ()) -> dict[str, En
             try:
                 found[topic] = _ends(options, cluster, topic)
             except TopicMissing:
-                # It is read from its beginning when it appears: it was deleted between two
-                # questions, or it is a partition that nobody has used yet, or not for long.
+                # The topic was deleted between two requests, or is a partition that was not used
+                # yet. When it appears it is read from its beginning.
                 if is_named(options, topic) and not _may_be_missing(options, topic, read):
                     raise
     return found
 
 
 def ends_of_topic(options: Options, topic: str) -> Ends:
-    """Raises TopicMissing."""
+    """Return the ends of one topic. Raises TopicMissing."""
     with cluster_of(options) as cluster:
         return _ends(options, cluster, topic)
 
 
 def _may_be_missing(options: Options, topic: str, read: Collection[str] | None) -> bool:
-    """Of a topic that has a name of its own in the options."""
+    """Return True if a topic that the options name may be missing."""
     if read is None or options["waitingForNonExistedTopic"]:
         return True
     return any(topic in (each, TopicName.get(each).partitioned_topic_name) for each in read)
 
 
 def uses_client(options: Options) -> bool:
-    """Whether tasks read by the official client."""
-    wish, key = options["reader"], options["pulsar.reader.defaultCryptoKeyReader"]
-    if wish == "fast" and key is not None:
+    """Return True if tasks read with the official client. Raises WrongOption."""
+    mode, key = options["reader"], options["pulsar.reader.defaultCryptoKeyReader"]
+    if mode == "fast" and key is not None:
         raise WrongOption(
             "reader is fast, and pulsar.reader.defaultCryptoKeyReader is given: only the official"
-            " client decrypts (reader=client)."
+            " client can decrypt (reader=client)."
         )
-    return wish == "client" or key is not None
+    return mode == "client" or key is not None
 
 
 def cluster_of(options: Options) -> Cluster:
@@ -130,12 +132,12 @@ def settings_of(options: Options) -> Settings:
     )
 
 
-def patiently(options: Options, ask: Callable[[], T]) -> T:
-    """Ask again while a broker is away, for as long as an operation may take."""
+def with_retries(options: Options, request: Callable[[], T]) -> T:
+    """Retry a request while no broker is available, up to the operation timeout."""
     deadline = time.monotonic() + options["pulsar.client.operationTimeoutMs"]
     while True:
         try:
-            return ask()
+            return request()
         except (NotReachable, Refused) as error:
             may_pass = isinstance(error, NotReachable) or error.may_pass
             if not may_pass or time.monotonic() > deadline:
@@ -144,8 +146,7 @@ def patiently(options: Options, ask: Callable[[], T]) -> T:
 
 
 def values_of_topics(options: Options) -> Values:
-    """What becomes of the payloads: their schema decides, which has to be one for all topics.
-
+    """Return the conversion of payloads to columns. All topics have to have one schema.
     Raises PulsarSparkError.
     """
     with cluster_of(options) as cluster:
@@ -157,21 +158,23 @@ def values_of_topics(options: Options) -> Values:
         return Bytes()
     if len(set(kinds.values())) > 1:
         raise PulsarSparkError(
-            f"the topics {', '.join(found)} have different schemas; read those with one schema"
-            " together, or as bytes with allowDifferentTopicSchemas=true."
+            f"the topics {', '.join(found)} have different schemas; read topics of one schema"
+            " together, or read bytes with allowDifferentTopicSchemas=true."
         )
     kind = next(iter(kinds.values()), None)
     return Bytes() if kind is None else values_of(kind)
 
 
 def _ends(options: Options, cluster: Cluster, topic: str) -> Ends:
-    """The last entry is told by the ledger that is written next where the one before is read to
-    its end: of that one nothing is left to be missed when it is deleted. Raises TopicMissing.
+    """Return the ends of a topic. Raises TopicMissing.
+
+    Where the open ledger is empty, the last position is its beginning. A reader that has read the
+    previous ledger completely then misses nothing if that ledger is deleted.
     """
     ends = Ends(*cluster.ends(topic))
     if options["admin.url"] is None:
         return ends
-    stored = stored_of(*_rest(options, topic))
+    stored = stored_of(*_rest_arguments(options, topic))
     ends = ends._replace(
         confirmed=stored.confirmed, held=stored.marks.get(options["predefinedSubscription"])
     )
@@ -184,37 +187,37 @@ def _ends(options: Options, cluster: Cluster, topic: str) -> Ends:
 
 
 def _ledgers(options: Options, topic: str) -> list[Ledger]:
-    return ledgers_of(*_rest(options, topic))
+    return ledgers_of(*_rest_arguments(options, topic))
 
 
-def _rest(options: Options, topic: str) -> tuple[str, str, float, Security]:
+def _rest_arguments(options: Options, topic: str) -> tuple[str, str, float, Security]:
     timeout_s = options["pulsar.client.operationTimeoutMs"]
     return options["admin.url"], topic, timeout_s, Security(options, of_rest=True)
 
 
-# --- what users ask for ---------------------------------------------------------------------------
+# --- requested offsets ----------------------------------------------------------------------------
 
 
 def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
-    """Where each topic begins to be read. Raises WrongOption."""
+    """Return the position after which each topic is read. Raises WrongOption."""
     if options["startingTime"] is not None:
         found = before_time(options, options["startingTime"], ends)
         return {topic: max((found[topic], ends[topic].first), key=_key) for topic in ends}
-    wishes = _wish_of_each("startingOffsets", options["startingOffsets"], ends)
-    return {topic: _start(wish, ends[topic]) for topic, wish in wishes.items()}
+    requested = _requested_offsets("startingOffsets", options["startingOffsets"], ends)
+    return {topic: _start(each, ends[topic]) for topic, each in requested.items()}
 
 
 def stops_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
-    """The last message of each topic that is read. Raises WrongOption."""
+    """Return the last message of each topic that is read. Raises WrongOption."""
     if options["endingTime"] is not None:
         found = before_time(options, options["endingTime"] + 1, ends)
         return {topic: min((found[topic], ends[topic].last), key=_key) for topic in ends}
-    wishes = _wish_of_each("endingOffsets", options["endingOffsets"], ends)
-    return {topic: _stop(wish, ends[topic]) for topic, wish in wishes.items()}
+    requested = _requested_offsets("endingOffsets", options["endingOffsets"], ends)
+    return {topic: _stop(each, ends[topic]) for topic, each in requested.items()}
 
 
 def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[str, Position]:
-    """Of each topic what lies before the first message of that time."""
+    """Return the position before the first message of a time, for each topic."""
 
     def find(cluster: Cluster, topic: str) -> Position:
         return cluster.ask(topic, lambda broker: broker.before_time(topic, moment))
@@ -224,7 +227,7 @@ def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[st
 
 
 def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, Position]:
-    """Where those topics begin that a query reads from their beginning; see Range.origin."""
+    """Return the beginning of topics that a query reads from there; see Range.origin."""
     return {
         topic: ends[topic].first
         for topic, begin in begins.items()
@@ -232,128 +235,133 @@ def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict
     }
 
 
-def hold(options: Options, topic: str, at: Position) -> None:
-    """Move the predefined subscription, which is made if it is not there, so that the broker keeps
-    what lies behind the position. Raises TopicMissing.
+def move_subscription(options: Options, topic: str, at: Position) -> None:
+    """Move the predefined subscription, so that the broker retains messages after a position.
+
+    A missing subscription is created. Raises TopicMissing.
     """
     subscription = options["predefinedSubscription"]
     with cluster_of(options) as cluster:
-        cluster.ask(topic, lambda broker: broker.hold(topic, subscription, at))
+        cluster.ask(topic, lambda broker: broker.move_subscription(topic, subscription, at))
 
 
-def _start(wish: Wish, ends: Ends) -> Position:
-    if isinstance(wish, Position):
-        return wish.before() if wish.ledger >= 0 else ends.first
-    return ends.first if wish == EARLIEST else max((ends.first, ends.last), key=_key)
+def _start(requested: OffsetRequest, ends: Ends) -> Position:
+    if isinstance(requested, Position):
+        return requested.before() if requested.ledger >= 0 else ends.first
+    return ends.first if requested == EARLIEST else max((ends.first, ends.last), key=_key)
 
 
-def _stop(wish: Wish, ends: Ends) -> Position:
-    if isinstance(wish, Position):
-        return min((wish, ends.last), key=_key)
-    return ends.first if wish == EARLIEST else ends.last
+def _stop(requested: OffsetRequest, ends: Ends) -> Position:
+    if isinstance(requested, Position):
+        return min((requested, ends.last), key=_key)
+    return ends.first if requested == EARLIEST else ends.last
 
 
 def _key(position: Position) -> tuple[int, int, int]:
     return position.key
 
 
-def _wish_of_each(
-    option: str, given: Wish | dict[str, Wish], topics: Iterable[str]
-) -> dict[str, Wish]:
-    """Of each topic, by its name, or for earliest and latest by that of the partitioned topic."""
+def _requested_offsets(
+    option: str, given: OffsetRequest | dict[str, OffsetRequest], topics: Iterable[str]
+) -> dict[str, OffsetRequest]:
+    """Return the requested offset of each topic. Raises WrongOption.
+
+    earliest and latest may be given for a partitioned topic, message ids only for its partitions.
+    """
     if not isinstance(given, dict):
         return dict.fromkeys(topics, given)
-    named = {str(name_of(topic)): wish for topic, wish in given.items()}
-    found: dict[str, Wish] = {}
+    named = {str(name_of(topic)): each for topic, each in given.items()}
+    found: dict[str, OffsetRequest] = {}
     used = set()
     for topic in topics:
         whole = TopicName.get(topic).partitioned_topic_name
         name = topic if topic in named else whole
         if name not in named:
-            raise WrongOption(f"{option} has nothing for {topic}; each topic has to be in it.")
+            raise WrongOption(f"{option} has no offset for {topic}; each topic needs one.")
         used.add(name)
         found[topic] = named[name]
         if name != topic and isinstance(named[name], Position):
             raise WrongOption(
-                f"{option} has a message id for {whole}, which has partitions: name them, as"
-                f" {topic}, with a message id each."
+                f"{option} has a message id for {whole}, which has partitions: give a message id"
+                f" for each partition, such as {topic}."
             )
     if unused := named.keys() - used:
         raise WrongOption(f"{option} names {min(unused)}, which is not read.")
     return found
 
 
-# --- what was deleted -----------------------------------------------------------------------------
+# --- deleted messages -----------------------------------------------------------------------------
 
 
 def without_lost(
     options: Options, begins: dict[str, Position], ends: dict[str, Ends]
 ) -> dict[str, Position]:
-    """Where to begin, with what was deleted passed over. Raises DataLost, unless that is allowed.
+    """Return where to begin, behind deleted messages. Raises DataLost, unless loss is allowed.
 
-    A ledger that is deleted takes along how many entries it had, so whoever stands in the midst of
-    one cannot know that all were read.
+    The number of entries of a deleted ledger is unknown. So if a query has read a part of it, it
+    cannot know whether it had read all.
     """
     found = {}
     for topic, begin in begins.items():
         first = ends[topic].first
-        if may_lack(begin, ends[topic]):
-            lose(options, lost_sentence(topic, begin, first))
+        if may_miss_messages(begin, ends[topic]):
+            report_loss(options, lost_sentence(topic, begin, first))
         found[topic] = max((begin, first), key=_key)
     return found
 
 
-def lose(options: Options, sentence: str) -> None:
-    """Tell what was lost. Raises DataLost, unless that is allowed."""
+def report_loss(options: Options, sentence: str) -> None:
+    """Log a loss of messages. Raises DataLost instead, unless loss is allowed."""
     if options["failOnDataLoss"]:
         raise DataLost(sentence)
     _log.warning("%s", sentence)
 
 
-def may_lack(begin: Position, ends: Ends) -> bool:
-    """Whether messages behind `begin` were deleted, as far as the broker can tell."""
+def may_miss_messages(begin: Position, ends: Ends) -> bool:
+    """Return True if messages after `begin` may have been deleted."""
     return is_lost(begin, ends.first) and not is_whole(begin, ends)
 
 
 def is_whole(begin: Position, ends: Ends) -> bool:
-    """Whether ledgers that are gone had nothing behind `begin`, as far as the broker can tell."""
-    if ends.held is not None and _has_kept(begin, ends.held, ends.first):
+    """Return True if deleted ledgers are known to have had no messages after `begin`."""
+    if ends.held is not None and _has_retained(begin, ends.held, ends.first):
         return True
     confirmed = ends.confirmed
     if confirmed is None:
         return False
     if confirmed.entry >= 0:
         return confirmed.key <= begin.key
-    # No entry is known: an empty ledger is replaced by another one whenever a topic is loaded.
+    # No entry was written: loading a topic replaces its empty ledger.
     return begin.entry < 0
 
 
-def _has_kept(begin: Position, held: Position, first: Position) -> bool:
-    """Whether the query's own subscription has kept what lies behind `begin`. One that stands
-    further on was moved by somebody else, as when messages expire: what it passed over is gone. But
-    Apache Pulsar moves one that stands at the end of a ledger to the beginning of the next one,
-    before it deletes the ledger.
+def _has_retained(begin: Position, held: Position, first: Position) -> bool:
+    """Return True if the query's own subscription has retained the messages after `begin`.
+
+    A subscription ahead of `begin` was moved by another client or by expiry, so messages may be
+    deleted. But Apache Pulsar moves a subscription at the end of a ledger to the next ledger before
+    it deletes the ledger.
     """
     return held.key <= begin.key or (held.entry < 0 and held.key <= first.key)
 
 
 def is_lost(begin: Position, first: Position) -> bool:
-    """Whether messages behind `begin` may have been deleted from a topic that has this first."""
+    """Return True if a topic with this first position may have lost messages after `begin`."""
     return begin != BEGINNING and begin.key < first.key and begin.ledger < first.ledger
 
 
 def lost_sentence(topic: str, begin: Position, first: Position) -> str:
     return (
         f"messages of {topic} behind {begin} were deleted, or may have been, before they were read:"
-        f" the topic begins behind {first} now. Keep messages by a retention policy or a"
+        f" the topic begins behind {first} now. Retain messages by a retention policy or a"
         " subscription; failOnDataLoss=false goes on with what is there."
     )
 
 
 def gone_sentence(topic: str, how_far: str) -> str:
     return (
-        f"{topic}, which {how_far}, is gone: messages of it may have been deleted before they were"
-        " read. failOnDataLoss=false goes on without it."
+        f"{topic}, which {how_far}, was deleted: some of its messages may have been deleted before"
+        " they were read. failOnDataLoss=false goes on without it."
     )
 
 
@@ -367,11 +375,10 @@ def ranges_of(
     sizes: Mapping[str, int] | None = None,
     origins: Mapping[str, Position] | None = None,
 ) -> list[Range]:
-    """The ranges of all topics; empty ones are left out. origins: see Range.origin.
+    """Return the ranges of all topics, without empty ones. origins: see Range.origin.
 
-    sizes: of topics, the bytes per entry of the ledger that the end is in, if that was written when
-    the end was chosen. With these the same ends have the same ranges, whatever was published
-    meanwhile.
+    sizes: for topics whose end is in a ledger that was open, its bytes per entry at that time. With
+    these, the same ends give the same ranges, whatever was published in the meantime.
     """
     whole = [
         Range(topic, begins.get(topic, BEGINNING), end, origin=(origins or {}).get(topic))
@@ -402,8 +409,9 @@ def ranges_of(
 
 
 def sizes_of(positions: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, int]:
-    """The bytes per entry of those ledgers that positions are in and that are still written; what
-    REST tells of others does not change.
+    """Return the bytes per entry of open ledgers that contain positions.
+
+    Those of closed ledgers do not change.
     """
     found = {}
     for topic, position in positions.items():
@@ -414,7 +422,7 @@ def sizes_of(positions: Mapping[str, Position], ends: Mapping[str, Ends]) -> dic
 
 
 class _Part(NamedTuple):
-    """So many entries of a ledger, behind `low`."""
+    """A number of entries of a ledger after `low`."""
 
     ledger: int
     low: int
@@ -423,7 +431,7 @@ class _Part(NamedTuple):
 
 
 def _parts(begin: Position, end: Position, ledgers: list[Ledger]) -> list[_Part]:
-    """What of (begin, end] is in which ledger, as far as it is listed."""
+    """Return the parts of (begin, end] in the listed ledgers."""
     parts = []
     for ledger in ledgers:
         if not begin.ledger <= ledger.id <= end.ledger:
@@ -442,8 +450,10 @@ def _parts(begin: Position, end: Position, ledgers: list[Ledger]) -> list[_Part]
 def cut(
     begin: Position, end: Position, ledgers: list[Ledger], bytes_per_range: int
 ) -> list[tuple[Position, Position]]:
-    """(begin, end] in pieces of about so many bytes, along ledgers and within them. Each has
-    entries, and the last ends with one: a reader does not wait for what is not there.
+    """Divide (begin, end] into pieces of about `bytes_per_range`, along ledgers and within them.
+
+    Each piece has entries, and ends with an existing one, so that no reader waits for a message
+    that does not exist.
     """
     at = reached = begin
     pieces = []
@@ -460,15 +470,17 @@ def cut(
                 pieces.append((at, reached))
                 at, size = reached, 0
     if not any(each.id >= end.ledger for each in ledgers):
-        reached = end  # what is there is more than what is listed
+        reached = end  # the list is older than the end
     if at.key < reached.key:
         pieces.append((at, reached))
     return pieces
 
 
 def listed(options: Options, wanted: Range) -> Range | None:
-    """A range up to the last entry of it that REST lists, so that who reads it does not wait for
-    what is not there; None: it has none. Without `admin.url` it is as it was. Raises TopicMissing.
+    """Return a range that ends with the last entry that REST lists; None: it has no entries.
+
+    So its reader does not wait for an entry that does not exist. Without `admin.url` the range is
+    returned unchanged. Raises TopicMissing.
     """
     if options["admin.url"] is None:
         return wanted
@@ -483,9 +495,9 @@ def listed(options: Options, wanted: Range) -> Range | None:
 def bounded(
     options: Options, begins: dict[str, Position], ends: dict[str, Position], bytes_max: int
 ) -> dict[str, Position]:
-    """Ends that are nearer, so that about so many bytes lie before them: each topic its share.
+    """Return ends that limit a batch to about `bytes_max`, shared equally by topics.
 
-    Wants `admin.url`. Each topic that has something goes on by an entry at least.
+    Needs `admin.url`. Each topic with messages advances by at least one entry.
     """
     begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
     waiting = [topic for topic, end in ends.items() if begins[topic].key < end.key]
@@ -495,7 +507,7 @@ def bounded(
         try:
             ledgers = _ledgers(options, topic)
         except TopicMissing:
-            continue  # it was deleted just now, which whoever reads it will tell
+            continue  # it was deleted just now, which the task that reads it reports
         pieces = cut(begins[topic], ends[topic], ledgers, share)
         if len(pieces) > 1:
             found[topic] = pieces[0][1]

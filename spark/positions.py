@@ -1,20 +1,20 @@
-"""Where a reader stands in a topic, and how offsets write that.
+"""Positions in topics, and their format in offsets.
 
-A position is the last message that was read: what comes next is what lies behind it. Batch -1 is
-the whole entry; entry -1 stands before the first entry of a ledger. So a range of messages is
-(begin, end], and the end of one is the begin of the next, whatever is published meanwhile.
+A position is the last message that was read; the next message is the one after it. Batch index -1
+is the whole entry; entry -1 is before the first entry of a ledger. So a range of messages is
+(begin, end], and the end of a range is the begin of the next one, whatever is published in between.
 
-As JSON an offset is an object of topics, each partition by itself, with `ledger:entry` or
+An offset in JSON is an object of topics, with each partition as a topic, with `ledger:entry` or
 `ledger:entry:batch`. Users may also write `earliest`, `latest`, and the bytes of a message id as
 clients serialize it (MessageIdData), as a list of numbers: so does the JVM connector.
 
-The offset that ends a batch may say more of a topic, so that a batch that is planned again is the
-one it was, whatever was published or deleted meanwhile:
+The offset that ends a batch may have suffixes, so that a batch that is planned again is the same,
+whatever was published or deleted in the meantime:
 
-- `2:49~100`: how many bytes an entry of the ledger had that was written then;
-- `2:49@1:-1`: where the topic begins, if the offset before does not have it;
-- `6:9^6:-1`: where the topic goes on, if it is not where the offset before stands;
-- `6:9<2:-1`: where the topic began when the query began there, and had read nothing of it.
+- `2:49~100`: the bytes per entry of the ledger, which was open then;
+- `2:49@1:-1`: where the topic begins, if the previous offset does not have it;
+- `6:9^6:-1`: where the topic continues, if that is not at the previous offset;
+- `6:9<2:-1`: where the topic began when the query started to read it from its beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_TOPIC = re.compile(r"([^~@^<]*)(?:~(\d+))?(?:@([^~@^<]*))?(?:\^([^~@^<]*))?(
 
 
 class Position(NamedTuple):
-    """A message, or with batch -1 a whole entry. Compare by `key`."""
+    """A message, or with batch index -1 a whole entry. Compare by `key`."""
 
     ledger: int
     entry: int
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Ordered as messages are: a whole entry stands behind its last message."""
+        """A key in the order of messages: a whole entry comes after its last message."""
         return self.ledger, self.entry, self.batch if self.batch >= 0 else _WHOLE
 
     def __str__(self) -> str:
@@ -50,27 +50,27 @@ class Position(NamedTuple):
         return text if self.batch < 0 else f"{text}:{self.batch}"
 
     def before(self) -> Position:
-        """Where a reader stands for which this message is the next one."""
+        """Return the position of a reader whose next message is this one."""
         if self.batch > 0:
             return Position(self.ledger, self.entry, self.batch - 1)
         return Position(self.ledger, max(self.entry - 1, -1))
 
     def entry_behind(self) -> Position:
-        """Where a reader has to begin to get what lies behind: this entry, if it may have more."""
+        """Return the entry with the next message: this entry if it may have more messages."""
         if self.ledger < 0 or self.batch >= 0:
             return self._replace(batch=-1)
         return Position(self.ledger, self.entry + 1)
 
 
 BEGINNING = Position(-1, -1)
-"""Before all messages of a topic."""
+"""The position before all messages of a topic."""
 
-Wish = str | Position
-"""What a user asks for: EARLIEST, LATEST, or a message."""
+OffsetRequest = str | Position
+"""A requested offset: EARLIEST, LATEST, or a message."""
 
 
 def position_of(message_id: Any) -> Position:
-    """The whole entry of a MessageIdData, on whose wire -1 is the largest number of 64 bits."""
+    """Return the whole entry of a MessageIdData, in which -1 is the largest 64-bit number."""
     ids = [
         each - (1 << 64) if each >> 63 else each
         for each in (message_id.ledgerId, message_id.entryId)
@@ -79,7 +79,7 @@ def position_of(message_id: Any) -> Position:
 
 
 def parse(text: str) -> Position:
-    """Read what `str` wrote. Raises ValueError."""
+    """Parse the text of a position. Raises ValueError."""
     found = _ID.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not ledger:entry or ledger:entry:batch")
@@ -87,9 +87,8 @@ def parse(text: str) -> Position:
     return Position(int(ledger), int(entry), -1 if batch is None else int(batch))
 
 
-def wish_of(option: str, value: str) -> Wish | dict[str, Wish]:
-    """The value of startingOffsets or endingOffsets; topics are as the user wrote them.
-
+def parse_offsets(option: str, value: str) -> OffsetRequest | dict[str, OffsetRequest]:
+    """Parse the value of startingOffsets or endingOffsets. Topic names are not normalized.
     Raises WrongOption.
     """
     if value.strip().lower() in (EARLIEST, LATEST):
@@ -103,26 +102,26 @@ def wish_of(option: str, value: str) -> Wish | dict[str, Wish]:
             f"{option} is {value!r}: it has to be earliest, latest, or a JSON object of topics with"
             ' message ids, such as {"persistent://public/default/orders": "12:0"}.'
         )
-    return {topic: _wish_of_topic(option, topic, each) for topic, each in found.items()}
+    return {topic: _parse_offset(option, topic, each) for topic, each in found.items()}
 
 
-def _wish_of_topic(option: str, topic: str, value: object) -> Wish:
+def _parse_offset(option: str, topic: str, value: object) -> OffsetRequest:
     try:
         if isinstance(value, str):
             word = value.strip().lower()
             return word if word in (EARLIEST, LATEST) else parse(word)
         if isinstance(value, list):
             return of_bytes(bytes(each & 0xFF for each in value))
-        raise ValueError(f"{value!r} is neither a text nor a list of bytes")
+        raise ValueError(f"{value!r} is neither a string nor a list of bytes")
     except (TypeError, ValueError) as error:
         raise WrongOption(
-            f"{option} has for {topic} what is no message id: {error}; write ledger:entry,"
+            f"{option} has an invalid message id for {topic}: {error}; write ledger:entry,"
             " ledger:entry:batch, earliest, latest, or the bytes of a serialized message id."
         ) from error
 
 
 def of_bytes(data: bytes) -> Position:
-    """The message of an id as clients serialize it. Raises ValueError."""
+    """Return the position of a serialized message id. Raises ValueError."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb
@@ -141,11 +140,11 @@ def write_offset(
     moved: Mapping[str, Position] | None = None,
     origins: Mapping[str, Position] | None = None,
 ) -> dict[str, str]:
-    """What Spark keeps of an offset.
+    """Return an offset as Spark stores it.
 
-    bytes_per_entry: of ledgers that are still written, and may grow by entries of other sizes.
-    begins: of topics that the offset before may not have. moved: where topics go on that it has.
-    origins: where topics began when the query began there.
+    bytes_per_entry: for open ledgers, whose average may change. begins: of topics that the previous
+    offset may not have. moved: where topics of the previous offset continue. origins: where topics
+    began that the query reads from their beginning.
     """
 
     def part(sign: str, given: Mapping[str, object] | None, topic: str) -> str:
@@ -159,28 +158,29 @@ def write_offset(
 
 
 def read_offset(offset: Mapping[str, str]) -> dict[str, Position]:
-    """The positions of what `write_offset` wrote."""
+    """Return the positions in an offset."""
     return {topic: parse(_part(text, 1)) for topic, text in offset.items()}
 
 
 def read_sizes(offset: Mapping[str, str]) -> dict[str, int]:
-    """The bytes per entry of what `write_offset` wrote."""
+    """Return the bytes per entry in an offset."""
     return {topic: int(size) for topic, text in offset.items() if (size := _part(text, 2))}
 
 
 def read_begins(offset: Mapping[str, str]) -> dict[str, Position]:
-    """The begins of what `write_offset` wrote."""
+    """Return the begins in an offset."""
     return {topic: parse(begin) for topic, text in offset.items() if (begin := _part(text, 3))}
 
 
 def read_moved(offset: Mapping[str, str]) -> dict[str, Position]:
-    """Where topics go on, of what `write_offset` wrote."""
+    """Return where topics continue, from an offset."""
     return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 4))}
 
 
 def read_origins(offset: Mapping[str, str]) -> dict[str, Position]:
-    """Where topics began when the query began there, of what `write_offset` wrote. Offsets of
-    queries that began elsewhere, and older ones, do not say it.
+    """Return where topics began that a query reads from their beginning.
+
+    Offsets of queries that began elsewhere, and of older versions, do not have it.
     """
     return {topic: parse(at) for topic, text in offset.items() if (at := _part(text, 5))}
 

@@ -1,4 +1,4 @@
-"""What a task sends by: at least once, in batches, by producers of any name."""
+"""Writing at least once, in batches, with producers without a name of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any, Protocol
 
 from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, close_client, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    client_of,
+    close_client,
+    register_schema,
+    schema_of,
+    translate_errors,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.receipts import Receipts, send_timeout_s
@@ -17,18 +23,18 @@ from pyxbroker.spark.routing import Router
 from pyxbroker.spark.topics import name_of
 
 TOPICS_MAX = 1_000
-"""Topics that one task writes at once."""
+"""The limit of topics that one task writes."""
 
 
 class Sender(Protocol):
-    """Send the messages of one task. Close it."""
+    """A sender of the messages of one task. Close it."""
 
     def send(self, message: Outgoing) -> None:
-        """Raises PulsarSparkError; also for what was sent before."""
+        """Send a message. Raises PulsarSparkError, also for an earlier message."""
         ...
 
     def finish(self) -> None:
-        """Wait until all is acknowledged. Raises PulsarSparkError."""
+        """Wait until all messages are acknowledged. Raises PulsarSparkError."""
         ...
 
     def close(self) -> None: ...
@@ -36,20 +42,20 @@ class Sender(Protocol):
 
 @dataclass
 class Topic:
-    """A topic that is written by one producer of the client, whatever its partitions."""
+    """A topic that one producer of the client writes, with all its partitions."""
 
     partitions: list[str]
     router: Router
     producer: Any = None
-    chosen: int = 0  # the partition of the message that is sent
+    chosen: int = 0  # the partition of the current message
 
     def route(self, message: Any, partitions: int) -> int:
-        """What the client asks."""
+        """Return the chosen partition; the client calls it for each message."""
         return self.chosen
 
 
 class AtLeastOnce:
-    """A producer for each topic; what a task sends again is there again."""
+    """A sender with a producer for each topic. A repeated task stores its messages again."""
 
     def __init__(self, options: Options, schema: tuple[str, str] | None) -> None:
         self._options = options
@@ -68,7 +74,7 @@ class AtLeastOnce:
         topic = self._made.get(message.topic) or self._open(message.topic)
         topic.chosen = topic.router.partition_of(key_text(message.key), len(topic.partitions))
         send(topic.producer, message, self._receipts, topic.partitions[topic.chosen])
-        if self._receipts.is_much:
+        if self._receipts.is_full:
             self._flush()
 
     def finish(self) -> None:
@@ -82,31 +88,31 @@ class AtLeastOnce:
 
     def _flush(self) -> None:
         for topic in self._made.values():
-            # Not its flush(): that would wait for as long as a broker is away.
+            # Not its flush(), which would block for as long as the broker is unavailable.
             topic.producer._producer.flush_async(lambda _: None)
         self._receipts.settle()
 
     def _open(self, name: str) -> Topic:
         check_room(self._made)
         full = str(name_of(name))
-        partitions = tell_trouble(
+        partitions = translate_errors(
             self._options, name, lambda: self._client.get_topic_partitions(full)
         )
         topic = Topic(partitions, router_of(self._options, random.randrange(1 << 16)))
         settings = producer_settings(self._options, self._schema) | {"message_router": topic.route}
-        topic.producer = tell_trouble(
+        topic.producer = translate_errors(
             self._options,
             name,
             lambda: self._client.create_producer(full, **settings),
             self._described,
         )
-        tell_schema(self._options, self._client, full, self._described)
+        register_schema(self._options, self._client, full, self._described)
         self._made[name] = topic
         return topic
 
 
 class Entries:
-    """Producers of our own for the messages of a task that the client cannot send."""
+    """EntryProducers for the messages of a task that the client cannot send."""
 
     def __init__(self, options: Options, schema: tuple[str, str] | None, client: Any) -> None:
         self._options = options
@@ -117,11 +123,11 @@ class Entries:
         self._router = router_of(options, 0)
 
     def send(self, message: Outgoing) -> None:
-        """Raises PulsarSparkError."""
+        """Send a message. Raises PulsarSparkError."""
         if message.topic not in self._partitions:
             check_room(self._partitions)
             name = str(name_of(message.topic))
-            self._partitions[message.topic] = tell_trouble(
+            self._partitions[message.topic] = translate_errors(
                 self._options, message.topic, lambda: self._client.get_topic_partitions(name)
             )
         names = self._partitions[message.topic]
@@ -131,7 +137,7 @@ class Entries:
         self._made[name].send(message)
 
     def flush(self) -> None:
-        """Raises PulsarSparkError."""
+        """Wait until all messages are stored. Raises PulsarSparkError."""
         for each in self._made.values():
             each.flush()
 
@@ -147,8 +153,9 @@ def send(
     partition: str,
     sequence_id: int | None = None,
 ) -> None:
-    """Give a message to the client when there is room for it. Raises PulsarSparkError, also for
-    what was sent before.
+    """Send a message with the client, and wait first while too many are unacknowledged.
+
+    Raises PulsarSparkError, also for an earlier message.
     """
     producer.send_async(
         message.value,
@@ -163,7 +170,7 @@ def send(
 
 
 def check_room(made: Mapping[str, Any]) -> None:
-    """Raises PulsarSparkError."""
+    """Raise PulsarSparkError if a task would write too many topics."""
     if len(made) == TOPICS_MAX:
         raise PulsarSparkError(f"one task writes more than {TOPICS_MAX} topics.")
 
@@ -174,7 +181,7 @@ def router_of(options: Options, begin: int) -> Router:
 
 
 def producer_settings(options: Options, schema: Any) -> dict[str, Any]:
-    """What the client's create_producer is given; see docs/spark.md for the names of options."""
+    """Return the arguments of the client's create_producer for the options of docs/spark.md."""
     import pulsar
 
     encryption = {}
@@ -183,14 +190,14 @@ def producer_settings(options: Options, schema: Any) -> dict[str, Any]:
         encryption["encryption_key"] = options["pulsar.producer.encryptionKeys"]
         encryption["crypto_key_reader"] = pulsar.CryptoKeyReader(key, "")
     is_chunked = options["pulsar.producer.chunkingEnabled"]
-    # What waits for a batch is under way, too.
+    # The send timeout includes the time in which a message waits for its batch.
     delay_s = min(
         options["pulsar.producer.batchingMaxPublishDelayMicros"] / 1_000_000,
         send_timeout_s(options) / 2,
     )
     return {
         "schema": schema,
-        # Both bounds are those of Receipts.
+        # Receipts applies both limits instead.
         "send_timeout_millis": 0,
         "max_pending_messages": 0,
         "compression_type": getattr(

@@ -1,13 +1,13 @@
-"""Messages of Protocol Buffers: a column for each field of the topic's message type.
+"""Protocol Buffers: a column for each field of the topic's message type.
 
-PROTOBUF_NATIVE has the descriptors of its files in the definition. PROTOBUF has an Avro schema
-there, which knows no numbers of fields; a property of the schema tells these, but not what messages
-and enums within consist of. So a PROTOBUF topic has columns where all fields are numbers, truth
-values, texts or bytes.
+The definition of PROTOBUF_NATIVE has file descriptors. The definition of PROTOBUF is an Avro schema
+without field numbers. A property of the schema has the numbers, but not the fields of nested
+messages and the values of enums. So a PROTOBUF topic has columns only if all fields are numbers,
+booleans, strings or bytes.
 
-Fields are read by their numbers: what an older version of the schema has written is read by the
-newest one, as Protocol Buffers promise. A field without presence that is not there has the default
-of its type, any other is null.
+Fields are read by their numbers, so the newest schema reads messages of older ones, as Protocol
+Buffers promise. A missing field without presence has the default of its type; any other missing
+field is null.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 _PARSING_INFO = "__PARSING_INFO__"
 
 _Read = Callable[[Any], Any]
-"""A column's value of a message."""
+"""A function that returns a column's value of a message."""
 
-# Spark's types by FieldDescriptor.Type; what has no sign gets the next larger type.
+# Spark's types by FieldDescriptor.Type; unsigned types get the next larger type.
 _SIMPLE = {
     1: "DoubleType",
     2: "FloatType",
@@ -60,12 +60,12 @@ _SIMPLE = {
     18: "LongType",  # sint64
 }
 _MESSAGE, _ENUM, _REPEATED = 11, 14, 3
-"""Of FieldDescriptor.Type, and of FieldDescriptorProto.Label."""
+"""Values of FieldDescriptor.Type and of FieldDescriptorProto.Label."""
 
 FIELDS_MAX = 10_000
-"""Of a message with those within: each may have the next one several times."""
+"""The limit of fields including nested messages, which may repeat a message at each level."""
 DEPTH_MAX = 32
-"""Of messages within each other."""
+"""The limit of nesting."""
 
 _found_before: dict[tuple[bytes, str], tuple[Any, Descriptor]] = {}
 
@@ -77,14 +77,17 @@ class ProtobufMessage:
     of_keys: tuple[str, ...] = ()
 
     def __init__(self, files: bytes, root: str) -> None:
-        """files: a FileDescriptorSet; root: the full name of the message type. Use `of_...`."""
+        """Use `of_native` or `of_avro`.
+
+        files: a FileDescriptorSet. root: the full name of the message type.
+        """
         self._files = files
         self._root = root
         self._only: tuple[str, ...] | None = None
 
     @classmethod
     def of_native(cls, definition: bytes) -> ProtobufMessage | None:
-        """By a definition of PROTOBUF_NATIVE; None: no columns can be made of it."""
+        """Read a definition of PROTOBUF_NATIVE; None: it cannot become columns."""
         try:
             found = json.loads(definition)
             files = base64.b64decode(found["fileDescriptorSet"])
@@ -95,7 +98,7 @@ class ProtobufMessage:
 
     @classmethod
     def of_avro(cls, definition: bytes, properties: dict[str, str]) -> ProtobufMessage | None:
-        """By a definition of PROTOBUF and its properties; None: no columns can be made of it."""
+        """Read a definition of PROTOBUF and its properties; None: it cannot become columns."""
         try:
             fields = json.loads(properties[_PARSING_INFO])
             told = json.loads(definition)
@@ -152,21 +155,21 @@ class ProtobufMessage:
         ]
 
     def _found(self) -> tuple[Any, Descriptor]:
-        """(the class of messages, its descriptor). Raises KeyError, TypeError, ValueError."""
+        """Return (message class, descriptor). Raises KeyError, TypeError, ValueError."""
         key = self._files, self._root
         if key not in _found_before:
             _found_before[key] = _message_of(*key)
         return _found_before[key]
 
     def _fields(self, descriptor: Descriptor) -> list[FieldDescriptor]:
-        """Those that are asked for."""
+        """Return the selected fields."""
         if self._only is None:
             return list(descriptor.fields)
         return [descriptor.fields_by_name[name] for name in self._only]
 
 
 def _message_of(files: bytes, root: str) -> tuple[Any, Descriptor]:
-    """Raises KeyError, TypeError, ValueError: a stranger's descriptors are no whole."""
+    """Build (message class, descriptor). Raises KeyError, TypeError, ValueError."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -175,24 +178,24 @@ def _message_of(files: bytes, root: str) -> tuple[Any, Descriptor]:
         found = descriptor_pb2.FileDescriptorSet.FromString(files)
     except DecodeError as error:
         raise ValueError(str(error)) from error
-    left = {each.name: each for each in found.file}
+    remaining = {each.name: each for each in found.file}
     added: set[str] = set()
-    while left:
-        ready = [each for each in left.values() if added.issuperset(each.dependency)]
+    while remaining:
+        ready = [each for each in remaining.values() if added.issuperset(each.dependency)]
         if not ready:
-            raise ValueError(f"{next(iter(left))} needs a file that is not there")
+            raise ValueError(f"{next(iter(remaining))} needs a file that is not there")
         for each in ready:
             pool.AddSerializedFile(each.SerializeToString())
             added.add(each.name)
-            del left[each.name]
+            del remaining[each.name]
     descriptor = pool.FindMessageTypeByName(root)
     return message_factory.GetMessageClass(descriptor), descriptor
 
 
 def _file_of(fields: list[dict[str, Any]], defaults: dict[str, Any]) -> bytes:
-    """The FileDescriptorSet of a message with fields as __PARSING_INFO__ tells them.
+    """Return the FileDescriptorSet of a message with the fields of __PARSING_INFO__.
 
-    defaults: of Avro's fields. Raises NoColumn where these do not say all.
+    defaults: of Avro's fields. Raises NoColumn if the fields are not fully described.
     """
     from google.protobuf import descriptor_pb2
 
@@ -204,7 +207,7 @@ def _file_of(fields: list[dict[str, Any]], defaults: dict[str, Any]) -> bytes:
         if type_ not in _SIMPLE or type_ == _ENUM:
             raise NoColumn(told["type"])
         if defaults.get(told["name"]):
-            raise NoColumn("a default of its own, which is told in Avro's way")
+            raise NoColumn("a default value, which Avro's schema encodes in its own way")
         label = _REPEATED if told["label"] == "LABEL_REPEATED" else 1
         message.field.add(name=told["name"], number=told["number"], type=type_, label=label)
     return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
@@ -214,17 +217,17 @@ def _file_of(fields: list[dict[str, Any]], defaults: dict[str, Any]) -> bytes:
 
 
 class _Kinds:
-    """Spark's types of the fields of one message, of which there may be so many."""
+    """A converter of a message's fields to Spark's types, with a limit on their number."""
 
     def __init__(self) -> None:
-        self._left = FIELDS_MAX
+        self._remaining = FIELDS_MAX
 
     def of(self, field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
-        """Raises NoColumn. within: the messages that the field is in."""
+        """Return Spark's type of a field. Raises NoColumn. within: the enclosing messages."""
         from pyspark.sql import types
 
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise NoColumn("too many fields")
         if _is_map(field):
             parts = _message(field).fields_by_name
@@ -269,7 +272,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 def _is_repeated(field: FieldDescriptor) -> bool:
     from google.protobuf import descriptor_pb2
 
-    # Older and newer libraries tell it of the field by other names.
+    # The attribute of the field differs between versions of the library.
     told = descriptor_pb2.DescriptorProto()
     assert field.containing_type is not None
     field.containing_type.CopyToProto(told)
@@ -280,7 +283,7 @@ def _is_repeated(field: FieldDescriptor) -> bool:
 
 
 def _read(field: FieldDescriptor) -> _Read:
-    """What reads a field of a message, as pyarrow takes it."""
+    """Return a function that reads a field of a message for pyarrow."""
     name = field.name
     if _is_map(field):
         one = _one(_message(field).fields_by_name["value"])
@@ -294,7 +297,7 @@ def _read(field: FieldDescriptor) -> _Read:
 
 
 def _one(field: FieldDescriptor) -> _Read:
-    """What makes of one value what pyarrow takes."""
+    """Return a function that converts one value for pyarrow."""
     if field.enum_type is not None:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))

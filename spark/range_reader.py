@@ -1,8 +1,8 @@
-"""Reads a range of a topic to columns: what a task does.
+"""Reading of a range of a topic to columns, which is the work of a task.
 
-The entries come over a connection of the task's own, by a reader without a cursor. A broker that
-goes away, or gives the topic to another one, is looked for again, and reading goes on behind what
-was handled. Whatever happens a task ends: `pollTimeoutMs` is how long nothing may come.
+Entries arrive on the task's own connection, from a reader without a cursor. If the broker fails or
+unloads the topic, the task looks the topic up again and continues after the last entry that it has
+handled. `pollTimeoutMs` limits how long a task waits without progress.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses
 from pyxbroker.spark.positions import Position
 from pyxbroker.spark.values import Decoder, columns_of_bytes
 
-LOOK_S = 1.0
-"""After so long without a message the broker is asked whether there is one."""
+CHECK_S = 1.0
+"""After so long without a message the task checks at the broker whether one exists."""
 RETRY_S = 0.3
 
 _log = logging.getLogger(__name__)
 
 
 class RangeReader:
-    """Reads one range. Iterate once, and close."""
+    """A reader of one range. Iterate once, and close it."""
 
     def __init__(self, options: Options, wanted: Range, columns: Decoder | None = None) -> None:
-        """columns: what entries become; payloads are bytes without."""
+        """Prepare to read. columns: the decoder of entries; by default payloads are bytes."""
         self._options = options
         self._range = wanted
         self._cluster: Cluster = cluster_of(options)
         self._connection: BrokerConnection | ClientConnection | None = None
         self._permits = 0
-        # Messages that a broker may send ahead of what was read. What of them is on the way is
-        # bounded by the socket: nothing is taken from it before what came is decoded.
+        # Messages that a broker may send in advance. The socket limits their memory, because it is
+        # read only after the received entries are decoded.
         self._permits_max: int = options["pulsar.reader.receiverQueueSize"]
         partition = TopicName.get(wanted.topic).partition_index
         if columns is None:
@@ -61,9 +61,9 @@ class RangeReader:
         else:
             self._columns = columns.entry_columns(partition, self.definition)
         self._columns.set_range(wanted.begin, wanted.end)
-        self._entries = 0  # that came until the last look
+        self._entries = 0  # the number of entries at the last check
         self._chunked = ChunkedMessages(self._cluster, wanted.topic, wanted.begin)
-        self._may_lack_chunks: bool | None = None  # that were there; asked when it matters
+        self._may_lack_chunks: bool | None = None  # requested when a chunk is missing
         self._last_progress = time.monotonic()
 
     def close(self) -> None:
@@ -71,32 +71,32 @@ class RangeReader:
         self._cluster.close()
 
     def definition(self, version: bytes) -> bytes:
-        """The definition of a schema version of the topic. Raises PulsarSparkError."""
+        """Return the definition of a schema version of the topic. Raises PulsarSparkError."""
         name = TopicName.get(self._range.topic).partitioned_topic_name
         found = self._cluster.schema(name, version)
         if found is None:
-            raise PulsarSparkError(f"{name} has no schema of version {version.hex()} any more.")
+            raise PulsarSparkError(f"{name} has no longer a schema of version {version.hex()}.")
         return bytes(found.schema_data)
 
     def __iter__(self) -> Iterator[Filled]:
-        """Rows of the range, in parts that are bounded. Raises PulsarSparkError."""
+        """Yield the rows of the range in parts of limited size. Raises PulsarSparkError."""
         while not self._columns.is_done:
             try:
                 if self._connection is None:
                     self._connect()
                 stop = self._take()
                 if stop is None:
-                    if not self._is_more_there():
+                    if not self._has_more():
                         break
                 elif stop == NEW_LEDGER:
                     self._check_gap()
                     self._columns.accept_ledger()
                 elif stop == CHUNK:
-                    self._see_chunk()
+                    self._handle_chunk()
                     self._last_progress = time.monotonic()
                 elif stop == FULL:
                     yield self._columns.finish()
-                    self._last_progress = time.monotonic()  # it was not the broker that let wait
+                    self._last_progress = time.monotonic()  # the wait was Spark's
             except NotReachable as error:
                 self._disconnect()
                 self._cluster.close()
@@ -122,7 +122,7 @@ class RangeReader:
         if uses_client(self._options):
             self._connection = ClientConnection(
                 *(self._options, self._cluster, self._range, at, self._chunked),
-                self._tell_missing_chunks,
+                self._report_missing_chunks,
             )
         else:
             self._connection = self._cluster.reader(self._range.topic, at)
@@ -135,13 +135,13 @@ class RangeReader:
             connection.close()
 
     def _take(self) -> int | None:
-        """See BrokerConnection.take. Raises PulsarSparkError."""
+        """Decode entries; see BrokerConnection.take. Raises PulsarSparkError."""
         assert self._connection is not None
         if self._permits <= self._permits_max // 2:
             self._connection.flow(self._permits_max - self._permits)
             self._permits = self._permits_max
-        with self._explained():
-            stop = self._connection.take(self._columns, LOOK_S)
+        with self._errors_translated():
+            stop = self._connection.take(self._columns, CHECK_S)
         self._permits -= self._columns.take_permits()
         if self._columns.entries != self._entries or (stop is not None and stop != MORE):
             self._entries = self._columns.entries
@@ -149,7 +149,7 @@ class RangeReader:
         return stop
 
     def _wait(self, error: PulsarSparkError) -> None:
-        """Before the next try; the time that an operation may take is that of all of them."""
+        """Wait before a retry. All retries together have the operation timeout."""
         if (
             time.monotonic() - self._last_progress
             > self._options["pulsar.client.operationTimeoutMs"]
@@ -164,13 +164,13 @@ class RangeReader:
         return Position(*self._columns.position)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What is wrong with an entry is told with its name."""
+    def _errors_translated(self) -> Iterator[None]:
+        """Raise errors of an entry as PulsarSparkError with its position."""
         try:
             yield
         except Encrypted as error:
             raise PulsarSparkError(
-                f"{self._entry()} of {self._range.topic} cannot be read: {error}; give the key by"
+                f"{self._entry()} of {self._range.topic} cannot be read: {error}; give its key by"
                 " pulsar.reader.defaultCryptoKeyReader."
             ) from error
         except Undecodable as error:
@@ -185,51 +185,52 @@ class RangeReader:
             ) from error
 
     def _entry(self) -> Position:
-        """The one that was looked at last."""
+        """Return the position of the last inspected entry."""
         return Position(self._columns.ledger_id, self._columns.entry_id)
 
-    def _see_chunk(self) -> None:
-        """A chunk came; the message, when it was the last one of it."""
+    def _handle_chunk(self) -> None:
+        """Add the current chunk, and decode its message if it is complete."""
         columns, position = self._columns, self._entry()
         if position.key <= self._range.end.key:
-            with self._explained():
+            with self._errors_translated():
                 metadata = pb.MessageMetadata.FromString(columns.chunk_metadata)
                 try:
                     whole = self._chunked.add(position, metadata, columns.chunk_payload)
                 except MissingChunks:
-                    self._tell_missing_chunks(position)
+                    self._report_missing_chunks(position)
                     whole = None
                 if whole is not None:
                     columns.add_message(position, columns.chunk_metadata, whole.payload)
         columns.accept_chunk()
 
-    def _tell_missing_chunks(self, last: Position) -> None:
-        """The last chunk of a message came, and others are nowhere. That is a loss, unless all is
-        read that there was when the query began, and is still there: then they were deleted before.
-        Raises DataLost.
+    def _report_missing_chunks(self, last: Position) -> None:
+        """Report a message of which only the last chunk exists.
+
+        That is a loss, unless the query reads the topic from its beginning and nothing was deleted
+        since. Then the chunks were deleted before the query began. Raises DataLost.
         """
         topic = self._range.topic
         sentence = (
-            f"the message in chunks of {topic} that ends with {last} cannot be put together: chunks"
-            " before were deleted, or never stored"
+            f"the chunked message of {topic} that ends with {last} cannot be assembled: earlier"
+            " chunks were deleted, or never stored"
         )
         if self._may_lack_chunks is None:
             first, _ = self._cluster.ends(topic)
             origin = self._range.origin
             self._may_lack_chunks = origin is None or is_lost(origin, first)
         if self._options["failOnDataLoss"] and self._may_lack_chunks:
-            raise DataLost(f"{sentence}; failOnDataLoss=false goes on without it.")
-        _log.warning("%s; it is left out.", sentence)
+            raise DataLost(f"{sentence}; failOnDataLoss=false continues without it.")
+        _log.warning("%s; the message is skipped.", sentence)
 
-    # --- when nothing comes ---------------------------------------------------------------------
+    # --- missing messages -----------------------------------------------------------------------
 
-    def _is_more_there(self) -> bool:
-        """Ask the broker. Raises DataLost, PulsarSparkError."""
+    def _has_more(self) -> bool:
+        """Ask the broker whether the range has more messages. Raises DataLost, PulsarSparkError."""
         topic, end = self._range.topic, self._range.end
         first, last = self._cluster.ends(topic)
         if first.key >= end.key or last.key <= self._handled.key:
             if end.entry >= 0:
-                self._lost(first)
+                self._report_loss(first)
             return False
         if time.monotonic() - self._last_progress > self._options["pollTimeoutMs"]:
             raise PulsarSparkError(
@@ -239,17 +240,18 @@ class RangeReader:
         return True
 
     def _check_gap(self) -> None:
-        """Ask whether entries are missing before one of another ledger that came: whether ledgers
-        were deleted that were not read to their end. Raises DataLost.
+        """Check that no entries were lost before the first entry of another ledger.
+
+        They are lost if a ledger was deleted before it was read to its end. Raises DataLost.
         """
         first, _ = self._cluster.ends(self._range.topic)
         if not is_lost(self._handled, first):
             return
         until = min(first, self._range.end, key=lambda position: position.key)
         if are_entries_between(self._range.ledgers, self._handled, until):
-            self._lost(first)
+            self._report_loss(first)
 
-    def _lost(self, first: Position) -> None:
+    def _report_loss(self, first: Position) -> None:
         sentence = lost_sentence(self._range.topic, self._handled, first)
         if self._options["failOnDataLoss"]:
             raise DataLost(sentence)

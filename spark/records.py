@@ -1,9 +1,9 @@
-"""Payloads of what is written, and the schema that the topic gets for them.
+"""The payloads of written rows, and the schema that the topic gets for them.
 
-A column `value` of bytes or text is the payload as it is, without a schema; one of a number or a
-truth value has Pulsar's schema of that type. Columns of one's own are a record, in Avro's bytes or
-as JSON; its definition is made of their types, and each field may be null. It is the inverse of
-values.py, which reads them.
+A column `value` of bytes or text is the payload, without a schema. A `value` that is a number or a
+boolean has Pulsar's schema of that type. Other columns become the fields of a record, in Avro or
+JSON; its definition follows from their types, and each field may be null. It is the inverse of
+values.py, which reads such messages.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ PRIMITIVES = {
     "float": ("FLOAT", ">f"),
     "double": ("DOUBLE", ">d"),
 }
-"""By Spark's name of a type: Pulsar's, and how its bytes are laid out."""
+"""Spark's name of a type, to Pulsar's name and the layout of its bytes."""
 NUMBERS = {name: 5 + index for index, (name, _) in enumerate(PRIMITIVES.values())}
-"""Of these types on the wire (Schema.Type)."""
+"""The numbers of these types on the wire (Schema.Type)."""
 
 RECORD = "topLevelRecord"
-"""The name that Spark's own to_avro gives a record."""
+"""The name of records, as in Spark's own to_avro."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _EPOCH = date(1970, 1, 1)
 
 
 class Payloads(Protocol):
-    """Make payloads of rows. Pickles."""
+    """A converter of rows to payloads. Can be pickled."""
 
     def schema(self) -> tuple[str, str] | None:
-        """(Pulsar's type, the definition) of what the topic is told; None: no schema."""
+        """Return (Pulsar's type, definition) of the schema to register, or None for no schema."""
         ...
 
     def encode(self, row: dict[str, Any]) -> bytes | None:
-        """The payload; None is a tombstone. Raises PulsarSparkError."""
+        """Return the payload, or None for a tombstone. Raises PulsarSparkError."""
         ...
 
 
 class Primitive:
-    """One column `value`."""
+    """A converter of the column `value`."""
 
     def __init__(self, kind: str) -> None:
-        """kind: Spark's name of its type."""
+        """Create the converter. kind: Spark's name of the column's type."""
         self._name, self._layout = PRIMITIVES.get(kind, ("", ""))
 
     def schema(self) -> tuple[str, str] | None:
@@ -71,10 +71,10 @@ class Primitive:
 
 
 class Record:
-    """A column for each field."""
+    """A converter of columns to a record."""
 
     def __init__(self, fields: list[StructField], kind: str) -> None:
-        """kind: avro or json. Raises PulsarSparkError for a type that has no place in a record."""
+        """Define the record. kind: avro or json. Raises PulsarSparkError for unsupported types."""
         self._is_json = kind == "json"
         self._names = [field.name for field in fields]
         self._definition = _record([(field.name, field.dataType) for field in fields], RECORD)
@@ -127,7 +127,7 @@ def _record(fields: list[tuple[str, DataType]], name: str) -> dict[str, Any]:
         if not _NAME.fullmatch(field):
             raise PulsarSparkError(
                 f"the column {field!r} cannot be a field of a record: names have letters, digits"
-                " and _, and begin with no digit. Give it another name by withColumnRenamed."
+                " and _, and do not begin with a digit. Rename it by withColumnRenamed."
             )
     made = [
         {"name": field, "type": ["null", _type(kind, f"{name}_{field}")], "default": None}
@@ -137,7 +137,7 @@ def _record(fields: list[tuple[str, DataType]], name: str) -> dict[str, Any]:
 
 
 def _type(kind: DataType, name: str) -> Any:
-    """Avro's type for one of Spark; records within are named by their way."""
+    """Return Avro's type for a Spark type. Nested records are named by their path."""
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):
@@ -149,15 +149,17 @@ def _type(kind: DataType, name: str) -> Any:
     found = _SIMPLE.get(kind.simpleString())
     if found is None:
         raise PulsarSparkError(
-            f"{name.partition('_')[2]} is {kind.simpleString()}, which has no place in a record:"
-            " cast it to one of " + ", ".join(_SIMPLE) + ", or to arrays, maps by string or structs"
+            f"{name.partition('_')[2]} is {kind.simpleString()}, which is not supported in a"
+            " record: cast it to one of "
+            + ", ".join(_SIMPLE)
+            + ", or to arrays, maps by string or structs"
             " of them."
         )
     return found
 
 
 def _plain(value: Any, kind: Any, is_json: bool) -> Any:
-    """What fastavro, or JSON, takes of a value as pyarrow gives it: maps are pairs there."""
+    """Convert a value of pyarrow, which has maps as pairs, for fastavro or JSON."""
     if value is None or (isinstance(kind, str) and kind != "bytes"):
         return value
     if kind == "bytes":
@@ -182,13 +184,13 @@ def _plain_map(value: list[tuple[str, Any]], kind: Any, is_json: bool) -> Any:
 
 
 def _plain_moment(value: datetime, kind: Any, is_json: bool) -> Any:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     since = value.astimezone(timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _plain_date(value: date, kind: Any, is_json: bool) -> Any:
-    """Days since 1970."""
+    """Return days since 1970."""
     return (value - _EPOCH).days
 
 

@@ -1,4 +1,4 @@
-"""Which partition of a topic a message goes to: as Pulsar's Java client chooses."""
+"""The choice of a message's partition, as in Pulsar's Java client."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Callable
 from pyxbroker.base.java_hash import java_hash
 from pyxbroker.keys import murmur3_of
 
-MESSAGES_PER_TURN = 1_000
-"""Messages without a key that one partition gets before the next one's turn: a batch is of one."""
+MESSAGES_PER_PARTITION = 1_000
+"""Messages without a key that go to one partition in a row, so that batches fill up."""
 
 HASHES: dict[str, Callable[[str], int]] = {
     "JavaStringHash": java_hash,
     "Murmur3_32Hash": lambda key: murmur3_of(key.encode()),
 }
-"""By the names of Java's HashingScheme."""
+"""Hash functions by the names of Java's HashingScheme."""
 ROUND_ROBIN, SINGLE = "RoundRobinPartition", "SinglePartition"
-"""Of messages without a key, by the names of Java's MessageRoutingMode."""
+"""Names of Java's MessageRoutingMode, for messages without a key."""
 
 
 class Router:
-    """Chooses by the key, else in turns, or always the same one."""
+    """A router by key. Messages without a key rotate, or stay at one partition."""
 
     def __init__(self, hashing: str, mode: str, begin: int) -> None:
-        """begin: where it begins with messages that have no key; any number."""
+        """Create a router. begin: any number, which selects the first partition without a key."""
         self._hash = HASHES[hashing]
         self._begin = begin
-        self._takes_turns = mode == ROUND_ROBIN
+        self._is_round_robin = mode == ROUND_ROBIN
         self._without_key = 0
 
     def partition_of(self, key: str | None, partitions: int) -> int:
         if key:
             return self._hash(key) % partitions
-        turn = self._without_key // MESSAGES_PER_TURN if self._takes_turns else 0
+        step = self._without_key // MESSAGES_PER_PARTITION if self._is_round_robin else 0
         self._without_key += 1
-        return (self._begin + turn) % partitions
+        return (self._begin + step) % partitions

@@ -1,9 +1,9 @@
-"""Who the connector says it is, and how it knows a broker: TLS, tokens, passwords, OAuth2.
+"""The options of TLS and authentication, for our client and for the official one.
 
-Options have the names of Java's client: `authPluginClassName` is one of its classes, or the last
-word of such a name, and `authParams` what it takes. Those of `pulsar.admin.` are for REST; what is
-not given there is as `pulsar.client.` says. The client room reads secrets when
-it shows them. This module has the options, and the same for the official client.
+Options have the names of Java's client. `authPluginClassName` is one of its classes, or the last
+word of such a name; `authParams` are its parameters. Options of `pulsar.admin.` are for REST, and
+default to those of `pulsar.client.`. The client (client/) reads credentials each time it sends
+them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def spark_error(error: ClientError) -> PulsarSparkError:
 
 
 class Security:
-    """TLS and login of one side, the brokers' port or REST. Pickles."""
+    """TLS and authentication for the brokers' port or for REST. Can be pickled."""
 
     def __init__(self, options: Options, of_rest: bool = False) -> None:
-        """Raises WrongOption."""
+        """Check the options. Raises WrongOption."""
 
         def value(name: str) -> tuple[str, Any]:
-            """The option that says it, and what it says."""
+            """Return the full name of an option, and its value."""
             if of_rest and options.is_given(f"pulsar.admin.{name}"):
                 return f"pulsar.admin.{name}", options[f"pulsar.admin.{name}"]
             return f"pulsar.client.{name}", options[f"pulsar.client.{name}"]
@@ -63,7 +63,7 @@ class Security:
             *value("authPluginClassName"), *value("authParams")
         )
         if (files[0][1] is None) != (files[1][1] is None):
-            raise WrongOption(f"{files[0][0]} and {files[1][0]} are given together, or not at all.")
+            raise WrongOption(f"{files[0][0]} and {files[1][0]} have to be given together.")
         for name, path in files:
             if path is not None and not is_path(path):
                 raise WrongOption(f"{name} has to be the path of a file.")
@@ -77,28 +77,28 @@ class Security:
         self.tls = TlsSettings(
             *(trusted, trusted_option),
             accept_untrusted=bool(value("tlsAllowInsecureConnection")[1]),
-            # As curl and browsers do; Java's client before 4.0 had to be told.
+            # On by default, as in curl; Java's client before 4.0 had it off.
             verify_host=value("tlsHostnameVerificationEnable")[1] is not False,
             own=own,
         )
 
-    def show(self) -> bytes:
+    def credentials(self) -> bytes:
         """Return the credentials. Raises PulsarSparkError."""
         with translated():
             return self.authentication.credentials()
 
     def header(self) -> str:
-        """Return the header Authorization; empty: none is sent. Raises PulsarSparkError."""
+        """Return the header Authorization, empty without one. Raises PulsarSparkError."""
         with translated():
             return self.authentication.header()
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises WrongOption."""
+        """Return the TLS context, and read its files. Raises WrongOption."""
         with translated():
             return self.tls.context(self.authentication.certificate())
 
     def official(self) -> dict[str, Any]:
-        """Return the same as arguments of the official client."""
+        """Return the arguments of the official client."""
         own: dict[str, Any] = {
             "tls_trust_certs_file_path": self.tls.trusted,
             "tls_allow_insecure_connection": self.tls.accept_untrusted,
@@ -123,12 +123,12 @@ class Security:
             return pulsar.AuthenticationTLS(*login.files)
 
         def supply() -> str:
-            """Return the token; the client asks whenever a broker does."""
+            """Return the token. The client calls this whenever a broker requests it."""
             try:
-                return self.show().decode()
+                return self.credentials().decode()
             except PulsarSparkError as error:
-                # An exception would end the process: the client's thread has no place for it.
-                _log.warning("there is no token for the broker: %s", error)
+                # An exception in the client's thread would end the process.
+                _log.warning("cannot read the token for the broker: %s", error)
                 return ""
 
         return pulsar.AuthenticationToken(supply)
@@ -144,7 +144,7 @@ def _authentication_of(
     make = method_named(name)
     if make is None:
         raise WrongOption(
-            f"{class_option} is {name!r}: there are AuthenticationToken, AuthenticationBasic,"
+            f"{class_option} is {name!r}: supported are AuthenticationToken, AuthenticationBasic,"
             " AuthenticationTls and AuthenticationOAuth2."
         )
     if params is None:

@@ -1,17 +1,18 @@
-"""Names of producers and sequence ids that are the same when Spark runs a batch again.
+"""Producer names and sequence ids that are the same when Spark repeats a batch.
 
-A task of a streaming query writes a part of a batch. Its producers have a name that is made of the
-query and the part, and ids that grow with the batch and the row; so a broker with deduplication
-drops what it has stored already, and says on connecting how far that is. An id has, from the top:
+A task of a streaming query writes a part of a batch. Its producer names are derived from the query
+and the part, and its sequence ids grow with the batch and the row. So a broker with deduplication
+drops rows that it has stored, and returns the last stored id when the producer connects. An id has,
+from the top:
 
-    14 bits  the batch; the rest of its number is in the producer's name
+    14 bits  the batch; its higher bits are in the producer's name
     28 bits  the row within the task, from 1
-    10 bits  how many partitions the topic had, 0 for none
-    11 bits  a check of all rows up to this one
+    10 bits  the number of partitions of the topic, 0 for none
+    11 bits  a checksum of all rows up to this one
 
-The count of partitions says where the rows of a batch went that was begun before partitions were
-added. The check tells when a batch comes again with other rows, or in another order: by number
-alone rows would be dropped that were never stored.
+The number of partitions keeps the routing of a batch that began before partitions were added. The
+checksum detects a repeated batch whose rows or order differ: otherwise rows would be dropped that
+were never stored.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.outgoing import Outgoing
 
 EPOCH_BITS, ROW_BITS, PARTITIONS_BITS, CHECK_BITS = 14, 28, 10, 11
-"""63 in all: ids are signed on the way, and negative ones say that there is none."""
+"""63 bits in total: ids are signed on the wire, and a negative id means none."""
 ROWS_MAX = (1 << ROW_BITS) - 1
 PARTITIONS_MAX = (1 << PARTITIONS_BITS) - 1
 
 
 class Part(NamedTuple):
-    """What one task writes: a part of one batch (epoch) of a query."""
+    """The part of a batch (epoch) of a query that one task writes."""
 
     query: str
     task: int
@@ -37,14 +38,14 @@ class Part(NamedTuple):
 
     @property
     def producer_name(self) -> str:
-        """One for all batches, until their number no longer fits into an id."""
+        """The name for all batches whose numbers have the same higher bits."""
         era = self.epoch >> EPOCH_BITS
         name = f"pyxbroker-spark-{self.query}-{self.task}"
         return f"{name}-{era}" if era else name
 
 
 class Id(NamedTuple):
-    """A sequence id; compare only with those of the same producer."""
+    """A sequence id. Compare it only with ids of the same producer."""
 
     epoch: int
     row: int
@@ -57,11 +58,11 @@ class Id(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Raises PulsarSparkError when it has no place for the row, or the partitions."""
+        """The encoded id. Raises PulsarSparkError if the row or the partitions are too large."""
         if self.row > ROWS_MAX:
             raise PulsarSparkError(
                 f"a task writes more than {ROWS_MAX} rows in one batch, too many to be written"
-                " exactly once: let batches be smaller, or write with exactlyOnce=false."
+                " exactly once: make batches smaller, or write with exactlyOnce=false."
             )
         if self.partitions > PARTITIONS_MAX:
             raise PulsarSparkError(
@@ -73,7 +74,7 @@ class Id(NamedTuple):
 
 
 def id_of(number: int) -> Id | None:
-    """The inverse of `Id.number`; None: a broker knows of no id (-1)."""
+    """Decode `Id.number`. None: the broker has no last id (-1)."""
     if number < 0:
         return None
     check = number & ((1 << CHECK_BITS) - 1)
@@ -84,14 +85,14 @@ def id_of(number: int) -> Id | None:
 
 
 class Rows:
-    """Counts the rows of a task, and checks what they are."""
+    """The count and the checksum of a task's rows."""
 
     def __init__(self) -> None:
         self.row = 0
         self._sum = 0
 
     def add(self, message: Outgoing) -> None:
-        # All but the value has quotes or ends in this text, so nothing moves from one to the next.
+        # Fields other than the value are quoted in repr(), so they cannot be confused.
         head = repr(message._replace(value=None)).encode(errors="surrogatepass")
         value = b"-" if message.value is None else message.value
         self._sum = zlib.crc32(value, zlib.crc32(head, self._sum))
@@ -99,5 +100,5 @@ class Rows:
 
     @property
     def check(self) -> int:
-        """Of all rows so far."""
+        """The checksum of all rows so far."""
         return (self._sum ^ self._sum >> 16) & ((1 << CHECK_BITS) - 1)

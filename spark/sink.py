@@ -1,9 +1,9 @@
-"""The sink: rows become messages, sent by the official client.
+"""The sink, which sends rows as messages with the official client.
 
-A task that fails is run again by Spark, and a batch of a streaming query after a crash too. A
-stream is written exactly once where the topic has deduplication (exactly_once.py); else, and in a
-batch, which has no number by which it could be known again, what a task had sent is sent again: at
-least once. A task is done when the broker has acknowledged all it sent.
+Spark repeats a failed task, and after a crash a batch of a streaming query. A stream is written
+exactly once if the topic has deduplication (exactly_once.py). Otherwise, and in a batch, which has
+no number, repeated messages are stored again: at least once. A task is complete when the broker has
+acknowledged all its messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyxbroker.spark.errors import PulsarSparkError, WrongOption, without_traceb
 from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Messages
-from pyxbroker.spark.plan import cluster_of, patiently
+from pyxbroker.spark.plan import cluster_of, with_retries
 from pyxbroker.spark.producers import AtLeastOnce, Sender
 from pyxbroker.spark.security import Security
 from pyxbroker.spark.sequence import Part
@@ -30,34 +30,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Before Spark 4.1 a stream's rows come one by one.
+# Spark before 4.1 passes a stream's rows one by one.
 ArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 StreamWriter: Any = ArrowWriter or datasource.DataSourceStreamWriter
 ROWS_PER_BATCH = 1_000
-"""Of rows that come one by one."""
+"""The size of record batches that are made of single rows."""
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark tells its tasks (local properties)."""
+"""The local properties in which Spark names the query and the batch to its tasks."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task says when all it sent was acknowledged."""
+    """The result of a task whose messages are all acknowledged."""
 
     messages: int
     without_deduplication: tuple[str, ...] = ()
 
 
 def check_broker(options: Options) -> None:
-    """Raises NotReachable in time, and says more than the official client would."""
+    """Connect to a broker, because our errors say more than the official client's.
+
+    Raises NotReachable within the timeout.
+    """
     with cluster_of(options) as cluster:
         cluster.any_broker()
 
 
 def write(sender: Sender, messages: Messages, batches: Iterator[pa.RecordBatch]) -> int:
-    """Send all rows, and waits until they are acknowledged. Raises PulsarSparkError."""
+    """Send all rows, and wait until they are acknowledged. Raises PulsarSparkError."""
     count = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -70,7 +73,7 @@ def write(sender: Sender, messages: Messages, batches: Iterator[pa.RecordBatch])
 def write_at_least_once(
     options: Options, messages: Messages, batches: Iterator[pa.RecordBatch]
 ) -> Written:
-    """What a task does where nothing says what it had sent before. Raises PulsarSparkError."""
+    """Write a task's rows without deduplication. Raises PulsarSparkError."""
     sender = AtLeastOnce(options, messages.payloads.schema())
     try:
         return Written(write(sender, messages, batches))
@@ -82,7 +85,7 @@ class PulsarWriter(DataSourceArrowWriter):
     """The batch sink."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises PulsarSparkError."""
+        """Check options, schema and broker. Raises PulsarSparkError."""
         if options["exactlyOnce"] == "true":
             raise WrongOption(
                 "exactlyOnce is true: only a stream can be written exactly once, whose batches"
@@ -97,11 +100,11 @@ class PulsarWriter(DataSourceArrowWriter):
         return write_at_least_once(self._options, self._messages, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is left to be done: what a task has sent is there."""
+        """Do nothing: the messages of tasks are already stored."""
 
 
 def part_of_task() -> Part | None:
-    """What Spark says this task is a part of. None: of no streaming query."""
+    """Return the part of a batch that this task writes; None outside of a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -116,10 +119,10 @@ class PulsarStreamWriter(StreamWriter):
     """The streaming sink."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises PulsarSparkError."""
+        """Check options and schema. Raises PulsarSparkError."""
         self._messages = Messages(options, schema)
-        # Not the broker, which tasks ask: Spark makes a writer for each commit and abort, too, and
-        # does not tell why a task failed where the batch cannot be given up.
+        # Only tasks connect to the broker. Spark also creates a writer for each commit and abort,
+        # and an error there would hide the error of a task.
         Security(options)
         self._options = options
         self._schema = schema
@@ -128,12 +131,12 @@ class PulsarStreamWriter(StreamWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         if ArrowWriter is None:
             iterator = batches_of(iterator, self._schema)
-        patiently(self._options, lambda: check_broker(self._options))
-        wish = self._options["exactlyOnce"]
+        with_retries(self._options, lambda: check_broker(self._options))
+        mode = self._options["exactlyOnce"]
         part = part_of_task()
-        if part is None and wish == "true":
+        if part is None and mode == "true":
             raise PulsarSparkError("Spark does not say which batch this is.")
-        if part is None or wish == "false" or self._is_known_to_lack():
+        if part is None or mode == "false" or self._is_known_to_lack():
             return write_at_least_once(self._options, self._messages, iterator)
         return self._write_once(part, iterator)
 
@@ -152,27 +155,27 @@ class PulsarStreamWriter(StreamWriter):
         return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Warn, the first time, of what is not exactly once."""
+        """Warn once about topics that are not written exactly once."""
         found = [each for each in messages if isinstance(each, Written)]
         lacking = sorted({topic for each in found for topic in each.without_deduplication})
         if lacking:
-            _log.warning("written at least once, not exactly once: %s", _lacks(lacking))
+            _log.warning("rows are written at least once, not exactly once: %s", _lacks(lacking))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays; the batch is sent again."""
+        """Do nothing: stored messages remain, and Spark repeats the batch."""
 
 
 def batches_of(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Spark's rows as it would give them by Arrow."""
+    """Convert single rows to record batches, as newer Sparks pass them."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
-    while some := list(islice(rows, ROWS_PER_BATCH)):
-        yield from LocalDataToArrowConversion.convert(some, schema, False).to_batches()
+    while chunk := list(islice(rows, ROWS_PER_BATCH)):
+        yield from LocalDataToArrowConversion.convert(chunk, schema, False).to_batches()
 
 
 def _lacks(topics: Sequence[str]) -> str:
     return (
         f"{', '.join(topics)} has no deduplication, so a batch that is repeated after a failure is"
-        " there twice. Turn it on (pulsar-admin topics set-deduplication --enable, or for the"
-        " namespace), or say that this is well with exactlyOnce=false."
+        " stored twice. Enable it (pulsar-admin topics set-deduplication --enable, or for the"
+        " namespace), or accept duplicates with exactlyOnce=false."
     )

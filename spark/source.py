@@ -1,7 +1,7 @@
-"""Spark's Python Data Source `pulsar`: what Spark asks of a source, batch and streaming.
+"""Spark's Python Data Source `pulsar`, batch and streaming.
 
-Everything here pickles and is made again in each of Spark's Python workers: plain values only, and
-connections where they are used.
+Spark pickles these objects for its Python workers. So they contain plain values, and connections
+are opened where they are used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PulsarDataSource(DataSource):
     @without_traceback()
     def schema(self) -> StructType:
         check_names(self.options)
-        return Columns.requested(self._values, self._asked_columns()).schema()
+        return Columns.requested(self._values, self._requested_columns()).schema()
 
     @without_traceback()
     def reader(self, schema: StructType) -> PulsarReader:
@@ -77,8 +77,8 @@ class PulsarDataSource(DataSource):
 
     @property
     def _options(self) -> Options:
-        # Which one it will be, a batch or a stream, is not known yet: what only one of them has is
-        # told later.
+        # Spark does not say yet whether this is a batch or a stream. Options of batches are
+        # checked later.
         of_batches = ("endingoffsets", "endingtime", "publishtimeskewms")
         named = {
             name: each for name, each in self.options.items() if name.lower() not in of_batches
@@ -86,16 +86,16 @@ class PulsarDataSource(DataSource):
         return Options(STREAM, named)
 
     def _columns_of(self, schema: StructType, options: Options) -> Columns:
-        """Raises PulsarSparkError."""
+        """Return the columns of a schema. Raises PulsarSparkError."""
         found = Columns.of(self._values, schema)
-        if (untold := found.unknown_to_client) and uses_client(options):
+        if (unknown := found.unknown_to_client) and uses_client(options):
             raise PulsarSparkError(
-                "the official client, which reads here (reader, or a key is given), does not tell"
-                f" {' and '.join(untold)}: leave that out of the columns."
+                "the official client, which is used because of the option reader or of a key,"
+                f" does not provide {' and '.join(unknown)}: remove it from the columns."
             )
         return found
 
-    def _asked_columns(self) -> list[str]:
+    def _requested_columns(self) -> list[str]:
         found: list[str] = self._options["columns"]
         return found
 
@@ -106,7 +106,7 @@ def _refuse_overwriting(overwrite: bool) -> None:
 
 
 class PulsarReader(DataSourceReader):
-    """Read what is there when the query starts."""
+    """A reader of the messages that exist when the query starts."""
 
     def __init__(self, options: Options, columns: Columns) -> None:
         self._options = options
@@ -115,7 +115,7 @@ class PulsarReader(DataSourceReader):
 
     @without_traceback()
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Look where messages can be, and gives all filters back: Spark says which pass."""
+        """Narrow the ranges by filters. Return all of them, because Spark has to apply them too."""
         for each in filters:
             self._place.add(each)
         return filters

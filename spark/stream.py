@@ -1,9 +1,9 @@
-"""The streaming source: offsets are positions, so each batch can be read again as it was.
+"""The streaming source. Offsets are positions, so each batch can be read again unchanged.
 
-Spark keeps an offset for each batch in the query's checkpoint. An offset has every topic with the
-last message before it (positions.py); a topic that appears while the query runs is read from its
-beginning. No state that a query needs is anywhere else, and nothing is left with the broker but the
-subscription that `predefinedSubscription` names.
+Spark stores an offset for each batch in the query's checkpoint. An offset has each topic with its
+last read message (positions.py). A topic that appears while the query runs is read from its
+beginning. The checkpoint has the whole state of a query. The broker stores only the subscription
+that `predefinedSubscription` names.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pyxbroker.spark.plan import (
     ends_of,
     ends_of_topic,
     gone_sentence,
-    hold,
     is_lost,
     is_whole,
-    lose,
-    may_lack,
+    may_miss_messages,
+    move_subscription,
     origins_of,
-    patiently,
     ranges_of,
+    report_loss,
     sizes_of,
     starts_of,
+    with_retries,
     without_lost,
 )
 from pyxbroker.spark.positions import (
@@ -56,7 +56,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before Spark 4.2, which asks for one batch of all there is then
+except ImportError:  # Spark before 4.2, whose batches contain all messages
     ReadAllAvailable = ReadMaxBytes = ReadMaxRows = None
     SupportsTriggerAvailableNow = object
 
@@ -65,27 +65,27 @@ _log = logging.getLogger(__name__)
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks of the source on the driver, batch after batch."""
+    """The source on the driver, which plans batch after batch."""
 
     _until: dict[str, Position] | None = None
-    """What was there when a query began that ends with that."""
+    """The ends of topics at the start of a query with the trigger availableNow."""
     _reported: dict[str, str] | None = None
-    """What was there when it was looked the last time."""
+    """The ends of topics at the last check."""
 
     def __init__(self, options: Options, columns: Columns) -> None:
-        """Raises WrongOption."""
+        """Check the options. Raises WrongOption."""
         self._options = options
         self._columns = columns
         self._planned: dict[str, str] | None = None  # the offset that the next batch begins at
-        self._gone: set[str] = set()  # topics of which that was told
-        self._held: dict[str, Position] = {}  # where the query's own subscription was moved
-        # Topics that it was not there for when they were looked at: not before it was seen with all
-        # still there does it tell that nothing is missing.
-        self._unheld: set[str] = set()
+        self._deleted: set[str] = set()  # deleted topics that were reported
+        self._held: dict[str, Position] = {}  # the positions of the query's own subscription
+        # Topics at which the subscription was missing. It proves that nothing was lost only after
+        # it was seen while no message was missing.
+        self._unproven: set[str] = set()
         bounds = [each for each in BOUNDS if options[each] is not None]
         if "maxBytesPerTrigger" in bounds and options["admin.url"] is None:
             raise WrongOption(
-                "maxBytesPerTrigger needs admin.url, which tells how large topics are."
+                "maxBytesPerTrigger needs admin.url, because REST has the sizes of ledgers."
             )
         if bounds and ReadAllAvailable is None:
             raise WrongOption(f"{bounds[0]} needs PySpark 4.2 or newer.")
@@ -94,93 +94,107 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
-        self._hold(begins, ends)
+        self._move_subscriptions(begins, ends)
         self._planned = write_offset(begins, origins=origins_of(begins, ends))
         return self._planned
 
     @without_traceback()
     def commit(self, end: dict[str, str]) -> None:
-        """A batch is done: what it had need not be kept for this query any more."""
-        self._hold(read_offset(end))
+        """Move the query's subscription, because the batch is complete."""
+        self._move_subscriptions(read_offset(end))
 
     @without_traceback()
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
     ) -> dict[str, str]:
-        """Spark before 4.2 gives neither; then all that is there is the next batch, and where that
-        begins is only known when one was planned before.
+        """Return the end of the next batch.
+
+        Spark before 4.2 passes no arguments. Then the batch has all messages, and its start is
+        known only if this object has planned the previous batch.
         """
         if start is None:
             start = self._planned
-        stood = read_offset(start or {})
-        found = self._found(stood)
+        previous = read_offset(start or {})
+        found = self._found(previous)
         self._reported = write_offset({topic: each.last for topic, each in found.items()})
-        appeared, moved = self._appeared(stood, found), self._moved(stood, found)
-        begins = stood | appeared | moved
+        appeared, moved = self._appeared(previous, found), self._moved(previous, found)
+        begins = previous | appeared | moved
         latest = self._latest(begins, found)
         ends = latest
         if limit is not None and not isinstance(limit, ReadAllAvailable):
-            ends = patiently(self._options, lambda: admitted(self._options, begins, latest))
-        # Spark commits a batch when the next one begins; when it asks for that one it is done.
-        self._hold(stood | (appeared if start is not None else {}), found)
-        # Without the offset before nobody knows which topics are new.
+            ends = with_retries(self._options, lambda: admitted(self._options, begins, latest))
+        # Spark commits a batch only when the next one begins. But it is complete already.
+        self._move_subscriptions(previous | (appeared if start is not None else {}), found)
+        # Without the previous offset it is unknown which topics are new.
         origins = read_origins(start) | appeared if start is not None else {}
         offset = write_offset(ends, sizes_of(ends, found), appeared, moved, origins)
-        # Where nothing came the offset is the same, to the letter.
+        # A topic without new messages keeps the text of its offset.
         return offset | {
-            topic: text for topic, text in (start or {}).items() if ends[topic] == stood[topic]
+            topic: text for topic, text in (start or {}).items() if ends[topic] == previous[topic]
         }
 
-    def _found(self, stood: dict[str, Position]) -> dict[str, Ends]:
-        """What there is, of what has to be read. Raises DataLost for a topic that was read and was
-        deleted, unless that is allowed.
+    def _found(self, previous: dict[str, Position]) -> dict[str, Ends]:
+        """Return the ends of the topics to read.
+
+        Raises DataLost for a deleted topic that was read before, unless loss is allowed.
         """
-        found = self._ends(stood)
-        for topic in sorted(stood.keys() - found.keys()):
-            # What options do not name any more stays where it is.
+        found = self._ends(previous)
+        for topic in sorted(previous.keys() - found.keys()):
+            # A topic that the options no longer name keeps its position.
             if not is_wanted(self._options, topic):
                 continue
-            how_far = f"was read up to {stood[topic]}"
-            ends = self._ends_or_gone(topic, how_far, is_told=topic in self._gone)
+            how_far = f"was read up to {previous[topic]}"
+            ends = self._ends_or_deleted(topic, how_far, is_reported=topic in self._deleted)
             if ends is None:
-                self._gone.add(topic)
+                self._deleted.add(topic)
             else:
                 found[topic] = ends
-        self._gone -= found.keys()
-        return {topic: self._seen(topic, ends, stood.get(topic)) for topic, ends in found.items()}
-
-    def _seen(self, topic: str, ends: Ends, stood: Position | None = None) -> Ends:
-        """Without a subscription that was only made again: it does not tell what was deleted
-        before. stood: where the query stands, if it does.
-        """
-        if ends.held is None:
-            self._unheld.add(topic)
-        elif stood is not None and not is_lost(stood, ends.first):
-            self._unheld.discard(topic)
-        return ends._replace(held=None) if topic in self._unheld else ends
-
-    def _appeared(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
-        """Where topics begin that were not there, or of which it is not known."""
+        self._deleted -= found.keys()
         return {
-            topic: ends.first
-            for topic, ends in found.items()
-            # What comes after the query has begun to end is for the next one.
-            if topic not in stood and (self._until is None or topic in self._until)
+            topic: self._seen(topic, ends, previous.get(topic)) for topic, ends in found.items()
         }
 
-    def _moved(self, stood: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
-        """Where topics go on of which nothing was lost though a ledger is gone. Only now the broker
-        knows that; a batch that is planned again has it from its offset.
+    def _seen(self, topic: str, ends: Ends, previous: Position | None = None) -> Ends:
+        """Return the ends without a subscription that was missing before.
+
+        Such a subscription does not prove that nothing was deleted. previous: the position of the
+        query, if it has read the topic.
+        """
+        if ends.held is None:
+            self._unproven.add(topic)
+        elif previous is not None and not is_lost(previous, ends.first):
+            self._unproven.discard(topic)
+        return ends._replace(held=None) if topic in self._unproven else ends
+
+    def _appeared(
+        self, previous: dict[str, Position], found: dict[str, Ends]
+    ) -> dict[str, Position]:
+        """Return the beginnings of new topics."""
+        return {
+            topic: ends.first
+            for topic, ends in found.items()
+            # Later topics belong to the next run of an availableNow query.
+            if topic not in previous and (self._until is None or topic in self._until)
+        }
+
+    def _moved(self, previous: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
+        """Return where topics continue that lost nothing though a ledger was deleted.
+
+        Only the current state of the broker shows that, so the offset stores it for repeated
+        batches.
         """
         return {
             topic: ends.first
             for topic, ends in found.items()
-            if topic in stood and is_lost(stood[topic], ends.first) and is_whole(stood[topic], ends)
+            if topic in previous
+            and is_lost(previous[topic], ends.first)
+            and is_whole(previous[topic], ends)
         }
 
     def _latest(self, begins: dict[str, Position], found: dict[str, Ends]) -> dict[str, Position]:
-        """Up to where all topics could be read by the query. An offset never goes back, and a topic
-        that was deleted stays where it was read to.
+        """Return the ends up to which the query can read all topics.
+
+        An offset never goes back, and a deleted topic keeps its position.
         """
         latest = dict(begins)
         for topic, begin in begins.items():
@@ -194,11 +208,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        # What may be missing is looked at by what is asked next.
+        # latestOffset reports missing topics.
         self._until = {topic: each.last for topic, each in self._ends(None).items()}
 
     def reportLatestOffset(self) -> dict[str, str] | None:
-        """What the query's progress tells, so that one sees how far it is behind."""
+        """Return the ends of topics, which Spark shows in the query's progress."""
         return self._reported
 
     def getDefaultReadLimit(self) -> Any:
@@ -214,17 +228,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         origins = {topic: at for topic, at in appeared.items() if topic not in begins}
         origins |= read_origins(start)
         begins = appeared | begins
-        stops = _with_something(begins, stops)
-        # Else the text is that of an earlier offset.
+        stops = _not_empty(begins, stops)
+        # Other texts were copied from an earlier offset.
         begins |= read_moved({topic: end[topic] for topic in stops})
-        stops = _with_something(begins, stops)
+        stops = _not_empty(begins, stops)
         ends = self._ends_of_those_left(stops)
         stops = {topic: stops[topic] for topic in ends}
         begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
         begins = without_lost(self._options, begins, ends)
-        self._unheld -= begins.keys()
+        self._unproven -= begins.keys()
         sizes = read_sizes(end)
-        ranges = patiently(
+        ranges = with_retries(
             self._options, lambda: ranges_of(self._options, begins, stops, sizes, origins)
         )
         return [RangePartition(each) for each in ranges]
@@ -233,12 +247,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._columns, partition)
 
     def _ends(self, read: Collection[str] | None = ()) -> dict[str, Ends]:
-        return patiently(self._options, lambda: ends_of(self._options, read))
+        return with_retries(self._options, lambda: ends_of(self._options, read))
 
-    def _hold(
+    def _move_subscriptions(
         self, positions: dict[str, Position], found: Mapping[str, Ends] | None = None
     ) -> None:
-        """Move the subscription of the query's own, if it has one. found: topics as they are."""
+        """Move the query's own subscription, if it has one. found: the current ends of topics."""
         if self._options["predefinedSubscription"] is None:
             return
         for topic, position in positions.items():
@@ -247,42 +261,46 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 if self._would_hide_loss(topic, position, (found or {}).get(topic)):
                     continue
-                patiently(self._options, partial(hold, self._options, topic, position))
+                with_retries(
+                    self._options, partial(move_subscription, self._options, topic, position)
+                )
             except TopicMissing as error:
                 _log.warning("%s", error)
             self._held[topic] = position
 
     def _would_hide_loss(self, topic: str, position: Position, ends: Ends | None) -> bool:
-        """Whether what is to be held is gone, so that the query has to fail: a subscription that is
-        made again, or moved back, would look as if it had kept it. Raises TopicMissing.
+        """Return True if messages after a position may be deleted, so that the query has to fail.
+
+        Creating the subscription again, or moving it back, would make it look as if it had retained
+        them. Raises TopicMissing.
         """
         if not self._options["failOnDataLoss"]:
-            return False  # the query goes on with what is there
+            return False  # the query continues with the remaining messages
         if ends is None:
             ask = partial(ends_of_topic, self._options, topic)
-            ends = self._seen(topic, patiently(self._options, ask), position)
-        return may_lack(position, ends)
+            ends = self._seen(topic, with_retries(self._options, ask), position)
+        return may_miss_messages(position, ends)
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
-        """Raises DataLost for one that was deleted, unless that is allowed."""
+        """Return the ends of existing topics. Raises DataLost for others if loss is an error."""
         found = {
-            topic: self._ends_or_gone(topic, f"was to be read up to {stop}")
+            topic: self._ends_or_deleted(topic, f"was to be read up to {stop}")
             for topic, stop in stops.items()
         }
         return {topic: self._seen(topic, ends) for topic, ends in found.items() if ends is not None}
 
-    def _ends_or_gone(self, topic: str, how_far: str, is_told: bool = False) -> Ends | None:
-        """None: the topic was deleted. Raises DataLost, unless that is allowed."""
+    def _ends_or_deleted(self, topic: str, how_far: str, is_reported: bool = False) -> Ends | None:
+        """Return a topic's ends; None: it was deleted. Raises DataLost, unless loss is allowed."""
         try:
-            return patiently(self._options, partial(ends_of_topic, self._options, topic))
+            return with_retries(self._options, partial(ends_of_topic, self._options, topic))
         except TopicMissing:
-            if not is_told:
-                lose(self._options, gone_sentence(topic, how_far))
+            if not is_reported:
+                report_loss(self._options, gone_sentence(topic, how_far))
             return None
 
 
-def _with_something(begins: dict[str, Position], stops: dict[str, Position]) -> dict[str, Position]:
-    """The stops that lie behind where their topics begin."""
+def _not_empty(begins: dict[str, Position], stops: dict[str, Position]) -> dict[str, Position]:
+    """Return the stops of topics with messages to read."""
     return {
         topic: stop for topic, stop in stops.items() if begins.get(topic, BEGINNING).key < stop.key
     }

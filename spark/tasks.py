@@ -1,4 +1,4 @@
-"""What Spark sends to its tasks, and what a task does. Shared by both sources."""
+"""The partitions that Spark sends to tasks, and the work of a task, for both sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -28,9 +28,9 @@ class RangePartition(InputPartition):
 def read_partition(
     options: Options, columns: Columns, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The record batches of a task."""
+    """Yield the record batches of a task."""
     if not isinstance(partition, RangePartition):
-        return  # Spark makes one of its own where there is nothing to read
+        return  # Spark's own partition of an empty plan
     with without_traceback():
         reader = RangeReader(options, partition.range, columns)
         try:

@@ -1,4 +1,4 @@
-"""What becomes of payloads, by the schema of their topic."""
+"""The conversion of payloads to columns, selected by the topic's schema."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _WITH_PROPERTIES = (SchemaType.KEY_VALUE, SchemaType.PROTOBUF)
 _ENCODING = "kv.encoding.type"
 
 
-def schema_of(told: Any) -> Schema:
-    """A schema as a broker tells it, by what payloads are read: equal where these are alike."""
-    type_ = SchemaType(told.type)
+def schema_of(schema: Any) -> Schema:
+    """Return the parts of a broker's Schema that determine how payloads are read."""
+    type_ = SchemaType(schema.type)
     properties: tuple[tuple[str, str], ...] = ()
     if type_ in _WITH_PROPERTIES:
-        properties = tuple(sorted((each.key, each.value) for each in told.properties))
-    return Schema(type_, told.schema_data, properties)
+        properties = tuple(sorted((each.key, each.value) for each in schema.properties))
+    return Schema(type_, schema.schema_data, properties)
 
 
 def values_of(schema: Schema) -> Values:
-    """What becomes of payloads with a schema."""
+    """Return the conversion of payloads with a schema."""
     if schema.type is SchemaType.KEY_VALUE:
         return _key_values(schema) or Bytes()
     if schema.type in (AVRO, JSON):
@@ -50,7 +50,7 @@ def values_of(schema: Schema) -> Values:
 
 
 def _key_values(schema: Schema) -> KeyValues | None:
-    """None: what the schema says of its halves is not what Pulsar's clients say."""
+    """Return the conversion of KEY_VALUE, or None if the schema is malformed."""
     properties = dict(schema.properties)
     try:
         parts = [
@@ -66,8 +66,8 @@ def _key_values(schema: Schema) -> KeyValues | None:
 
 
 def _properties_of(properties: dict[str, str], which: str) -> tuple[tuple[str, str], ...]:
-    """The properties of the schema of a half. Raises ValueError."""
+    """Return the properties of the schema of a half. Raises ValueError."""
     found = json.loads(properties.get(f"{which}.schema.properties") or "{}")
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-        raise ValueError("properties are texts")
+        raise ValueError("properties have to be strings")
     return tuple(found.items())

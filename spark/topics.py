@@ -1,4 +1,4 @@
-"""Which topics a source reads: names, partitions of names, and those that match a pattern."""
+"""The topics that a source reads: named topics, their partitions, and matches of a pattern."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyxbroker.spark.options import Options
 
 
 def topics_of(options: Options, broker: BrokerConnection, may_be_none: bool = False) -> list[str]:
-    """The full names of what is read, each partition by itself, in order.
+    """Return the full names of the topics to read, with each partition as a topic, in order.
 
-    Whether a topic that is named is there shows when it is read. Raises WrongOption, and
-    TopicMissing where a pattern has no topic, unless that may be.
+    It does not check that named topics exist. Raises WrongOption, and TopicMissing if a pattern has
+    no match, unless `may_be_none`.
     """
     if options["topicsPattern"] is not None:
         try:
@@ -30,14 +30,14 @@ def topics_of(options: Options, broker: BrokerConnection, may_be_none: bool = Fa
 
 
 def is_named(options: Options, topic: str) -> bool:
-    """Whether options have this very name, and not a pattern, or that of a partitioned topic."""
+    """Return True if the options have this exact name."""
     if options["topicsPattern"] is not None:
         return False
     return topic in {str(each) for each in _named(options)}
 
 
 def is_wanted(options: Options, topic: str) -> bool:
-    """Whether options name the topic, by its name, its partitioned topic's, or a pattern."""
+    """Return True if the options select the topic, by name, partitioned topic or pattern."""
     name = TopicName.get(topic)
     if options["topicsPattern"] is not None:
         namespace, expression = _pattern(options["topicsPattern"])
@@ -47,14 +47,14 @@ def is_wanted(options: Options, topic: str) -> bool:
 
 
 def _named(options: Options) -> list[TopicName]:
-    """Raises WrongOption."""
+    """Return the named topics. Raises WrongOption."""
     option = "topic" if options["topic"] is not None else "topics"
     names = [options[option]] if option == "topic" else options[option].split(",")
     return [_name_of(option, each) for each in names]
 
 
 def name_of(text: str) -> TopicName:
-    """The topic of a name that a user wrote. Raises PulsarSparkError."""
+    """Parse a topic name. Raises PulsarSparkError."""
     try:
         return TopicName.get(text.strip())
     except InvalidTopicName as error:
@@ -67,7 +67,7 @@ def _name_of(option: str, text: str) -> TopicName:
     except InvalidTopicName as error:
         raise WrongOption(f"{option}: {error}") from error
     if not name.is_persistent:
-        raise WrongOption(f"{option}: {name} is not persistent, so there is nothing to read of it.")
+        raise WrongOption(f"{option}: {name} is not persistent, so it stores no messages to read.")
     return name
 
 
@@ -79,7 +79,7 @@ def _partitions_of(name: TopicName, broker: BrokerConnection) -> list[str]:
 
 
 def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
-    """Raises WrongOption, TopicMissing."""
+    """Return the topics that match a pattern. Raises WrongOption, TopicMissing."""
     namespace, expression = _pattern(pattern)
     names = [TopicName.get(each) for each in broker.topics(namespace)]
     found = [str(name) for name in names if not name.is_system and _matches(expression, name)]
@@ -97,7 +97,7 @@ def _matches(expression: re.Pattern[str], name: TopicName) -> bool:
 
 
 def _pattern(pattern: str) -> tuple[str, re.Pattern[str]]:
-    """(a namespace, an expression for local names). Raises WrongOption."""
+    """Return (namespace, expression for local names). Raises WrongOption."""
     domain, separator, rest = pattern.rpartition("://")
     if separator and domain != PERSISTENT:
         raise WrongOption(f"topicsPattern is {pattern!r}: only persistent topics can be read.")
@@ -111,5 +111,5 @@ def _pattern(pattern: str) -> tuple[str, re.Pattern[str]]:
         return namespace, re.compile(parts[-1])
     except re.error as error:
         raise WrongOption(
-            f"topicsPattern is {pattern!r}, no regular expression: {error}."
+            f"topicsPattern is {pattern!r}, which is not a regular expression: {error}."
         ) from error

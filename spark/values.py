@@ -1,8 +1,8 @@
 """The values of messages as columns: bytes, primitives, or the fields of a record.
 
-A record of Avro or JSON has a column for each field, everything else one column `value`; types that
-are not decoded come as bytes. Each message is read by the schema that it was written with (its
-schema version), and told in the newest one. topic_schema.py says which it is.
+A record of Avro or JSON has a column for each field; other types have one column `value`.
+Unsupported types are bytes. Each message is decoded by the schema version that it was written with,
+and converted to the newest version. topic_schema.py selects the class.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STRING, JSON, AVRO = 1, 2, 4
 BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE = range(5, 12)
 """Numbers of schema types on the wire (Schema.Type)."""
 
-# The name of Spark's type, what is to be done, and how wide a value is.
+# The name of Spark's type, the decoding, and the width of a value.
 PRIMITIVES: dict[int, tuple[str, int, int]] = {
     STRING: ("StringType", entry_columns.BYTES, entry_columns.VARIABLE),
     BOOLEAN: ("BooleanType", entry_columns.TRUTH, entry_columns.BITS),
@@ -46,8 +46,8 @@ PRIMITIVES: dict[int, tuple[str, int, int]] = {
 
 _DAY_US = 86_400_000_000
 
-# The name of Spark's type, the bytes (big-endian), and what Arrow has of the numbers in them: days
-# or microseconds since 1970. Java's Date is a moment, too.
+# The name of Spark's type, the layout of the bytes (big-endian), and the conversion to Arrow's
+# number: days or microseconds since 1970. Java's Date has a time of day, too.
 MOMENTS: dict[int, tuple[str, struct.Struct, Callable[..., int]]] = {
     SchemaType.DATE: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
     SchemaType.TIMESTAMP: ("TimestampType", struct.Struct(">q"), lambda ms: ms * 1000),
@@ -64,47 +64,47 @@ MOMENTS: dict[int, tuple[str, struct.Struct, Callable[..., int]]] = {
 
 
 class Values(Protocol):
-    """What becomes of payloads. Pickles."""
+    """A conversion of payloads to columns. Can be pickled."""
 
     @property
     def is_record(self) -> bool:
-        """Whether it has columns by the names of fields; else there is one column at most."""
+        """True if the columns are named fields; otherwise there is at most one column."""
         ...
 
     @property
     def of_keys(self) -> tuple[str, ...]:
-        """Columns that are made of the keys of messages."""
+        """The columns that are decoded from message keys."""
         ...
 
     def fields(self) -> list[StructField]:
-        """The columns in Spark's types."""
+        """Return the columns in Spark's types."""
         ...
 
     def columns(self, partition: int, definitions: Definitions, kept: int) -> EntryColumns:
-        """What entries are to be decoded to; kept: see EntryColumns."""
+        """Return the buffers for decoding entries. kept: see EntryColumns."""
         ...
 
     def only(self, names: Sequence[str]) -> Values:
-        """These columns of them, in this order."""
+        """Return a conversion with only these columns, in this order."""
         ...
 
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        """The columns of what was decoded. Raises PulsarSparkError."""
+        """Return the columns of decoded messages. Raises PulsarSparkError."""
         ...
 
 
 class Decoder(Protocol):
-    """What says how entries of a topic are decoded."""
+    """A provider of the buffers to which entries of a topic are decoded."""
 
     def entry_columns(self, partition: int, definitions: Definitions) -> EntryColumns:
-        """What entries are to be decoded to."""
+        """Return the buffers for decoding entries."""
         ...
 
 
 class Nothing:
-    """No column: what the payloads are is not looked at."""
+    """A conversion to no column, which ignores payloads."""
 
     is_record = False
     of_keys: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Nothing:
 
 
 class Bytes:
-    """One column `value` with the payloads as they are; null for a tombstone."""
+    """A conversion to one column `value` with the unchanged payloads; null for a tombstone."""
 
     is_record = False
     of_keys: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class Bytes:
 
 
 class Primitive:
-    """One column `value` with a number, a truth value or a text."""
+    """A conversion to one column `value` with a number, a boolean or a text."""
 
     is_record = False
     of_keys: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class Primitive:
 
 
 class Moment:
-    """One column `value` with a date or a moment."""
+    """A conversion to one column `value` with a date or a timestamp."""
 
     is_record = False
     of_keys: tuple[str, ...] = ()
@@ -199,13 +199,13 @@ class Moment:
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        _, layout, told = MOMENTS[self._type]
-        values = list(each_value(filled, lambda payload, _: told(*layout.unpack(payload))))
+        _, layout, convert = MOMENTS[self._type]
+        values = list(each_value(filled, lambda payload, _: convert(*layout.unpack(payload))))
         return [filled_array(filled, "value", values, kinds[0])]
 
 
 class Record:
-    """A column for each field of a record, in Avro's bytes or as JSON."""
+    """A conversion of Avro or JSON records to a column for each field."""
 
     is_record = True
     of_keys: tuple[str, ...] = ()
@@ -218,14 +218,14 @@ class Record:
 
     @classmethod
     def of(cls, type_: int, definition: bytes) -> Record | None:
-        """None: this is no record, or has what columns cannot have (recursion, unions)."""
+        """Return the conversion, or None for schemas without columns (recursion, unions)."""
         made = cls(type_, definition)
         try:
             fields = made.fields()
         except (NoColumn, ValueError, KeyError, TypeError):
             return None
         if type_ == JSON and any('"decimal(' in field.json() for field in fields):
-            return None  # how these are in JSON is not said anywhere
+            return None  # the form of decimals in JSON is not specified
         return None if any(field.name.startswith("__") for field in fields) else made
 
     def fields(self) -> list[StructField]:
@@ -262,26 +262,26 @@ class Record:
 
     @property
     def _is_flat(self) -> bool:
-        """Whether its fields are decoded with the entries."""
+        """True if the fields are decoded together with the entries."""
         return self._type == AVRO and is_flat(self._definition)
 
     def _decoded(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        """Message by message: records within records, and JSON that is not as it shall be."""
+        """Decode message by message: nested records, and JSON that Arrow rejects."""
         fields, named = self._fields(), self._named()
         decode = self._of_avro(definitions) if self._type == AVRO else _of_json
         is_json = self._type == JSON
         found: list[list[Any]] = [[] for _ in fields]
 
-        def told(payload: bytes, version: bytes) -> list[Any] | None:
+        def fields_of(payload: bytes, version: bytes) -> list[Any] | None:
             record = decode(payload, version)
             if record is None:
                 return None
             return [plain(record.get(f["name"]), f["type"], named, is_json) for f in fields]
 
         nothing = [None] * len(fields)
-        for row in each_value(filled, told):
+        for row in each_value(filled, fields_of):
             for column, value in zip(found, nothing if row is None else row, strict=True):
                 column.append(value)
         return [
@@ -304,14 +304,14 @@ class Record:
         return decode
 
     def _fields(self) -> list[dict[str, Any]]:
-        """Of the record, those that are asked for."""
+        """Return the selected fields of the record."""
         every = {field["name"]: field for field in self._parsed()["fields"]}
         return list(every.values()) if self._only is None else [every[name] for name in self._only]
 
     def _parsed(self) -> Any:
         parsed, _ = parse(self._definition)
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
-            raise NoColumn("no record")
+            raise NoColumn("not a record")
         return parsed
 
     def _named(self) -> dict[str, Any]:
@@ -321,12 +321,12 @@ class Record:
 def _of_json(payload: bytes, _: bytes) -> Any:
     found = json.loads(payload)
     if found is not None and not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
 def columns_of_bytes(partition: int, kept: int = entry_columns.DEFAULT) -> EntryColumns:
-    """One column of payloads as they are."""
+    """Return buffers for one column of unchanged payloads."""
     widths = (entry_columns.VARIABLE,)
     return EntryColumns(entry_columns.BYTES, widths, compression, partition, kept=kept)
 
@@ -341,7 +341,7 @@ def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
 
 
 def filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """A column of decoded values. Raises PulsarSparkError where one is not of the type."""
+    """Return a column of decoded values. Raises PulsarSparkError if a value has another type."""
     import pyarrow as pa
 
     try:
@@ -353,13 +353,13 @@ def filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise PulsarSparkError(
                     f"the message {position_in(filled, row)} cannot be read by its schema: the"
-                    f" field {name} is no {kind} ({error})."
+                    f" field {name} is not {kind} ({error})."
                 ) from error
         raise
 
 
 def each_value(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
-    """The value of each message, by its payload and schema version. Raises PulsarSparkError."""
+    """Yield the value of each message, decoded by its schema version. Raises PulsarSparkError."""
     versions = dict(filled.versions)
     version = b""
     for row, payload in enumerate(payloads_of(filled)):
@@ -368,7 +368,7 @@ def each_value(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterato
             yield None if payload is None else decode(payload, version)
         except PulsarSparkError:
             raise
-        except Exception as error:  # fastavro's are of many classes
+        except Exception as error:  # fastavro raises many classes
             raise PulsarSparkError(
                 f"the message {position_in(filled, row)} cannot be read by its schema: {error!r}."
             ) from error

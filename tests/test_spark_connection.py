@@ -73,7 +73,7 @@ def test_a_pattern_is_of_local_names_in_a_namespace(before: str) -> None:
     [
         ("non-persistent://public/default/a.*", "only persistent topics can be read"),
         ("default/a.*", "the form tenant/namespace/expression"),
-        ("public/default/a(", "no regular expression"),
+        ("public/default/a(", "not a regular expression"),
     ],
 )
 def test_what_is_no_pattern_of_topics_is_told(pattern: str, what: str) -> None:

@@ -1,20 +1,20 @@
-"""Jobs on topics that run as they are: by `pyxbroker pipeline run NAME`, or by spark-submit.
+"""Ready-made jobs on topics, for `pyxbroker pipeline run NAME` or spark-submit.
 
     pyxbroker pipeline run archive --service-url pulsar://localhost:6650 --topic orders --to DIR
     spark-submit .../pyxbroker/spark/pipelines/archive.py --service-url ... --topic orders --to DIR
 
-Each job is a module with a function `command`, which takes the arguments. PySpark is imported when
-a job has read its options and found its broker, so what is wrong with those is told at once.
-docs/spark-pipelines.md tells what each does.
+Each job is a module with a function `command`, which takes the arguments. A job imports PySpark
+after it has checked its options and found its broker, so errors in them are reported immediately.
+docs/spark-pipelines.md describes the jobs.
 """
 
 from __future__ import annotations
 
 PIPELINES = {
-    "archive": "Topics to partitioned files (Parquet, Delta, Iceberg), each message once.",
-    "replay": "An archive back into a topic, each key in the order that it had.",
-    "aggregate": "Windows over a stream of events, from topic to topic.",
-    "analytics": "Hot topics, key skew, backlogs, sizes and latencies: a page of tables and plots.",
-    "audit": "Topics of two clusters, message by message: the proof of a migration.",
+    "archive": "Archive topics as partitioned files (Parquet, Delta, Iceberg), each message once.",
+    "replay": "Write an archive back to a topic, in the original order of each key.",
+    "aggregate": "Aggregate a stream of events in windows, from topic to topic.",
+    "analytics": "Report hot topics, key skew, backlogs, sizes and latencies as a page.",
+    "audit": "Compare topics of two clusters, message by message, to prove a migration.",
 }
-"""Each job, and what the help says about it; its module has its name."""
+"""The jobs and their description in the help. The module has the name of the job."""

@@ -1,8 +1,8 @@
-"""Windows over a stream of events, from topic to topic.
+"""Aggregation of a stream of events in windows, from topic to topic.
 
-A streaming query with event time and a watermark: a window is told when no event of it is expected
-any more, and events that come later still are left out. How far the query is, and the windows that
-are open, are in its checkpoint.
+It is a streaming query with event time and a watermark. A window is sent when the watermark has
+passed its end, and later events of it are dropped. The checkpoint stores the position of the query
+and the open windows.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ABOUT = """\
-Windows over a stream of events, from topic to topic.
+Aggregate a stream of events in windows, from topic to topic.
 
 The columns are those of the connector: __key, __eventTime and so on, the fields
 of records where the topic has a schema, and with --fields those of JSON. A
-window becomes a message, JSON with windowStart, windowEnd, the groups and what
-is selected; its key is that of the groups.
+window becomes a message in JSON with windowStart, windowEnd, the groups and the
+selected values; its key consists of the groups.
 
 Example:
   pyxbroker pipeline run aggregate --service-url pulsar://localhost:6650 \\
@@ -73,7 +73,7 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def _messages(rows: DataFrame, given: Namespace) -> DataFrame:
-    """A message for each window. Raises WrongOption for what Spark cannot make sense of."""
+    """Return a message for each window. Raises WrongOption for SQL that Spark rejects."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -118,46 +118,49 @@ def _parser() -> Parser:
     add_source(parser)
     add_start(parser)
     add = parser.options.add_argument
-    add(
-        "--fields", metavar="COLUMNS", help="Of payloads in JSON: 'customer string, amount double'."
-    )
-    add("--where", metavar="SQL", help="What is looked at, as in 'amount > 0'.")
-    add("--time", default=TIME, metavar="SQL", help="When an event was [%(default)s].")
+    add("--fields", metavar="COLUMNS", help="Fields of JSON payloads: 'name string, n int'.")
+    add("--where", metavar="SQL", help="A condition for events, such as 'amount > 0'.")
+    add("--time", default=TIME, metavar="SQL", help="The time of an event [%(default)s].")
     add(
         "--window",
         type=duration,
         default="1 minute",
         metavar="TIME",
-        help="Its length [%(default)s].",
+        help="The length of a window [%(default)s].",
     )
-    add("--slide", type=duration, metavar="TIME", help="How far windows are apart [their length].")
+    add(
+        "--slide",
+        type=duration,
+        metavar="TIME",
+        help="The time between starts of windows [the length].",
+    )
     add(
         "--watermark",
         type=duration,
         default="1 minute",
         metavar="TIME",
-        help="How late an event may come [%(default)s].",
+        help="How late an event may arrive [%(default)s].",
     )
     add(
         "--group-by",
         action="append",
         metavar="SQL",
-        help=f"A column of its own for each group; may be given several times [{GROUP}].",
+        help=f"A column that divides events into groups; may be given several times [{GROUP}].",
     )
     add(
         "--select",
         action="append",
         metavar="SQL",
-        help=f"What is told of a group; may be given several times [{SELECT}].",
+        help=f"A value of each group; may be given several times [{SELECT}].",
     )
     add(
         "--output",
         choices=("append", "update"),
         default="append",
-        help="append: a window when it is complete; update: each time it changes [%(default)s].",
+        help="append: send a window when it is complete; update: at each change [%(default)s].",
     )
-    add("--to", required=True, type=topic_name, metavar="TOPIC", help="Where windows go.")
-    add("--to-service-url", metavar="URL", help="Of another cluster.")
+    add("--to", required=True, type=topic_name, metavar="TOPIC", help="The topic for windows.")
+    add("--to-service-url", metavar="URL", help="A broker of another cluster, for --to.")
     add(
         "--to-option",
         type=pair,

@@ -1,7 +1,7 @@
-"""Hot topics, key skew, backlogs, sizes and latencies: a page of tables and plots.
+"""A report on hot topics, key skew, backlogs, sizes and latencies, with tables and plots.
 
-Two sources of knowledge: REST, asked twice, for what comes and goes now and for what subscriptions
-have before them; and the messages themselves, whose metadata Spark counts.
+It has two sources: two requests to REST for rates and backlogs, and the metadata of the messages,
+which Spark counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyxbroker.spark.pipelines.arguments import (
     source_options,
 )
 from pyxbroker.spark.pipelines.job import Job, watch_tasks
-from pyxbroker.spark.pipelines.message_stats import MessageStats, look_at_messages
+from pyxbroker.spark.pipelines.message_stats import MessageStats, count_messages
 from pyxbroker.spark.pipelines.page import Page, size
 from pyxbroker.spark.pipelines.progress import number
 from pyxbroker.spark.pipelines.topic_stats import TopicStats
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 ABOUT = """\
-Hot topics, key skew, backlogs, sizes and latencies: a page of tables and plots.
+Report hot topics, key skew, backlogs, sizes and latencies as a page.
 
-The page is one file, with its plots in it, and opens without a network. Without
---topic and --topics-pattern it is about public/default.
+The page is one HTML file with tables and plots, and opens without a network.
+Without --topic and --topics-pattern it covers public/default.
 
 Example:
   pyxbroker pipeline run analytics --service-url pulsar://localhost:6650 \\
@@ -57,7 +57,7 @@ PLOTTED_MAX = 20
 
 
 class Findings(NamedTuple):
-    """What the page is about."""
+    """The results that the page shows."""
 
     topics: list[TopicStats]
     messages: MessageStats
@@ -73,35 +73,35 @@ def command(arguments: Sequence[str]) -> None:
         source = source_options(given) | {"startingOffsets": given.start}
         topics = check_source(BATCH, source)
         _check_place(given.to)
-        findings = _look(job, source, topics)
+        findings = _collect(job, source, topics)
         text = _page(given, findings).html()
         _write(given.to, text)
         job.progress.clear()
         _print(given.to, findings)
 
 
-def _look(job: Job, source: dict[str, str], topics: list[str]) -> Findings:
-    options, tell = Options(BATCH, source), job.progress.show
-    # Who names a partition wants to see partitions.
+def _collect(job: Job, source: dict[str, str], topics: list[str]) -> Findings:
+    options, show = Options(BATCH, source), job.progress.show
+    # If the user names a partition, partitions are shown separately.
     is_summed = not any(TopicName.get(each).is_partitioned for each in job.given.topic)
-    first = topic_stats.look(options, topics, tell)
+    first = topic_stats.request_statistics(options, topics, show)
     with job.session() as spark:
         with watch_tasks(job, spark, "reading messages"):
-            messages = look_at_messages(spark, source, is_summed)
+            messages = count_messages(spark, source, is_summed)
         while (left := first.at_s + job.given.watch - time.monotonic()) > 0:
-            tell(f"waiting {left:.0f} s, to see what grows")
+            show(f"waiting {left:.0f} s, to measure growth")
             time.sleep(min(1.0, left))
-        second = topic_stats.look(options, topics, tell)
-    compared = topic_stats.compared(first, second)
+        second = topic_stats.request_statistics(options, topics, show)
+    compared = topic_stats.compare(first, second)
     if is_summed:
-        compared = topic_stats.summed(compared)
+        compared = topic_stats.sum_partitions(compared)
     return Findings(compared, messages, second.at_s - first.at_s)
 
 
 def _check_place(place: str) -> None:
-    """Before anything is read. Raises WrongOption."""
+    """Check the path of the page before topics are read. Raises WrongOption."""
     if not Path(place).parent.is_dir() or Path(place).is_dir():
-        raise WrongOption(f"--to {place}: it has to be a file in a directory that is there")
+        raise WrongOption(f"--to {place}: it has to be a file in an existing directory")
 
 
 def _write(place: str, text: str) -> None:
@@ -119,7 +119,7 @@ def _page(given: Namespace, found: Findings) -> Page:
     page = Page(
         "Topics",
         f"{len(found.topics)} topics of {given.service_url} with"
-        f" {number(found.messages.messages)} messages, looked at {now:%Y-%m-%d %H:%M} UTC;"
+        f" {number(found.messages.messages)} messages, measured at {now:%Y-%m-%d %H:%M} UTC;"
         f" rates are over {found.seconds:.0f} s.",
     )
     _hot_topics(page, found)
@@ -143,8 +143,8 @@ def _hot_topics(page: Page, found: Findings) -> None:
     counted = {each.topic: each for each in found.messages.topics}
     page.section(
         "Hot topics",
-        "Those with most messages that come now, then those with most messages. An entry is what"
-        " a producer sent at once; few messages in each cost a broker more.",
+        "Sorted by current rate, then by stored messages. An entry is a batch of a producer;"
+        " small batches cost a broker more.",
     )
     rows = [
         (_name(each.topic), counted[each.topic].messages)
@@ -169,7 +169,7 @@ def _hot_topics(page: Page, found: Findings) -> None:
             for each in hottest[:SHOWN_MAX]
         ],
     )
-    _tell_left(page, len(hottest))
+    _note_omitted(page, len(hottest))
 
 
 def _backlogs(page: Page, topics: list[TopicStats]) -> None:
@@ -177,15 +177,15 @@ def _backlogs(page: Page, topics: list[TopicStats]) -> None:
     backlogs.sort(key=lambda each: (-each.growth, -each.entries, each.topic, each.subscription))
     page.section(
         "Backlogs",
-        "What subscriptions have before them, those that grow fastest first. Growth below zero is"
-        " a backlog that is worked off; the time to its end is at that speed.",
+        "Unacknowledged entries of subscriptions, the fastest growing first. A backlog with"
+        " negative growth shrinks; the last column is the time until it is empty at that rate.",
     )
     largest = sorted(backlogs, key=lambda each: -each.entries)[:PLOTTED_MAX]
     rows = [(f"{_name(each.topic)} · {each.subscription}", each.entries) for each in largest]
     page.plot(plots.bars(rows, "in the backlog"))
     heads = ("topic", "subscription", "consumers", "backlog", "growth, 1/s", "out, msg/s")
     page.table(
-        (*heads, "holes", "worked off in"),
+        (*heads, "gaps", "empty in"),
         [
             (
                 *(_name(each.topic), each.subscription, each.consumers, each.entries),
@@ -196,11 +196,11 @@ def _backlogs(page: Page, topics: list[TopicStats]) -> None:
         ],
         NO_SUBSCRIPTIONS,
     )
-    _tell_left(page, len(backlogs))
+    _note_omitted(page, len(backlogs))
 
 
 def _over_time(page: Page, found: MessageStats) -> None:
-    page.section("When messages were published", "Of those that are kept; times are in UTC.")
+    page.section("When messages were published", "Stored messages by publish time, in UTC.")
     page.plot(plots.columns(found.over_time, "messages"))
     if not found.over_time:
         page.note(NO_MESSAGES)
@@ -209,9 +209,9 @@ def _over_time(page: Page, found: MessageStats) -> None:
 def _keys(page: Page, found: MessageStats) -> None:
     page.section(
         "Key skew",
-        "How messages spread over keys: a key is one consumer's (Key_Shared) and one partition's,"
-        " so the share of the most frequent one bounds how far work can be spread. Numbers of keys"
-        " are estimates within a few percent.",
+        "The distribution of messages over keys. All messages of a key go to one consumer"
+        " (Key_Shared) and one partition, so the share of the most frequent key limits parallelism."
+        " Numbers of keys are estimates within a few percent.",
     )
     rows = [(f"{each.key} · {_name(each.topic)}", each.messages) for each in found.top_keys]
     page.plot(plots.bars(rows[:PLOTTED_MAX], "messages"))
@@ -236,11 +236,11 @@ def _keys(page: Page, found: MessageStats) -> None:
         ],
         NO_MESSAGES,
     )
-    _tell_left(page, len(found.topics))
+    _note_omitted(page, len(found.topics))
 
 
 def _sizes(page: Page, found: MessageStats) -> None:
-    page.section("Sizes", "Bytes of payloads, as they are unpacked: how many have up to so many.")
+    page.section("Sizes", "Uncompressed payloads. Each column has the messages up to its size.")
     page.plot(plots.columns([(size(most), count) for most, count in found.sizes], "messages"))
     page.table(
         ("topic", "messages", "tombstones", "median", "99%", "largest"),
@@ -253,15 +253,15 @@ def _sizes(page: Page, found: MessageStats) -> None:
         ],
         NO_MESSAGES,
     )
-    _tell_left(page, len(found.topics))
+    _note_omitted(page, len(found.topics))
 
 
 def _latencies(page: Page, found: MessageStats) -> None:
     page.section(
         "Latencies",
-        "From an event (its event time) to its publishing: how many took up to so long."
-        " Messages without an event time are left out; those with one behind their publishing are"
-        " told by themselves: a clock is wrong.",
+        "From the event time of a message to its publish time. Each column has the messages up to"
+        " its latency. Messages without an event time are left out. Those published before their"
+        " event are counted separately: a clock is wrong.",
     )
     page.plot(plots.columns([(_span(ms / 1000), n) for ms, n in found.latencies], "messages"))
     if found.messages and not any(each.timed for each in found.topics):
@@ -277,12 +277,12 @@ def _latencies(page: Page, found: MessageStats) -> None:
         ],
         NO_MESSAGES,
     )
-    _tell_left(page, len(found.topics))
+    _note_omitted(page, len(found.topics))
 
 
-def _tell_left(page: Page, count: int) -> None:
+def _note_omitted(page: Page, count: int) -> None:
     if count > SHOWN_MAX:
-        page.note(f"{number(count - SHOWN_MAX)} more are left out.")
+        page.note(f"{number(count - SHOWN_MAX)} more are not shown.")
 
 
 def _name(topic: str) -> str:
@@ -294,7 +294,7 @@ def _latency(ms: float | None) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time span as people say it."""
+    """Return a time span with a readable unit."""
     for size_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         if seconds >= size_s:
             return f"{seconds / size_s:,.0f} {unit}"
@@ -307,7 +307,7 @@ def _span(seconds: float) -> str:
 def _print(place: str, found: Findings) -> None:
     hottest = _hottest(found)[0]
     print(f"{len(found.topics)} topics, {number(found.messages.messages)} messages: {place}")
-    print(f"most comes to: {_name(hottest.topic)}, {hottest.rate_in:,.1f} messages/s")
+    print(f"highest rate: {_name(hottest.topic)}, {hottest.rate_in:,.1f} messages/s")
     skewed = max(found.messages.topics, key=lambda each: each.top_share, default=None)
     if skewed is None:
         print(NO_MESSAGES)
@@ -318,10 +318,10 @@ def _print(place: str, found: Findings) -> None:
         print(f"most frequent key: {skewed.top_key}, {share}")
     backlogs = [each for topic in found.topics for each in topic.backlogs]
     if not backlogs:
-        print("backlog that grows most: no topic has a subscription")
+        print("fastest growing backlog: no topic has a subscription")
     elif growing := max(backlogs, key=lambda each: each.growth, default=None):
         print(
-            f"backlog that grows most: {growing.subscription} of {_name(growing.topic)},"
+            f"fastest growing backlog: {growing.subscription} of {_name(growing.topic)},"
             f" {number(growing.entries)}, {growing.growth:+,.1f}/s"
         )
 
@@ -337,14 +337,14 @@ def _parser() -> Parser:
         type=_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="How far the two looks at statistics are apart at least [%(default)s].",
+        help="The minimum time between the two requests of statistics [%(default)s].",
     )
     return parser
 
 
 def _seconds(text: str) -> float:
     if not (text.isdecimal() and 0 < int(text) <= 86_400):
-        raise ArgumentTypeError(f"{text!r} is no number of seconds.")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400.")
     return float(text)
 
 

@@ -1,8 +1,8 @@
-"""Topics to partitioned files: each message once, however often the job is stopped and started.
+"""An archive of topics in partitioned files, with each message once, also after interruptions.
 
-A streaming query: its checkpoint knows which messages every batch has, and the files of a batch
-count when the batch is done, as the log beside them (`_spark_metadata`) or the table says. A batch
-that was broken off is written again, and what was left of its first try is not read.
+It is a streaming query, whose checkpoint has the messages of each batch. The files of a batch are
+valid when the batch is complete, which the log next to them (`_spark_metadata`) or the table
+records. An interrupted batch is written again, and its first files are ignored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ABOUT = """\
-Topics to partitioned files, each message once.
+Archive topics as partitioned files, each message once.
 
-Run it again with the same --checkpoint and it goes on where it was. Payloads
-are kept as bytes, with key, properties, times and message id, so that `replay` can
-bring them back.
+Run it again with the same --checkpoint and it continues. Payloads are stored as
+bytes, with key, properties, times and message id, so that `replay` can write
+them back.
 
 Example:
   pyxbroker pipeline run archive --service-url pulsar://localhost:6650 \\
@@ -47,7 +47,7 @@ PARTITIONS = {
     "date": ("__date", "date_format(__publishTime, 'yyyy-MM-dd')"),
     "hour": ("__hour", "date_format(__publishTime, 'HH')"),
 }
-"""What files can be sorted into: the column, and what is in it. Times are in UTC."""
+"""The partitions of files: the column and its SQL. Times are in UTC."""
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ def command(arguments: Sequence[str]) -> None:
         source = source_options(given) | {"startingOffsets": given.start}
         if given.checkpoint is None:
             if given.format != PARQUET:
-                raise WrongOption("--checkpoint is needed where the archive is a table")
+                raise WrongOption("--checkpoint is required if the archive is a table")
             given.checkpoint = f"{given.to.rstrip('/')}/_checkpoint"
         check_source(STREAM, source)
         with job.session() as spark:
@@ -99,12 +99,12 @@ def _parser() -> Parser:
         type=_partitions,
         default=["topic", "date"],
         metavar="LIST",
-        help=f"Of {', '.join(PARTITIONS)}, with commas [topic,date].",
+        help=f"Some of {', '.join(PARTITIONS)}, separated by commas [topic,date].",
     )
     add(
         "--decode",
         action="store_true",
-        help="Columns by the topics' schema instead of bytes: for queries, not for `replay`.",
+        help="Store columns by the topics' schema instead of bytes: for queries, not for `replay`.",
     )
     add(
         "--write-option",
@@ -112,7 +112,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="An option of the format's, such as compression=zstd; may be given several times.",
+        help="An option of the format, such as compression=zstd; may be given several times.",
     )
     add_stream(parser)
     return parser
@@ -122,7 +122,7 @@ def _partitions(text: str) -> list[str]:
     found = [each.strip() for each in text.split(",") if each.strip()]
     for each in found:
         if each not in PARTITIONS:
-            raise ArgumentTypeError(f"{each!r} is none of {', '.join(PARTITIONS)}.")
+            raise ArgumentTypeError(f"{each!r} is not one of {', '.join(PARTITIONS)}.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""The options that jobs share, and the connector's options made of them.
+"""The options that jobs share, and their translation to the connector's options.
 
-A job's own options are few and have the names of the command line; what else the connector knows
-is given as `--option NAME=VALUE`, so that nothing of it has to be told here again.
+Jobs have few options of their own. Other options of the connector are given as
+`--option NAME=VALUE`, so they are not repeated here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POSITION = ("__ledgerId", "__entryId", "__batchIndex")
 
 
 def job_parser(name: str, about: str) -> Parser:
-    """The parser of a job, with the options that all jobs have."""
+    """Return the parser of a job, with the options that all jobs have."""
     parser = Parser(f"pipeline run {name}", about)
     add = parser.options.add_argument
     add("--master", metavar="URL", help=f"Where Spark runs [{LOCAL}]; spark-submit has its own.")
@@ -30,26 +30,26 @@ def job_parser(name: str, about: str) -> Parser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="A setting of Spark's, such as spark.driver.memory=2g; may be given several times.",
+        help="A setting of Spark, such as spark.driver.memory=2g; may be given several times.",
     )
     return parser
 
 
 def add_cluster(parser: Parser) -> None:
-    """The options that tell where a cluster is."""
+    """Add the options for the address of a cluster."""
     add = parser.options.add_argument
     add("--service-url", required=True, metavar="URL", help="pulsar://host:port of a broker.")
     add_options(parser)
 
 
 def add_source(parser: Parser, is_admin_required: bool = False) -> None:
-    """The options that tell what is read, and how."""
+    """Add the options for the topics to read."""
     add_cluster(parser)
     parser.options.add_argument(
         "--admin-url",
         required=is_admin_required,
         metavar="URL",
-        help="http://host:port of a web port: large topics are read by many tasks.",
+        help="http://host:port of a web port: with it, many tasks read a large topic.",
     )
     add_topics(parser)
 
@@ -61,12 +61,12 @@ def add_topics(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="TOPIC",
-        help="What is read; may be given several times. A partitioned topic is all its partitions.",
+        help="A topic to read; may be given several times. Partitions are included.",
     )
     add(
         "--topics-pattern",
         metavar="PATTERN",
-        help="tenant/namespace/EXPRESSION instead: topics that a regular expression matches.",
+        help="tenant/namespace/EXPRESSION instead: all topics that a regular expression matches.",
     )
 
 
@@ -91,7 +91,7 @@ def add_options(parser: Parser) -> None:
 
 
 def topic_name(text: str) -> str:
-    """The full name of a topic."""
+    """Return the full name of a topic."""
     try:
         return str(name_of(text))
     except PulsarSparkError as error:
@@ -106,7 +106,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def source_options(given: Namespace) -> dict[str, str]:
-    """The connector's options for what a job reads."""
+    """Return the connector's options for the topics of a job."""
     found = dict(given.option) | {"service.url": given.service_url}
     if given.admin_url is not None:
         found["admin.url"] = given.admin_url
@@ -120,8 +120,9 @@ def source_options(given: Namespace) -> dict[str, str]:
 
 
 def check_source(role: str, given: dict[str, str]) -> list[str]:
-    """Look for the broker and the topics, before Spark is started: the topics, each partition by
-    itself. Raises PulsarSparkError.
+    """Find the broker and the topics before Spark is started. Raises PulsarSparkError.
+
+    Return the topics, with each partition as a topic.
     """
     options = Options(role, given)
     with cluster_of(options) as cluster:
@@ -132,6 +133,6 @@ def check_source(role: str, given: dict[str, str]) -> list[str]:
 
 
 def check_sink(given: dict[str, str]) -> None:
-    """Look for the broker of a sink, before Spark is started. Raises PulsarSparkError."""
+    """Find the broker of a sink before Spark is started. Raises PulsarSparkError."""
     with cluster_of(Options(SINK, given)) as cluster:
         cluster.any_broker()

@@ -1,9 +1,9 @@
-"""Topics of two clusters, message by message: the proof that a migration lost and changed nothing.
+"""A comparison of topics of two clusters, which proves that a migration changed no message.
 
-Message n of a topic, or of a key in a topic, is compared with message n of the other side, whatever
-entries, batches, chunks and codecs they came in, and whatever ids they got. Each side is read once:
-a message becomes its number and a hash of what is compared. Blocks of messages have one hash each,
-which are compared; only of blocks that differ the messages themselves are looked at.
+Message n of a topic, or of a key in a topic, is compared with message n of the other side. Entries,
+batches, chunks, codecs and ids do not matter. Each side is read once: a message is reduced to its
+number and a hash of the compared fields. Blocks of messages have one hash each. Single messages are
+compared only in blocks that differ.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ABOUT = """\
 Compare topics of two clusters, message by message.
 
 Ends with 0 when each topic has the same messages in the same order on both
-sides, and with 1 when it has not; the first message that differs is named.
-With --order key it is the order of each key that has to be the same, as
-`replay` keeps it, in whatever partitions.
-How messages are batched, packed and numbered does not matter. Nobody should
-publish meanwhile: what is compared is what is there at the start.
+sides, and with 1 otherwise; it names the first message that differs.
+With --order key only the order of each key has to be the same, as with `replay`,
+and partitions do not matter.
+Batches, compression and message ids do not matter. Producers should not publish
+during the audit: it compares the messages that exist at its start.
 
 Example:
   pyxbroker pipeline run audit --service-url pulsar://old:6650 --topic orders \\
@@ -57,7 +57,7 @@ FIELDS = {
     "properties": "to_json(array_sort(map_entries({})))",
     "publishTime": "cast(unix_millis(__publishTime) as string)",
 }
-"""What can be compared of a message, as bytes or text; null where it has none."""
+"""The fields that can be compared, as SQL for bytes or text; null without a value."""
 COMPARED = ["value", "key", "eventTime", "properties"]
 MESSAGES_PER_BLOCK = 4_096
 BLOCKS_OF_KEYS = 1_024
@@ -65,47 +65,47 @@ BLOCK = {
     "topic": f"n div {MESSAGES_PER_BLOCK}",
     "key": f"pmod(xxhash64(line), {BLOCKS_OF_KEYS})",
 }
-"""What block a message is in: those that follow each other, or those of some keys."""
+"""The block of a message: consecutive messages, or the messages of several keys."""
 SAME, DIFFERENT = 0, 1
 KEYLESS = "-"
 _BITS = "cast(conv(substr(hash, {at}, 15), 16, 10) as bigint)"
-"""60 bits of a hash, which a bigint holds without its sign; two of them are a block's."""
+"""60 bits of a hash, which fit into a positive bigint. A block's hash has two such parts."""
 
 
 class Difference(NamedTuple):
     """The first difference of a topic."""
 
     key: str | None
-    """Of the message, where the order of keys is compared."""
+    """The message's key, if the order of keys is compared."""
     message: int
-    """Its number in the topic, or of those with the key; the first one is 1."""
+    """Its number in the topic, or among those with the key, from 1."""
     here: str | None
-    """Where it is, as ledger:entry or ledger:entry:batch; None: the topic has ended."""
+    """Its position, as ledger:entry or ledger:entry:batch; None: the topic has no such message."""
     there: str | None
     fields: list[str]
-    """What differs of it."""
+    """The fields that differ."""
 
     def __str__(self) -> str:
         what = f"message {number(self.message)}"
         if self.key is not None:
             what = f"{what} of {self.key}"
         if self.there is None:
-            return f"{what}, at {self.here} here, is not there: it has ended"
+            return f"{what}, at {self.here} here, is missing there: the topic has ended"
         if self.here is None:
-            return f"{what}, at {self.there} there, is not here: it has ended"
+            return f"{what}, at {self.there} there, is missing here: the topic has ended"
         fields = " and ".join(self.fields)
         return f"{what}, at {self.here} here and at {self.there} there, differs in its {fields}"
 
 
 class Total(NamedTuple):
-    """All messages of a topic on one side."""
+    """The number of messages of a topic on one side, and their hash."""
 
     messages: int = 0
     hash: str = "0" * 30
 
 
 class Verdict(NamedTuple):
-    """What is said of a topic."""
+    """The result for a topic."""
 
     topic: str
     here: Total
@@ -134,7 +134,7 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def _names(given: Namespace, topics: set[str]) -> set[str]:
-    """What there is a verdict of: with the order of keys a partitioned topic is one."""
+    """Return the topics to report. With the order of keys, a partitioned topic is one topic."""
     if given.order == "topic":
         return topics
     return {TopicName.get(each).partitioned_topic_name for each in topics}
@@ -144,10 +144,10 @@ def _names(given: Namespace, topics: set[str]) -> set[str]:
 
 
 def _other_options(given: Namespace) -> dict[str, str]:
-    """Of the other side: as here, but for what is told of it."""
+    """Return the options of the other side: those of this side, with the --other- options."""
     topics = given.other_topic or given.topic
     if len(topics) != len(given.topic) or len(set(topics)) != len(set(given.topic)):
-        raise WrongOption("--other-topic has to be given for each --topic, in its order")
+        raise WrongOption("--other-topic has to be given once for each --topic, in the same order")
     other = Namespace(**vars(given))
     other.service_url, other.admin_url = given.other_service_url, given.other_admin_url
     other.topic = topics
@@ -156,7 +156,7 @@ def _other_options(given: Namespace) -> dict[str, str]:
 
 
 def _renamed(given: Namespace, topics: list[str]) -> dict[str, str]:
-    """What each topic of the other side is called here."""
+    """Return the name on this side of each topic of the other side."""
     pairs = zip(given.other_topic, given.topic, strict=False)
     whole = {str(name_of(other)): str(name_of(one)) for other, one in pairs}
     found = {}
@@ -172,10 +172,10 @@ def _renamed(given: Namespace, topics: list[str]) -> dict[str, str]:
 def _side(
     job: Job, spark: SparkSession, side: str, options: dict[str, str], renamed: dict[str, str]
 ) -> DataFrame:
-    """The messages of a side with their numbers: (topic, line, n, position, fields, digest).
+    """Return the messages of a side with their numbers: (topic, line, n, position, fields, digest).
 
-    A line is what has an order: the topic (the line is empty then), or a key of it.
-    They are kept on disk, without what is hashed, so the topics are read once.
+    A line is a sequence with an order: a key, or the whole topic (the line is empty then). The
+    hashes are stored on disk, so the topics are read once.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions
@@ -210,7 +210,7 @@ def _hashed(rows: DataFrame, given: Namespace, renamed: dict[str, str]) -> DataF
         "topic",
         f"{line} as line",
         "__topic as source",
-        # A task's rows are those of one range in their order, and have ids that follow each other.
+        # A task has the rows of one range in order, and their ids are consecutive.
         "spark_partition_id() as task",
         "monotonically_increasing_id() as in_task",
         f"struct({', '.join(POSITION)}) as position",
@@ -228,7 +228,7 @@ def _field(name: str, ignored: list[str]) -> str:
 
 
 def _numbered(spark: SparkSession, rows: DataFrame, tasks: list[Any]) -> DataFrame:
-    """With the number of each message in its topic: those of earlier tasks come before."""
+    """Add the number of each message in its topic, which counts those of earlier tasks."""
     from pyspark.sql import functions
 
     before: dict[str, int] = {}
@@ -244,7 +244,7 @@ def _numbered(spark: SparkSession, rows: DataFrame, tasks: list[Any]) -> DataFra
 
 
 def _numbered_by_key(rows: DataFrame) -> DataFrame:
-    """With the number of each message among those of its key."""
+    """Add the number of each message among those of its key."""
     number_of = "row_number() over (partition by topic, line order by source, position) - 1"
     return rows.selectExpr("topic", "line", f"{number_of} as n", "position", "fields", "digest")
 
@@ -264,7 +264,7 @@ def _verdicts(given: Namespace, sides: list[DataFrame], topics: set[str]) -> lis
         " <=> struct(there.messages, there.one, there.two))"
     )
     wanted = differing.select("topic", "block").persist()
-    if given.order == "topic":  # blocks have an order, so the first difference is in the first one
+    if given.order == "topic":  # blocks are ordered, so the first one has the first difference
         wanted = wanted.groupBy("topic").agg(functions.min("block").alias("block"))
     differences = _differences(given, sides, wanted) if wanted.count() else {}
     here_of, there_of = totals
@@ -278,8 +278,10 @@ def _verdicts(given: Namespace, sides: list[DataFrame], topics: set[str]) -> lis
 
 
 def _blocks(rows: DataFrame) -> DataFrame:
-    """A row for each block of messages. The numbers are in the hashes, so their order is compared
-    too, though xor does not care for the order in which it gets them.
+    """Return a row for each block of messages.
+
+    The hashes include the numbers of messages. So the order is compared, too, although xor combines
+    the hashes in any order.
     """
     rows = rows.selectExpr(
         "topic", "block", "sha2(concat_ws('|', line, n, hex(digest)), 256) as hash"
@@ -308,7 +310,7 @@ def _totals(blocks: DataFrame) -> dict[str, Total]:
 def _differences(
     given: Namespace, sides: list[DataFrame], blocks: DataFrame
 ) -> dict[str, Difference]:
-    """The first message that differs of each topic, looked for in these blocks."""
+    """Return the first message that differs of each topic, searched in these blocks."""
     from pyspark.sql import functions
 
     wanted = functions.broadcast(blocks)
@@ -341,7 +343,7 @@ def _at(position: Sequence[int] | None) -> str | None:
     return None if position is None else str(Position(*position))
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _print(verdicts: list[Verdict], as_json: bool) -> None:
@@ -389,7 +391,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="TOPIC",
-        help="The name there, where it is another one; for each --topic, in its order.",
+        help="The topic's name on the other side, once for each --topic, in the same order.",
     )
     add(
         "--other-option",
@@ -397,20 +399,20 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="An option of the connector for the other cluster alone.",
+        help="An option of the connector for the other cluster only.",
     )
     add(
         "--order",
         choices=("topic", "key"),
         default="topic",
-        help="Whose order has to be the same: each topic's, or each key's [%(default)s].",
+        help="Compare the order of messages in each topic, or of each key [%(default)s].",
     )
     add(
         "--compare",
         type=_fields,
         default=COMPARED,
         metavar="LIST",
-        help=f"Of {', '.join(FIELDS)}, with commas [{','.join(COMPARED)}].",
+        help=f"Some of {', '.join(FIELDS)}, separated by commas [{','.join(COMPARED)}].",
     )
     add(
         "--ignore-property",
@@ -428,7 +430,7 @@ def _fields(text: str) -> list[str]:
     found = [each.strip() for each in text.split(",") if each.strip()]
     for each in found:
         if each not in FIELDS:
-            raise ArgumentTypeError(f"{each!r} is none of {', '.join(FIELDS)}.")
+            raise ArgumentTypeError(f"{each!r} is not one of {', '.join(FIELDS)}.")
     if not found:
         raise ArgumentTypeError("there is nothing to compare.")
     return found

@@ -1,4 +1,4 @@
-"""The formats of archives. Delta and Iceberg are libraries that Spark has to be started with."""
+"""The formats of archives. Delta and Iceberg are libraries that have to be given to Spark."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _PACKAGES = {
 FORMATS = (PARQUET, *_PACKAGES)
 
 _NEWEST_SPARK = {"4.0": "4.0", "4.2": "4.1", "4.3": "4.1", "4.4": "4.2"}
-"""Of versions of Delta, as its releases and the package delta-spark say. A newer Spark lacks what
-these call, which shows in the midst of a query. What is not here is let pass."""
+"""The newest Spark for each version of Delta, from its releases and the package delta-spark. A
+newer
+Spark lacks functions that Delta calls, and queries fail midway. Other versions are not checked."""
 TOGETHER = (
     "io.delta:delta-spark_2.13:4.4.0 goes with PySpark 4.2, 4.3.1 with PySpark 4.1 and 4.0.1 with"
     " PySpark 4.0"
@@ -29,7 +30,7 @@ TOGETHER = (
 
 
 def need_format(spark: SparkSession, name: str) -> None:
-    """Raises WrongOption where this Spark does not have the format."""
+    """Raise WrongOption if this Spark does not have the format."""
     if name == PARQUET:
         return
     from py4j.protocol import Py4JJavaError
@@ -37,13 +38,13 @@ def need_format(spark: SparkSession, name: str) -> None:
 
     jvm: Any = spark._jvm
     try:
-        # Whether the class is there, and nothing of any table.
+        # This only loads the class, and touches no table.
         conf = spark._jsparkSession.sessionState().conf()
         jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(name, conf)
     except (Py4JJavaError, PySparkException) as error:
         together = f". {TOGETHER}" if name == DELTA else ""
         raise WrongOption(
-            f"--format {name}: this Spark does not have it; name its package for your version of"
+            f"--format {name}: this Spark does not have it; give its package for your version of"
             f" Spark, as in --conf spark.jars.packages={_PACKAGES[name]}:VERSION, and the"
             f" extensions that its documentation asks for{together}"
         ) from error
@@ -52,17 +53,17 @@ def need_format(spark: SparkSession, name: str) -> None:
 
 
 def _version_of_delta(jvm: Any) -> str:
-    """As its library says; empty where it does not."""
+    """Return the version that the library reports, or an empty string."""
     from py4j.protocol import Py4JError
 
     try:
         return str(getattr(getattr(jvm.io.delta, "package$"), "MODULE$").VERSION())
-    except (Py4JError, TypeError):  # a name that is none is a package to py4j
+    except (Py4JError, TypeError):  # py4j returns a package for an unknown name
         return ""
 
 
 def check_delta(delta: str, spark: str) -> None:
-    """Whether versions of both go together. Raises WrongOption."""
+    """Raise WrongOption if this Delta does not support this Spark."""
     newest = _NEWEST_SPARK.get(_minor(delta))
     if newest is not None and _numbers(_minor(spark)) > _numbers(newest):
         raise WrongOption(
@@ -80,7 +81,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def read_archive(spark: SparkSession, name: str, place: str) -> DataFrame:
-    """The rows of an archive. Raises WrongOption."""
+    """Return the rows of an archive. Raises WrongOption."""
     from pyspark.errors import AnalysisException
 
     need_format(spark, name)
@@ -90,5 +91,5 @@ def read_archive(spark: SparkSession, name: str, place: str) -> DataFrame:
         raise WrongOption(f"there is no archive {place}: {plain_reason(error)}") from error
     missing = {"value", "__topic", "__ledgerId", "__entryId"} - set(rows.columns)
     if missing:
-        raise WrongOption(f"{place} is no archive of `archive`: it has no {', '.join(missing)}")
+        raise WrongOption(f"{place} was not written by `archive`: it has no {', '.join(missing)}")
     return rows

@@ -1,8 +1,8 @@
-"""What all jobs have: a session of Spark, a progress line, and a sentence for whatever ends one.
+"""The common parts of jobs: a Spark session, a progress line, and one sentence for each error.
 
-What Spark itself says (its log, the JVM's warnings, traces of Python workers) goes into a file: a
-job tells its progress on stderr, and what went wrong in one sentence. The file stays where that
-sentence is not ours. Under spark-submit the session and its log are spark-submit's.
+A job writes its progress and its errors to stderr. Spark's output (its log, the JVM's warnings,
+traces of Python workers) goes into a file. The file is kept if the error is not ours. Under
+spark-submit the session and its log belong to spark-submit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 WRONG_USAGE = 2
 INTERRUPTED = 130
-"""What a shell says of a process that Ctrl-C ended: what it was to show was not shown."""
+"""The exit status of a process that Ctrl-C ended."""
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -51,10 +51,10 @@ LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.enabled": "false",
 }
-"""Of a session on this machine, unless --conf says otherwise."""
+"""The defaults of a session on this machine, which --conf overrides."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's, which print each error of a query as JSON with Java's stack, beside raising it."""
+"""PySpark's loggers that print each error of a query, in addition to raising it."""
 
 _USERS_ERRORS = (WrongOption, WrongInstallation, NotReachable, TopicMissing)
 _OURS = re.compile(r"pyxbroker\.spark\.errors\.(\w+): (.+)")
@@ -76,12 +76,12 @@ class Job:
         self.given = given
         self.progress = Progress(name)
         self.stopping = False
-        """Whether Ctrl-C or SIGTERM asked it to end."""
+        """True after Ctrl-C or SIGTERM."""
         self._log: Path | None = None
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """What the job does is the body; where that fails the process ends with a sentence."""
+        """Run the body. If it fails, print one sentence and end the process."""
         try:
             yield
         except KeyboardInterrupt:
@@ -97,13 +97,13 @@ class Job:
             if failure.is_ours:
                 self._remove_log()
             elif self._log is not None:
-                sentence = f"{sentence} (what Spark said is in {self._log})"
+                sentence = f"{sentence} (Spark's output is in {self._log})"
             fail(sentence, failure.status)
         self._remove_log()
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """A session with the connector and the jobs' own sources; stopped afterwards."""
+        """Provide a session with the connector and the jobs' sources, and stop it afterwards."""
         check_libraries()
         self.progress.show("starting Spark")
         with self._stderr_in_log():
@@ -114,19 +114,19 @@ class Job:
         finally:
             spark.stop()
 
-    def stop_by_signals(self, what_first: str) -> None:
+    def stop_by_signals(self, announcement: str) -> None:
         """Let the first Ctrl-C or SIGTERM set `stopping`; the second one interrupts.
 
-        what_first: what the job does before it ends. Spark's session has a handler of its own,
-        which this one replaces.
+        announcement: what the job does before it ends. The handler replaces that of Spark's
+        session.
         """
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             if self.stopping:
                 raise KeyboardInterrupt
             self.stopping = True
-            # Not by Progress, whose lock the code that is interrupted may hold.
-            os.write(2, f"\n{self.name}: {what_first}; Ctrl-C again stops at once\n".encode())
+            # Not with Progress, because the interrupted code may hold its lock.
+            os.write(2, f"\n{self.name}: {announcement}; Ctrl-C again stops immediately\n".encode())
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
@@ -157,7 +157,7 @@ class Job:
 
     @contextmanager
     def _stderr_in_log(self) -> Iterator[None]:
-        """Let the JVM, which starts within the body, have a file as its stderr."""
+        """Redirect the stderr of the JVM, which starts within the body, to a file."""
         if is_submitted():
             yield
             return
@@ -180,10 +180,10 @@ class Job:
 
 @contextmanager
 def watch_tasks(job: Job, spark: SparkSession, what: str) -> Iterator[None]:
-    """Show how many tasks of Spark's are done, while the body runs."""
+    """Show how many Spark tasks are done while the body runs."""
     tracker = spark.sparkContext.statusTracker()
 
-    def look() -> str | None:
+    def current() -> str | None:
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
         known = [each for each in stages if each is not None]
         if not known:
@@ -192,12 +192,12 @@ def watch_tasks(job: Job, spark: SparkSession, what: str) -> Iterator[None]:
         return f"{what}: {done} of {sum(each.numTasks for each in known)} tasks"
 
     job.progress.show(what)
-    with job.progress.watched(look):
+    with job.progress.watched(current):
         yield
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this program, and with it the JVM."""
+    """Return True if spark-submit started this program and the JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -213,9 +213,9 @@ def _register(spark: SparkSession) -> None:
 
 
 def explain(error: Exception) -> Failure | None:
-    """The sentence for an error of the connector or of Spark; None: it is neither.
+    """Return the sentence for an error of the connector or of Spark; None for other errors.
 
-    Spark hands what a Python worker raised on as text, with the trace before it.
+    Spark passes an error of a Python worker on as text, after its traceback.
     """
     if isinstance(error, PulsarSparkError):
         return Failure(str(error), WRONG_USAGE if isinstance(error, _USERS_ERRORS) else 1, True)

@@ -1,4 +1,4 @@
-"""What Spark counts of messages: sizes, keys, and times. The topics are read once."""
+"""Statistics of messages by Spark: sizes, keys, and times. The topics are read once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 TOP_KEYS_MAX = 20
 BUCKETS_MAX = 60
 SPANS_S = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_592_000, 31_536_000)
-"""What a column of the plot over time may be."""
+"""The possible widths of a column in the plot over time."""
 KEY_CHARACTERS_MAX = 60
 WHOLE_TOPIC = r"regexp_replace(__topic, '-partition-[0-9]+$', '')"
-EXACTNESS = 10_000
-"""Of percentiles: the rank is right within one of so many."""
+ACCURACY = 10_000
+"""The accuracy of percentiles: the relative error of the rank is 1 / ACCURACY."""
 
 
 class OfTopic(NamedTuple):
@@ -56,14 +56,14 @@ class OfKey(NamedTuple):
 
 
 class MessageStats(NamedTuple):
-    """The messages of all topics; the plots' rows are (what the column is, its messages)."""
+    """The messages of all topics. Rows of plots are (label of the column, its messages)."""
 
     topics: list[OfTopic]
     top_keys: list[OfKey]
     sizes: list[tuple[int, int]]
-    """By the most bytes that a column's messages have, a power of two."""
+    """Messages by size up to a power of two, in bytes."""
     latencies: list[tuple[int, int]]
-    """By the most ms, likewise."""
+    """Messages by latency up to a power of two, in ms."""
     over_time: list[tuple[str, int]]
 
     @property
@@ -71,8 +71,8 @@ class MessageStats(NamedTuple):
         return sum(each.messages for each in self.topics)
 
 
-def look_at_messages(spark: SparkSession, source: dict[str, str], is_summed: bool) -> MessageStats:
-    """is_summed: the partitions of a topic count as one. Raises what Spark raises."""
+def count_messages(spark: SparkSession, source: dict[str, str], is_summed: bool) -> MessageStats:
+    """Count the messages of topics. is_summed: a partitioned topic counts as one topic."""
     from pyspark import StorageLevel
 
     ledger, entry, _ = POSITION
@@ -114,14 +114,14 @@ def _topics(rows: DataFrame) -> list[OfTopic]:
         "entries": "approx_count_distinct(entry)",
         "bytes": "sum(size)",
         "tombstones": "count_if(is_tombstone)",
-        "size_p50": f"percentile_approx(size, 0.5, {EXACTNESS})",
-        "size_p99": f"percentile_approx(size, 0.99, {EXACTNESS})",
+        "size_p50": f"percentile_approx(size, 0.5, {ACCURACY})",
+        "size_p99": f"percentile_approx(size, 0.99, {ACCURACY})",
         "size_max": "max(size)",
         "keyless": "count_if(key is null)",
         "keys": "approx_count_distinct(key)",
         "timed": "count(latency)",
-        "latency_p50": f"percentile_approx(latency, 0.5, {EXACTNESS})",
-        "latency_p99": f"percentile_approx(latency, 0.99, {EXACTNESS})",
+        "latency_p50": f"percentile_approx(latency, 0.5, {ACCURACY})",
+        "latency_p99": f"percentile_approx(latency, 0.99, {ACCURACY})",
         "latency_max": "max(latency)",
         "too_early": "count_if(latency < 0)",
     }
@@ -132,7 +132,7 @@ def _topics(rows: DataFrame) -> list[OfTopic]:
 
 
 def _keys(rows: DataFrame) -> list[OfKey]:
-    """The most frequent keys of each topic, the most frequent one first."""
+    """Return the most frequent keys of each topic, the most frequent one first."""
     from pyspark.sql.functions import expr
 
     counted = rows.where("key is not null").groupBy("topic", "key").count()
@@ -150,7 +150,7 @@ def _text(key: bytes) -> str:
 
 
 def _by_power(rows: DataFrame, column: str) -> list[tuple[int, int]]:
-    """How many have up to each power of two, and more than the one before."""
+    """Return the numbers of rows with values up to each power of two."""
     from pyspark.sql.functions import expr
 
     power = expr(f"case when {column} <= 1 then 0 else ceil(log2({column})) end as power")
@@ -161,7 +161,7 @@ def _by_power(rows: DataFrame, column: str) -> list[tuple[int, int]]:
 
 
 def _over_time(rows: DataFrame) -> list[tuple[str, int]]:
-    """How many were published in each span of time; the spans are as long as the plot has room."""
+    """Return the messages of each time span. The length of spans follows from the plot's width."""
     from pyspark.sql.functions import expr
 
     first, last = rows.selectExpr("min(published)", "max(published)").collect()[0]
@@ -176,7 +176,7 @@ def _over_time(rows: DataFrame) -> list[tuple[str, int]]:
 
 
 def _filled(buckets: Iterable[Any]) -> range:
-    """All buckets from the first to the last one; of very many, the newest."""
+    """Return all buckets from the first to the last one, or the newest if there are too many."""
     first, last = min(buckets), max(buckets)
     return range(max(first, last - 4 * BUCKETS_MAX), last + 1)
 

@@ -1,4 +1,4 @@
-"""A page of tables and plots: one HTML file with all it needs, which opens without a network."""
+"""A page of tables and plots: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ svg line { stroke: var(--line); }
 
 
 class Page:
-    """Collects what comes below each other."""
+    """A page under construction."""
 
     def __init__(self, title: str, about: str) -> None:
         self._title = title
@@ -40,13 +40,13 @@ class Page:
         self._parts.append(f"<p>{escape(text)}</p>")
 
     def plot(self, svg: str) -> None:
-        """svg: of plots.py, which escapes what it shows."""
+        """Add a plot. svg: from plots.py, which escapes its texts."""
         self._parts.append(svg)
 
     def table(
         self, heads: Sequence[str], rows: Sequence[Sequence[object]], empty: str = ""
     ) -> None:
-        """A table; numbers are shown as people read them. empty: why there are no rows."""
+        """Add a table. empty: the note instead of a table without rows."""
         if not rows:
             self.note(empty)
             return
@@ -65,7 +65,7 @@ class Page:
 
 
 def shown(value: object) -> str:
-    """A value as a table has it."""
+    """Return the text of a value in a table."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -74,7 +74,7 @@ def shown(value: object) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes with a readable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Small plots as SVG, which a page has within it: no library, no script, nothing to load."""
+"""Small plots as inline SVG, without a library or a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABEL_CHARACTERS_MAX = 38
 
 
 def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A line for each row: its label, a bar, the value; without rows nothing is drawn."""
+    """Return a plot with a line for each row: label, bar and value. Empty without rows."""
     if not rows:
         return ""
     most = max(value for _, value in rows) or 1
@@ -35,9 +35,7 @@ def bars(rows: Sequence[tuple[str, float]], unit: str) -> str:
 
 
 def columns(rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A column for each row, in their order; some have their label below. Without rows nothing is
-    drawn.
-    """
+    """Return a plot with a column for each row, in order, some with labels. Empty without rows."""
     if not rows:
         return ""
     most = max(value for _, value in rows) or 1
@@ -70,7 +68,7 @@ def _svg(height: int, drawn: list[str]) -> str:
 
 
 def _short(label: str) -> str:
-    """The end of a long label: names of topics differ there."""
+    """Return the end of a long label, because names of topics differ at the end."""
     if len(label) > LABEL_CHARACTERS_MAX:
         label = "…" + label[1 - LABEL_CHARACTERS_MAX :]
     return escape(label)

@@ -1,7 +1,7 @@
-"""One line on stderr that says how far a job is.
+"""One line on stderr that shows the progress of a job.
 
-On a terminal the line is written over; elsewhere a line of its own comes now and then, so that a
-log stays short. A line that did not change is not told again.
+On a terminal the line is overwritten. Otherwise a new line is printed at intervals, so that a log
+stays short. An unchanged line is not repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 TERMINAL_INTERVAL_S = 0.2
 LOG_INTERVAL_S = 10.0
-LOOK_INTERVAL_S = 0.3
+CHECK_INTERVAL_S = 0.3
 ERASE = "\r\x1b[K"
 
 
@@ -31,32 +31,32 @@ class Progress:
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
-        """Show how far it is, unless something was shown just before."""
+        """Show the progress, at most once per interval."""
         with self._lock:
             if text != self._last and time.monotonic() >= self._next_at:
                 self._write(text, end="" if self._is_terminal else "\n")
 
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
+    def print_line(self, text: str) -> None:
+        """Print a line that is not overwritten."""
         with self._lock:
             if text != self._last or self._is_terminal:
                 self._write(text, end="\n")
 
     def clear(self) -> None:
-        """Take the line off a terminal, before somebody else writes there."""
+        """Remove the line from a terminal, before other output is written."""
         with self._lock:
             if self._is_terminal and self._last:
                 print(ERASE, end="", file=sys.stderr, flush=True)
             self._last = ""
 
     @contextmanager
-    def watched(self, look: Callable[[], str | None]) -> Iterator[None]:
-        """Show what `look` says from time to time, while the body runs. None: nothing new."""
+    def watched(self, current: Callable[[], str | None]) -> Iterator[None]:
+        """Show what `current` returns, at intervals, while the body runs. None: show nothing."""
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(LOOK_INTERVAL_S):
-                if (text := look()) is not None:
+            while not done.wait(CHECK_INTERVAL_S):
+                if (text := current()) is not None:
                     self.show(text)
 
         thread = threading.Thread(target=watch, name="progress", daemon=True)
@@ -78,5 +78,5 @@ class Progress:
 
 
 def number(count: float) -> str:
-    """A count as people read it."""
+    """Return a count with separators of thousands."""
     return f"{count:,.0f}"

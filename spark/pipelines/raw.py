@@ -1,8 +1,7 @@
-"""Topics as they are: payloads in bytes whatever their schema, and where each message stands.
+"""Two sources with the position of each message, as numbers that can be sorted.
 
-`pulsar-raw` is the source `pulsar` without schemas, with the position of a message before its other
-columns, as numbers that can be sorted. `pulsar-decoded` has the connector's columns, which are the
-fields of records, behind the position.
+`pulsar-raw` is the source `pulsar` with payloads in bytes, whatever their schema, after the
+position. `pulsar-decoded` has the connector's columns by the schema after the position.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class DecodedTopics(PulsarDataSource):
     def name(cls) -> str:
         return "pulsar-decoded"
 
-    def _asked_columns(self) -> list[str]:
+    def _requested_columns(self) -> list[str]:
         return [*POSITION, ALL_USUAL]
 
 

@@ -1,9 +1,9 @@
-"""An archive back into a topic, each key in the order that it had.
+"""The replay of an archive to a topic, in the original order of each key.
 
-The archive is sent in slices, each some hundred thousand messages that follow each other in one
-topic. A checkpoint knows the last slice that is done, so a replay that was stopped goes on behind
-it; Ctrl-C waits for the slice that is being sent. Within a slice messages with one key are one
-task's, in their order, and those without a key too.
+The archive is sent in slices, each about a hundred thousand consecutive messages of one topic. A
+checkpoint stores the last complete slice, so a stopped replay continues after it. Ctrl-C waits for
+the current slice. Within a slice one task sends the messages of a key in order, and one task those
+without a key.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ABOUT = """\
-An archive back into a topic, each key in the order that it had.
+Write an archive back to a topic, in the original order of each key.
 
-Keys, properties and event times are those of the archived messages. What a
-message was is in properties: replay.topic, replay.messageId (ledger:entry, or
-ledger:entry:batch) and replay.publishTime (ms). With --checkpoint a replay
-that was stopped goes on where it was.
+Keys, properties and event times are those of the archived messages. Properties
+name the original message: replay.topic, replay.messageId (ledger:entry, or
+ledger:entry:batch) and replay.publishTime (ms). With --checkpoint a stopped
+replay continues.
 
 Example:
   pyxbroker pipeline run replay --from /srv/archive --topic orders \\
@@ -56,13 +56,13 @@ ORIGIN = {
     "replay.messageId": "concat_ws(':', __ledgerId, __entryId, nullif(__batchIndex, -1))",
     "replay.publishTime": "cast(unix_millis(__publishTime) as string)",
 }
-"""The properties that tell where a message is from. Of a message that was replayed before, its own
-stay: they tell where it was first.
+"""The properties that name the original of a message. A message that was replayed before keeps its
+properties, which name the first original.
 """
 
 
 class Bucket(NamedTuple):
-    """Some entries of a ledger that follow each other, up to and with the last one."""
+    """Consecutive entries of a ledger up to and including `last_entry`."""
 
     topic: str
     ledger: int
@@ -71,7 +71,7 @@ class Bucket(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Messages of one topic that follow each other: (begin, end], each a ledger and an entry."""
+    """Consecutive messages of one topic in (begin, end], each a ledger and an entry."""
 
     topic: str
     begin: tuple[int, int]
@@ -94,15 +94,15 @@ def command(arguments: Sequence[str]) -> None:
 
 def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Checkpoint) -> None:
     given = job.given
-    job.progress.show("looking at the archive")
+    job.progress.show("reading the archive")
     archive = read_archive(spark, given.format, getattr(given, "from"))
     _check_topics(archive, given)
     archived = _wanted(archive, given)
-    rows = _left(archived, checkpoint.done)
+    rows = _unsent(archived, checkpoint.done)
     slices = list(cut(_buckets(rows), given.slice))
     total = sum(each.messages for each in slices)
     sent = 0
-    job.stop_by_signals("stopping behind this slice")
+    job.stop_by_signals("stopping after this slice")
     for at, each in enumerate(slices):
         if job.stopping:
             break
@@ -112,14 +112,14 @@ def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Che
             writer.mode("append").save()
         sent += each.messages
         checkpoint.set_done(each.topic, each.end)
-    how = f"{number(sent)} messages sent"
+    summary = f"{number(sent)} messages sent"
     if not total and not checkpoint.done:
-        how = f"{how}: the archive has none for these options"
+        summary = f"{summary}: the archive has none for these options"
     if sent < total:
-        how = f"stopped: {how}, {number(total - sent)} are left"
-        if checkpoint.is_kept:
-            how = f"{how}; the same command goes on from here"
-    job.progress.say(how)
+        summary = f"stopped: {summary}, {number(total - sent)} remain"
+        if checkpoint.is_stored:
+            summary = f"{summary}; the same command continues from here"
+    job.progress.print_line(summary)
 
 
 def _check_topics(archive: DataFrame, given: Namespace) -> None:
@@ -152,16 +152,16 @@ def _wanted(rows: DataFrame, given: Namespace) -> DataFrame:
     return rows
 
 
-def _left(rows: DataFrame, done: dict[str, tuple[int, int]]) -> DataFrame:
-    """Without what was sent before."""
+def _unsent(rows: DataFrame, done: dict[str, tuple[int, int]]) -> DataFrame:
+    """Return the rows that were not sent before."""
     from pyspark.sql import functions
 
     ledger, entry, _ = POSITION
     for topic, (last_ledger, last_entry) in done.items():
-        is_behind = (
+        is_later = (
             f"{ledger} > {last_ledger} or {ledger} = {last_ledger} and {entry} > {last_entry}"
         )
-        rows = rows.where((functions.col("__topic") != topic) | functions.expr(is_behind))
+        rows = rows.where((functions.col("__topic") != topic) | functions.expr(is_later))
     return rows
 
 
@@ -169,7 +169,7 @@ def _left(rows: DataFrame, done: dict[str, tuple[int, int]]) -> DataFrame:
 
 
 def _buckets(rows: DataFrame) -> list[Bucket]:
-    """Run of entries, in order."""
+    """Return the runs of entries in order."""
     from pyspark.sql.functions import count, expr, max
 
     ledger, entry, _ = POSITION
@@ -179,7 +179,7 @@ def _buckets(rows: DataFrame) -> list[Bucket]:
 
 
 def cut(buckets: list[Bucket], messages_min: int) -> Iterator[Slice]:
-    """Slices of so many messages, or a bucket more; the last one of a topic may have fewer."""
+    """Yield slices of at least `messages_min` messages; the last one of a topic may have fewer."""
     for topic, group in groupby(buckets, key=attrgetter("topic")):
         begin = end = (-1, -1)
         messages = 0
@@ -194,7 +194,7 @@ def cut(buckets: list[Bucket], messages_min: int) -> Iterator[Slice]:
 
 
 def _between(begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """The rows of (begin, end], so told that Parquet's statistics pass over the others."""
+    """Return a condition for (begin, end] that Parquet can evaluate by its statistics."""
     ledger, entry, _ = POSITION
     return (
         f"{ledger} between {begin[0]} and {end[0]}"
@@ -204,7 +204,7 @@ def _between(begin: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _messages(rows: DataFrame, wanted: Slice) -> DataFrame:
-    """What is sent of a slice; messages of one key, and those without, are one task's, in order."""
+    """Return the messages of a slice, in order within one task for each key and for no key."""
     from pyspark.sql import functions
 
     rows = rows.where(functions.col("__topic") == wanted.topic)
@@ -226,10 +226,10 @@ def _messages(rows: DataFrame, wanted: Slice) -> DataFrame:
 
 
 class Checkpoint:
-    """What is sent: for each topic the last ledger and entry. A file on the driver's machine."""
+    """The last sent ledger and entry of each topic, in a file on the driver's machine."""
 
     def __init__(self, given: Namespace) -> None:
-        """Raises WrongOption, for a checkpoint of another replay too."""
+        """Read the file. Raises WrongOption, also for the checkpoint of another replay."""
         self.done: dict[str, tuple[int, int]] = {}
         names = ("from", "to", "topic", "since", "until", "service_url")
         self._replay = {name: _plain(getattr(given, name)) for name in names}
@@ -238,7 +238,7 @@ class Checkpoint:
             self._read(self._file)
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         return self._file is not None
 
     def set_done(self, topic: str, end: tuple[int, int]) -> None:
@@ -260,7 +260,7 @@ class Checkpoint:
             replay = found["replay"]
             self.done = {topic: (int(at[0]), int(at[1])) for topic, at in found["done"].items()}
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise WrongOption(f"{file} is no checkpoint of a replay: {error!r}") from error
+            raise WrongOption(f"{file} is not a checkpoint of a replay: {error!r}") from error
         for name, value in self._replay.items():
             if replay.get(name) != value:
                 raise WrongOption(
@@ -279,26 +279,47 @@ def _plain(value: Any) -> Any:
 def _parser() -> Parser:
     parser = job_parser("replay", ABOUT)
     add = parser.options.add_argument
-    add("--from", required=True, metavar="PLACE", help="What `archive` had as --to.")
+    add(
+        "--from",
+        required=True,
+        metavar="PLACE",
+        help="The archive: the value of --to for `archive`.",
+    )
     add("--format", choices=FORMATS, default=PARQUET, help="%(choices)s [%(default)s].")
     add(
         "--topic",
         action="append",
         default=[],
         type=topic_name,
-        help="A topic of the archive; may be given several times. Without it all of them.",
+        help="A topic of the archive; may be given several times [all topics].",
     )
-    add("--since", type=_moment, metavar="TIME", help="Published then or later: 2026-01-31T12:00.")
-    add("--until", type=_moment, metavar="TIME", help="Published before that; UTC where not told.")
+    add(
+        "--since",
+        type=_moment,
+        metavar="TIME",
+        help="Only messages published then or later: 2026-01-31T12:00.",
+    )
+    add(
+        "--until",
+        type=_moment,
+        metavar="TIME",
+        help="Only messages published before, in UTC by default.",
+    )
     add_cluster(parser)
     add(
         "--to",
         type=topic_name,
         metavar="TOPIC",
-        help="Where all of it goes; without it each to its own name.",
+        help="The topic for all messages [each topic under its own name].",
     )
-    add("--slice", type=_count, default=100_000, metavar="N", help="Messages of one [%(default)s].")
-    add("--checkpoint", metavar="DIR", help="A directory that knows how far the replay is.")
+    add(
+        "--slice",
+        type=_count,
+        default=100_000,
+        metavar="N",
+        help="The number of messages in a slice [%(default)s].",
+    )
+    add("--checkpoint", metavar="DIR", help="A directory for the progress of the replay.")
     return parser
 
 
@@ -306,13 +327,13 @@ def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is no time; write it as 2026-01-31T12:00.") from error
+        raise ArgumentTypeError(f"{text!r} is not a time; write it as 2026-01-31T12:00.") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
 
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text)):
-        raise ArgumentTypeError(f"{text!r} is no number of messages.")
+        raise ArgumentTypeError(f"{text!r} is not a number of messages.")
     return int(text)
 
 

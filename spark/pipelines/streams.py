@@ -1,8 +1,7 @@
-"""Runs a streaming query to its end: its progress, and Ctrl-C between two batches.
+"""The execution of streaming queries, with progress and a stop after the current batch.
 
-A query that is stopped goes on by its checkpoint when the job is run again. It is stopped behind a
-batch where that is possible: a batch that is broken off is done again, and where it goes to a topic
-what was sent of it comes twice.
+A stopped query continues from its checkpoint when the job runs again. It stops after a batch if
+possible, because an interrupted batch is repeated: messages that it sent to a topic are sent twice.
 """
 
 from __future__ import annotations
@@ -18,80 +17,80 @@ from pyxbroker.spark.pipelines.progress import number
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-LOOK_S = 0.3
+CHECK_S = 0.3
 _DURATION = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?", re.ASCII)
 
 
 def add_stream(parser: Parser, is_checkpoint_required: bool = False) -> None:
-    """The options of jobs that go on until they are stopped."""
+    """Add the options of jobs that run until they are stopped."""
     add = parser.options.add_argument
     add(
         "--checkpoint",
         required=is_checkpoint_required,
         metavar="DIR",
-        help="Where it is kept how far the job is.",
+        help="The directory with the progress of the job.",
     )
     add(
         "--every",
         type=duration,
         default="5 seconds",
         metavar="TIME",
-        help="How often a batch is begun, such as '1 minute' [%(default)s].",
+        help="How often a batch starts, such as '1 minute' [%(default)s].",
     )
     add(
         "--until-now",
         action="store_true",
-        help="End when all that was there at the start is done; else it goes on until Ctrl-C.",
+        help="End when all messages from before the start are done, instead of at Ctrl-C.",
     )
 
 
 def duration(text: str) -> str:
-    """A time span of Spark's with one unit."""
+    """Parse a time span of Spark with one unit."""
     if not _DURATION.fullmatch(text.strip()):
-        raise ArgumentTypeError(f"{text!r} is no time span; write it as '10 seconds' or '1 hour'.")
+        raise ArgumentTypeError(f"{text!r} is not a time span; write '10 seconds' or '1 hour'.")
     return text.strip()
 
 
 def run_stream(job: Job, writer: DataStreamWriter, done: str, table: str | None = None) -> None:
     """Run the query until it is done or stopped.
 
-    done: what happened to a message; table: where the rows go, if that has a name of its own.
+    done: the participle for progress, such as "archived". table: the table for rows of Iceberg.
     """
     given = job.given
     if given.until_now:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=given.every)
-    job.stop_by_signals("stopping behind this batch")
+    job.stop_by_signals("stopping after this batch")
     writer = writer.option("checkpointLocation", given.checkpoint)
     query = writer.start() if table is None else writer.toTable(table)
-    count = Counted(job, done)
-    asked_at = None
+    progress = QueryProgress(job, done)
+    stopping_at = None
     try:
-        while not query.awaitTermination(LOOK_S):
-            count.look(query)
-            if job.stopping and asked_at is None:
-                asked_at = count.batch
-            if asked_at is not None and (count.batch != asked_at or not _is_busy(query)):
+        while not query.awaitTermination(CHECK_S):
+            progress.update(query)
+            if job.stopping and stopping_at is None:
+                stopping_at = progress.batch
+            if stopping_at is not None and (progress.batch != stopping_at or not _is_busy(query)):
                 break
     except KeyboardInterrupt:
-        pass  # asked twice: what is broken off is done again by the next run
+        pass  # the second Ctrl-C: the next run repeats the interrupted batch
     finally:
         query.stop()
-    count.look(query)
-    told = f"{number(count.messages)} messages {done}"
+    progress.update(query)
+    summary = f"{number(progress.messages)} messages {done}"
     if job.stopping:
-        job.progress.say(f"stopped: {told}; the same command goes on from here")
+        job.progress.print_line(f"stopped: {summary}; the same command continues from here")
     else:
-        job.progress.say(f"all that was there is done: {told}")
+        job.progress.print_line(f"done up to the start: {summary}")
 
 
 def _is_busy(query: StreamingQuery) -> bool:
     return bool(query.status["isTriggerActive"])
 
 
-class Counted:
-    """What a query did in this run, by what Spark keeps of its last batches."""
+class QueryProgress:
+    """The progress of a query in this run, from Spark's list of recent batches."""
 
     def __init__(self, job: Job, done: str) -> None:
         self.messages = 0
@@ -99,7 +98,7 @@ class Counted:
         self._job = job
         self._done = done
 
-    def look(self, query: StreamingQuery) -> None:
+    def update(self, query: StreamingQuery) -> None:
         for each in query.recentProgress:
             if each["batchId"] > self.batch:
                 self.batch = each["batchId"]

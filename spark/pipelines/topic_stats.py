@@ -1,7 +1,6 @@
-"""What REST tells of topics: statistics and internal statistics, looked at twice.
+"""Statistics and internal statistics of topics from REST, in two snapshots.
 
-What grows between the two looks is a rate that needs no long memory: of messages that come, and of
-each subscription's backlog.
+Rates of messages and the growth of backlogs are the differences between the snapshots.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from pyxbroker.spark.security import Security
 
 
 class Backlog(NamedTuple):
-    """A subscription of a topic."""
+    """The backlog of a subscription."""
 
     topic: str
     subscription: str
     consumers: int
     entries: int
-    """That are not acknowledged, as brokers count them: a batch is one, or all of its messages."""
+    """Unacknowledged messages as the broker counts them: a batch may count as one."""
     growth: float
-    """Of them, for each second between the two looks."""
+    """The growth of `entries` per second between the snapshots."""
     rate_out: float
     holes: int
-    """Ranges of acknowledged messages behind the first that is not."""
+    """Ranges of acknowledged messages after the first unacknowledged one."""
 
 
 class TopicStats(NamedTuple):
-    """A topic at the second look; rates are for each second between the two."""
+    """A topic in the second snapshot. Rates are per second between the snapshots."""
 
     topic: str
     rate_in: float
@@ -46,39 +45,41 @@ class TopicStats(NamedTuple):
     backlogs: list[Backlog]
 
 
-class Look(NamedTuple):
-    """All topics at one time."""
+class Snapshot(NamedTuple):
+    """The statistics of all topics at one time."""
 
     at_s: float
     stats: dict[str, Any]
     internal: dict[str, Any]
 
 
-def look(options: Options, topics: list[str], tell: Callable[[str], None]) -> Look:
-    """Ask for all of them. Raises PulsarSparkError."""
+def request_statistics(
+    options: Options, topics: list[str], show: Callable[[str], None]
+) -> Snapshot:
+    """Request the statistics of topics. Raises PulsarSparkError."""
     at_s = time.monotonic()
     stats, internal = {}, {}
     for number, topic in enumerate(topics):
-        tell(f"asking for statistics, {number} of {len(topics)} topics")
+        show(f"requesting statistics, {number} of {len(topics)} topics")
         stats[topic] = _ask(options, topic, "stats")
         internal[topic] = _ask(options, topic, "internalStats")
-    return Look(at_s, stats, internal)
+    return Snapshot(at_s, stats, internal)
 
 
-def compared(first: Look, second: Look) -> list[TopicStats]:
-    """What the second look has, with what became of it since the first. Raises PulsarSparkError."""
+def compare(first: Snapshot, second: Snapshot) -> list[TopicStats]:
+    """Return the second snapshot with the rates since the first. Raises PulsarSparkError."""
     seconds = max(0.001, second.at_s - first.at_s)
     try:
         return [_topic(each, first, second, seconds) for each in second.stats]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PulsarSparkError(f"what REST tells are no statistics of topics: {error!r}") from error
+        raise PulsarSparkError(f"REST returned invalid statistics of topics: {error!r}") from error
 
 
-def summed(partitions: Iterable[TopicStats]) -> list[TopicStats]:
+def sum_partitions(partitions: Iterable[TopicStats]) -> list[TopicStats]:
     """Return one TopicStats for each partitioned topic, the sum of those of its partitions.
 
-    A client that uses a partitioned topic has a producer or consumer at each partition, so of
-    these the largest number counts.
+    A client of a partitioned topic has a producer or consumer at each partition, so the numbers
+    of these are the maximum over partitions.
     """
     groups: dict[str, list[TopicStats]] = {}
     for each in partitions:
@@ -121,7 +122,7 @@ def _ask(options: Options, topic: str, what: str) -> Any:
     return rest_json(options["admin.url"], path, topic, timeout_s, security)
 
 
-def _topic(topic: str, first: Look, second: Look, seconds: float) -> TopicStats:
+def _topic(topic: str, first: Snapshot, second: Snapshot, seconds: float) -> TopicStats:
     old, new, internal = first.stats[topic], second.stats[topic], second.internal[topic]
 
     def rate(name: str) -> float:
