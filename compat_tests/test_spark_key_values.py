@@ -155,7 +155,7 @@ def test_who_copies_keys_with_values_reads_them_as_bytes(
 
     text = error_of(partial(write, {}))
     assert "the column key cannot be written next to value" in text
-    assert "as bytes, with allowDifferentTopicSchemas=true" in text
+    assert "as bytes with allowDifferentTopicSchemas=true" in text
     java_client.create_producer(copy, schema).close()  # the topic gets its schema
     write({"allowDifferentTopicSchemas": "true"})
     consumer = java_client.subscribe(copy, "s", schema)

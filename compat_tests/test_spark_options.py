@@ -344,7 +344,7 @@ def test_rows_without_a_key_may_stay_in_one_partition(broker: Broker, topic: str
         ),
         ({"pulsar.producer.hashingScheme": "md5"}, "it has to be one of javastringhash"),
         ({"pulsar.producer.compressionType": "bzip2"}, "none, lz4, zlib, zstd, snappy"),
-        ({"pulsar.producer.properties": "[]"}, "a JSON object of texts"),
+        ({"pulsar.producer.properties": "[]"}, "a JSON object of strings"),
         ({"pulsar.producer.batchingMaxMesages": "1"}, "did you mean pulsar.producer.batchingMaxM"),
     ],
 )

@@ -159,7 +159,7 @@ def values_of_topics(options: Options) -> Values:
     if len(set(kinds.values())) > 1:
         raise PulsarSparkError(
             f"the topics {', '.join(found)} have different schemas; read topics of one schema"
-            " together, or read bytes with allowDifferentTopicSchemas=true."
+            " together, or read them as bytes with allowDifferentTopicSchemas=true."
         )
     kind = next(iter(kinds.values()), None)
     return Bytes() if kind is None else values_of(kind)

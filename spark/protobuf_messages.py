@@ -101,12 +101,12 @@ class ProtobufMessage:
         """Read a definition of PROTOBUF and its properties; None: it cannot become columns."""
         try:
             fields = json.loads(properties[_PARSING_INFO])
-            told = json.loads(definition)
-            defaults = {each["name"]: each.get("default") for each in told["fields"]}
+            avro = json.loads(definition)
+            defaults = {each["name"]: each.get("default") for each in avro["fields"]}
             files = _file_of(fields, defaults)
         except (AttributeError, KeyError, NoColumn, TypeError, ValueError):
             return None
-        return cls._checked(files, "Told")
+        return cls._checked(files, "Described")
 
     @classmethod
     def _checked(cls, files: bytes, root: str) -> ProtobufMessage | None:
@@ -144,11 +144,13 @@ class ProtobufMessage:
         fields = self._fields(descriptor)
         reads = [_read(field) for field in fields]
 
-        def told(payload: bytes, _: bytes) -> list[Any]:
+        def fields_of(payload: bytes, _: bytes) -> list[Any]:
             found = message.FromString(payload)
             return [read(found) for read in reads]
 
-        rows = [[None] * len(fields) if row is None else row for row in each_value(filled, told)]
+        rows = [
+            [None] * len(fields) if row is None else row for row in each_value(filled, fields_of)
+        ]
         return [
             filled_array(filled, field.name, [row[index] for row in rows], kind)
             for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
@@ -199,17 +201,17 @@ def _file_of(fields: list[dict[str, Any]], defaults: dict[str, Any]) -> bytes:
     """
     from google.protobuf import descriptor_pb2
 
-    file = descriptor_pb2.FileDescriptorProto(name="told.proto", syntax="proto3")
-    message = file.message_type.add(name="Told")
+    file = descriptor_pb2.FileDescriptorProto(name="described.proto", syntax="proto3")
+    message = file.message_type.add(name="Described")
     types = descriptor_pb2.FieldDescriptorProto.Type
-    for told in fields:
-        type_ = types.Value(f"TYPE_{told['type']}")
+    for each in fields:
+        type_ = types.Value(f"TYPE_{each['type']}")
         if type_ not in _SIMPLE or type_ == _ENUM:
-            raise NoColumn(told["type"])
-        if defaults.get(told["name"]):
+            raise NoColumn(each["type"])
+        if defaults.get(each["name"]):
             raise NoColumn("a default value, which Avro's schema encodes in its own way")
-        label = _REPEATED if told["label"] == "LABEL_REPEATED" else 1
-        message.field.add(name=told["name"], number=told["number"], type=type_, label=label)
+        label = _REPEATED if each["label"] == "LABEL_REPEATED" else 1
+        message.field.add(name=each["name"], number=each["number"], type=type_, label=label)
     return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
@@ -273,10 +275,10 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     from google.protobuf import descriptor_pb2
 
     # The attribute of the field differs between versions of the library.
-    told = descriptor_pb2.DescriptorProto()
+    message = descriptor_pb2.DescriptorProto()
     assert field.containing_type is not None
-    field.containing_type.CopyToProto(told)
-    return told.field[field.index].label == _REPEATED
+    field.containing_type.CopyToProto(message)
+    return message.field[field.index].label == _REPEATED
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ _OURS = re.compile(r"pyxbroker\.spark\.errors\.(\w+): (.+)")
 
 
 class Failure(NamedTuple):
-    """Why a job ended."""
+    """The reason for which a job ended."""
 
     sentence: str
     status: int
