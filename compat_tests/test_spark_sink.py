@@ -16,7 +16,7 @@ from harness.brokers import Broker
 from compat_tests.conftest import BrokerFactory, official_client
 from compat_tests.spark_rows import error_of, given, rows_of, sent_once, sink_options
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.exactly_once import is_known_to_lack
+from pyxbroker.spark.exactly_once import lacks_deduplication
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import AtLeastOnce
@@ -217,7 +217,7 @@ def test_a_name_that_is_taken_is_waited_for(
 
 def test_a_topic_without_deduplication_is_noticed(broker: Broker, topic: str) -> None:
     assert write_part(broker, topic, Part("query", 0, 0), ROWS) == [topic]
-    assert is_known_to_lack(Options(SINK, given(broker, {"topic": topic})))
+    assert lacks_deduplication(Options(SINK, given(broker, {"topic": topic})))
 
 
 @pytest.mark.pyxbroker  # Apache Pulsar forgets names when it takes a snapshot

@@ -63,7 +63,7 @@ class Topic:
 
     partitions: list[Partition]
     count: int  # the partitions its rows go to; 0: it is not partitioned
-    is_known: bool  # the broker knows a last id, so deduplication is enabled
+    is_deduplicated: bool  # the broker knows a last id, so deduplication is enabled
     names: list[str] = field(default_factory=list)
     entries: dict[int, Partition] = field(default_factory=dict)
     """Producers for messages that the client cannot send, with other names and their own ids."""
@@ -117,7 +117,9 @@ class ExactlyOnce:
 
     def without_deduplication(self) -> list[str]:
         """Return the written topics without deduplication. Call it after `finish`."""
-        return [name for name, topic in self._topics.items() if self._lacks(name, topic)]
+        return [
+            name for name, topic in self._topics.items() if self._lacks_deduplication(name, topic)
+        ]
 
     def close(self) -> None:
         for topic in self._topics.values():
@@ -197,7 +199,7 @@ class ExactlyOnce:
         made = topic.entries[index] = Partition(producer, None)
         last = id_of(producer.last_sequence_id)
         made.stored = self._stored(name, last)
-        topic.is_known = topic.is_known or last is not None
+        topic.is_deduplicated = topic.is_deduplicated or last is not None
         if made.stored is not None and made.stored.partitions != topic.count:
             self._refuse(name)
         return made
@@ -223,11 +225,11 @@ class ExactlyOnce:
 
     # --- deduplication --------------------------------------------------------------------------
 
-    def _lacks(self, name: str, topic: Topic) -> bool:
+    def _lacks_deduplication(self, name: str, topic: Topic) -> bool:
         """Return True if the topic has no deduplication, which the broker's last id shows."""
         place = self._options["service.url"], name
-        if topic.is_known:
-            _lacking.pop(place, None)
+        if topic.is_deduplicated:
+            _without_deduplication.pop(place, None)
             return False
         for index, partition in enumerate(topic.partitions):
             if partition.sent >= 0:
@@ -235,23 +237,23 @@ class ExactlyOnce:
                 partition.producer = self._producer(topic.names[index])
                 if partition.producer.last_sequence_id() == partition.sent:
                     return False
-                _lacking[place] = time.monotonic() + FORGET_S
+                _without_deduplication[place] = time.monotonic() + FORGET_S
                 return True
         for partition in topic.entries.values():
             if partition.sent >= 0:
                 partition.producer.reopen()
                 if partition.producer.last_sequence_id == partition.sent:
                     return False
-                _lacking[place] = time.monotonic() + FORGET_S
+                _without_deduplication[place] = time.monotonic() + FORGET_S
                 return True
         return False
 
 
-_lacking: dict[tuple[str, str], float] = {}
+_without_deduplication: dict[tuple[str, str], float] = {}
 """Topics without deduplication, and until when this result is used."""
 
 
-def is_known_to_lack(options: Options) -> bool:
+def lacks_deduplication(options: Options) -> bool:
     """Return True if the topic of the options was found to have no deduplication."""
-    found = _lacking.get((options["service.url"], options["topic"]))
+    found = _without_deduplication.get((options["service.url"], options["topic"]))
     return found is not None and time.monotonic() < found

@@ -18,7 +18,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyxbroker.spark.errors import PulsarSparkError, WrongOption, without_traceback
-from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
+from pyxbroker.spark.exactly_once import ExactlyOnce, lacks_deduplication
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Messages
 from pyxbroker.spark.plan import cluster_of, with_retries
@@ -136,7 +136,7 @@ class PulsarStreamWriter(StreamWriter):
         part = part_of_task()
         if part is None and mode == "true":
             raise PulsarSparkError("Spark does not say which batch this is.")
-        if part is None or mode == "false" or self._is_known_to_lack():
+        if part is None or mode == "false" or self._lacks_deduplication():
             return write_at_least_once(self._options, self._messages, iterator)
         return self._write_once(part, iterator)
 
@@ -148,18 +148,21 @@ class PulsarStreamWriter(StreamWriter):
         finally:
             sender.close()
         if lacking and self._options["exactlyOnce"] == "true":
-            raise PulsarSparkError(f"exactlyOnce is true, and {_lacks(lacking)}")
+            raise PulsarSparkError(f"exactlyOnce is true, and {_deduplication_advice(lacking)}")
         return Written(count, tuple(lacking))
 
-    def _is_known_to_lack(self) -> bool:
-        return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
+    def _lacks_deduplication(self) -> bool:
+        return self._options["exactlyOnce"] == "auto" and lacks_deduplication(self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Warn once about topics that are not written exactly once."""
         found = [each for each in messages if isinstance(each, Written)]
         lacking = sorted({topic for each in found for topic in each.without_deduplication})
         if lacking:
-            _log.warning("rows are written at least once, not exactly once: %s", _lacks(lacking))
+            _log.warning(
+                "rows are written at least once, not exactly once: %s",
+                _deduplication_advice(lacking),
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: stored messages remain, and Spark repeats the batch."""
@@ -173,7 +176,7 @@ def batches_of(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBat
         yield from LocalDataToArrowConversion.convert(chunk, schema, False).to_batches()
 
 
-def _lacks(topics: Sequence[str]) -> str:
+def _deduplication_advice(topics: Sequence[str]) -> str:
     return (
         f"{', '.join(topics)} has no deduplication, so a batch that is repeated after a failure is"
         " stored twice. Enable it (pulsar-admin topics set-deduplication --enable, or for the"
