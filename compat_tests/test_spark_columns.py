@@ -109,7 +109,7 @@ def test_a_schema_of_ones_own_chooses_columns(
     text = error_of(reader.schema("one string").load().collect)
     assert "says one is string: it is bigint" in text
     text = error_of(reader.schema("four string").load().collect)
-    assert "the schema that is given: there is no column four" in text
+    assert "the given schema: there is no column four" in text
     nothing = spark.read.format("pulsar").options(**given(broker, {"topic": empty})).load()
     assert nothing.collect() == []
 

@@ -37,7 +37,7 @@ def text_array(filled: Filled, kind: pa.DataType, column: ColumnBuffers) -> pa.A
         row = _bad_text(column, filled.rows)
         raise PulsarSparkError(
             f"the message {position_in(filled, row)} cannot be read by its schema: it has text that"
-            " is no UTF-8."
+            " is not UTF-8."
         ) from error
     return array
 
@@ -53,8 +53,8 @@ def properties_of(filled: Filled, kind: pa.DataType) -> pa.Array:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
         raise PulsarSparkError(
-            "properties of a message between"
-            f" {position_in(filled, 0)} and {position_in(filled, filled.rows - 1)} are no UTF-8."
+            "the properties of a message between"
+            f" {position_in(filled, 0)} and {position_in(filled, filled.rows - 1)} are not UTF-8."
         ) from error
     offsets = pa.Array.from_buffers(
         pa.int32(), filled.rows + 1, [None, _buffer(filled.property_offsets)], null_count=0
@@ -79,7 +79,7 @@ def sender_text(filled: Filled, kind: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid as error:
         row = _bad_text(filled.producer_name, filled.rows)
         raise PulsarSparkError(
-            f"the producer of the message {position_in(filled, row)} has a name that is no UTF-8."
+            f"the producer of the message {position_in(filled, row)} has a name that is not UTF-8."
         ) from error
     return array
 

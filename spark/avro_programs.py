@@ -182,7 +182,7 @@ def _field_of(schema: Any, named: dict[str, Any]) -> _Field:
         raise NoColumn(type_name)
     kind, of_type = _KINDS[type_name]
     if (full["type"] if isinstance(full, dict) else full) != of_type:
-        raise NoColumn(f"{type_name} that is no {of_type}")
+        raise NoColumn(f"{type_name} that is not {of_type}")
     if not isinstance(full, dict):
         return _Field(kind, type_name, null_branch)
     symbols = tuple(full.get("symbols", ()))

@@ -104,13 +104,13 @@ class Columns:
         known = {field.name: field for field in cls(values, names_of(values)).schema().fields}
         for field in schema.fields:
             if field.name not in known:
-                raise PulsarSparkError(f"the schema that is given: {_unknown(field.name, known)}")
+                raise PulsarSparkError(f"the given schema: {_unknown(field.name, known)}")
             found = known[field.name].dataType.simpleString()
             if field.dataType.simpleString() != found:
                 raise PulsarSparkError(
-                    f"the schema that is given says {field.name} is"
-                    f" {field.dataType.simpleString()}: it is {found}. A schema chooses columns;"
-                    " cast what is to be of another type."
+                    f"the given schema has {field.name} as"
+                    f" {field.dataType.simpleString()}: it is {found}. A schema only selects"
+                    " columns; cast those that need another type."
                 )
         return cls(values, [field.name for field in schema.fields])
 

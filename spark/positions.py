@@ -129,7 +129,7 @@ def of_bytes(data: bytes) -> Position:
     try:
         found = pb.MessageIdData.FromString(data)
     except DecodeError as error:
-        raise ValueError(f"these bytes are no serialized message id ({error})") from error
+        raise ValueError(f"these bytes are not a serialized message id ({error})") from error
     return position_of(found)._replace(batch=found.batch_index)
 
 

@@ -185,7 +185,7 @@ def _message_of(files: bytes, root: str) -> tuple[Any, Descriptor]:
     while remaining:
         ready = [each for each in remaining.values() if added.issuperset(each.dependency)]
         if not ready:
-            raise ValueError(f"{next(iter(remaining))} needs a file that is not there")
+            raise ValueError(f"{next(iter(remaining))} needs a missing file")
         for each in ready:
             pool.AddSerializedFile(each.SerializeToString())
             added.add(each.name)
@@ -254,7 +254,7 @@ class _Kinds:
         if not message.fields:
             raise NoColumn("a message without fields")
         if len(within) > DEPTH_MAX:
-            raise NoColumn("too many messages within each other")
+            raise NoColumn("too many levels of messages")
         within = (*within, message.full_name)
         return types.StructType(
             [types.StructField(each.name, self.of(each, within)) for each in message.fields]

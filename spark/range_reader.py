@@ -75,7 +75,7 @@ class RangeReader:
         name = TopicName.get(self._range.topic).partitioned_topic_name
         found = self._cluster.schema(name, version)
         if found is None:
-            raise PulsarSparkError(f"{name} has no longer a schema of version {version.hex()}.")
+            raise PulsarSparkError(f"{name} no longer has a schema of version {version.hex()}.")
         return bytes(found.schema_data)
 
     def __iter__(self) -> Iterator[Filled]:

@@ -88,8 +88,8 @@ class PulsarWriter(DataSourceArrowWriter):
         """Check options, schema and broker. Raises PulsarSparkError."""
         if options["exactlyOnce"] == "true":
             raise WrongOption(
-                "exactlyOnce is true: only a stream can be written exactly once, whose batches"
-                " have numbers."
+                "exactlyOnce is true: only a stream can be written exactly once, because its"
+                " batches have numbers."
             )
         self._messages = Messages(options, schema)
         check_broker(options)

@@ -85,8 +85,8 @@ def test_each_column_has_its_part_of_a_message() -> None:
 @pytest.mark.parametrize(
     ("column", "what"),
     [
-        ("__producerName", "the producer of the message 3:1 has a name that is no UTF-8"),
-        ("__messageProperties", "properties of a message between 3:0 and 3:1 are no UTF-8"),
+        ("__producerName", "the producer of the message 3:1 has a name that is not UTF-8"),
+        ("__messageProperties", "properties of a message between 3:0 and 3:1 are not UTF-8"),
     ],
 )
 def test_text_that_is_none_is_told_with_its_place(column: str, what: str) -> None:
