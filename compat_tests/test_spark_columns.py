@@ -107,7 +107,7 @@ def test_a_schema_of_ones_own_chooses_columns(
     assert rows.columns == ["two", "__publishTime", "one"]
     assert sorted(row.one for row in rows.where("one >= 5").collect()) == list(range(5, 20))
     text = error_of(reader.schema("one string").load().collect)
-    assert "says one is string: it is bigint" in text
+    assert "has one as string: it is bigint" in text
     text = error_of(reader.schema("four string").load().collect)
     assert "the given schema: there is no column four" in text
     nothing = spark.read.format("pulsar").options(**given(broker, {"topic": empty})).load()

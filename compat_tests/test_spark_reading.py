@@ -164,7 +164,7 @@ def test_a_message_in_chunks_that_cannot_be_put_together_is_told(
     # What was deleted before the first message that a query reads is no loss, and told.
     assert values(read(options, whole)) == [b"one", b"two"]
     told = [each.message for each in caplog.records if "cannot be assembled" in each.message]
-    assert len(told) == 2 and "it is skipped" in told[0]
+    assert len(told) == 2 and "the message is skipped" in told[0]
     later = whole._replace(begin=Position(whole.end.ledger, 1), origin=None)
     with pytest.raises(DataLost, match=r"ends with \d+:3 cannot be assembled: earlier chunks"):
         read(options, later)
