@@ -416,7 +416,7 @@ def test_a_topic_is_not_overwritten_and_columns_are_checked(broker: Broker, topi
     assert "cannot be overwritten" in error_of(lambda: source.writer(value, True))
     for make in (source.writer, source.streamWriter):
         other = StructType().add("value", BinaryType()).add("size", LongType())
-        assert "the column size is none" in error_of(partial(make, other, False))
+        assert "the column size cannot be written" in error_of(partial(make, other, False))
         keyed = StructType().add("__key", StringType())
         assert "there is nothing to write" in error_of(partial(make, keyed, False))
     text = error_of(lambda: nameless.writer(value, False))
