@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyxbroker.add_stats import PublishLatency
@@ -26,7 +27,6 @@ from pyxbroker.ledger.errors import (
     LedgerError,
     NoSuchEntry,
     NoSuchLedger,
-    NotEnoughBookies,
     WrongPassword,
     journal_failed,
 )
@@ -38,6 +38,13 @@ from pyxbroker.ledger.metadata import (
     LedgerState,
     MalformedLedgerMetadata,
     VersionedLedgerMetadata,
+)
+from pyxbroker.ledger.placement import (
+    Affinity,
+    FixedPlacement,
+    Placement,
+    affinity_of,
+    custom_metadata_of,
 )
 from pyxbroker.ledger.reader import ReadHandle, segments_of
 from pyxbroker.metadata.coordination import LedgerIdGenerator
@@ -93,6 +100,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.turn = turn
         self.cursor_pace = Pace()  # of cursor writes that nobody waits for
@@ -105,12 +113,13 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
+        self.placement = placement or FixedPlacement(bookies)
         self._quorums = quorums
         self._protection = protection
         self._digests = {DigestType.CRC32C: CRC32C}
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
-        if quorums.ensemble > len(bookies):
+        if placement is None and quorums.ensemble > len(bookies):
             raise ValueError(
                 f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
@@ -134,11 +143,16 @@ class LedgerClient:
         self._ids.prefetch()
 
     async def create(
-        self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
+        self,
+        listener: LedgerListener,
+        managed_ledger: str,
+        cursor: str | None = None,
+        affinity: Affinity | None = None,
     ) -> LedgerHandle:
-        """Create a ledger with this broker as its writer."""
+        """Create a ledger with this broker as its writer. Raises NotEnoughBookies."""
         flags = 0 if cursor is None else ADD_HIGH_PRIORITY
-        return await self._create(listener, _custom_metadata(managed_ledger, cursor), flags)
+        custom = _custom_metadata(managed_ledger, cursor)
+        return await self._create(listener, custom, flags, affinity)
 
     async def create_for_schema(self, listener: LedgerListener, schema_id: str) -> LedgerHandle:
         """Create the ledger of one version of a topic's schema."""
@@ -146,9 +160,13 @@ class LedgerClient:
         return await self._create(listener, custom, ADD_HIGH_PRIORITY)
 
     async def _create(
-        self, listener: LedgerListener, custom: dict[str, bytes], flags: int
+        self,
+        listener: LedgerListener,
+        custom: dict[str, bytes],
+        flags: int,
+        affinity: Affinity | None = None,
     ) -> LedgerHandle:
-        metadata = self._new_metadata(custom, self._quorums)
+        metadata = self._new_metadata(custom, self._quorums, affinity=affinity)
         while True:
             ledger_id = await self._ids.next_id()
             put = self._metadata.creation(ledger_id, metadata)
@@ -166,6 +184,7 @@ class LedgerClient:
         naming: Callable[[int], Put],
         above: int = -1,
         quorums: LedgerQuorums | None = None,
+        affinity: Affinity | None = None,
     ) -> tuple[LedgerHandle, int]:
         """Create a ledger and write its reference to another node in one transaction.
 
@@ -173,13 +192,8 @@ class LedgerClient:
         new version of that node). Raises BadVersion when the write of the node is refused, and
         NotEnoughBookies when there are fewer bookies than the ensemble needs.
         """
-        quorums = quorums or self._quorums
-        if quorums.ensemble > len(self._bookies):
-            raise NotEnoughBookies(
-                f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
-                f" {len(self._bookies)}"
-            )
-        metadata = self._new_metadata(_custom_metadata(managed_ledger), quorums)
+        custom = _custom_metadata(managed_ledger)
+        metadata = self._new_metadata(custom, quorums or self._quorums, affinity=affinity)
         return await self._create_named(listener, metadata, naming, above)
 
     async def create_compacted(
@@ -230,13 +244,16 @@ class LedgerClient:
         custom: dict[str, bytes],
         quorums: LedgerQuorums,
         protection: LedgerProtection | None = None,
+        affinity: Affinity | None = None,
     ) -> LedgerMetadata:
         protection = protection or self._protection
+        if affinity is not None:
+            custom |= custom_metadata_of(affinity)
         return LedgerMetadata(
             ensemble_size=quorums.ensemble,
             write_quorum_size=quorums.write,
             ack_quorum_size=quorums.ack,
-            ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
+            ensembles={0: self.placement.new_ensemble(quorums, affinity)},
             digest_type=protection.digest_type,
             password=protection.password,
             custom_metadata={"application": b"pulsar", **custom},
@@ -277,22 +294,21 @@ class LedgerClient:
         return EnsembleHandle(
             LedgerWriter(ledger_id, metadata, version),
             self._bookies,
-            self._find_bookies,
+            self._finder(metadata),
             self._metadata,
             listener,
             add_flags,
             digest,
+            self.placement.on_error,
         )
 
-    def _find_bookies(self, wanted: FindBookies) -> dict[int, str]:
-        """Return replacements for members of an ensemble, as far as other bookies are available."""
-        spare = (
-            name
-            for name, bookie in sorted(self._bookies.items())
-            if name not in wanted.ensemble and name not in wanted.failed and not bookie.failure
+    def _finder(self, metadata: LedgerMetadata) -> Callable[[FindBookies], Mapping[int, str]]:
+        """Return the function that chooses replacements for members of a ledger's ensemble."""
+        quorums = LedgerQuorums(
+            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
         )
-        # There may be fewer bookies than indexes.
-        return dict(zip(sorted(wanted.indexes), spare))  # noqa: B905
+        affinity = affinity_of(metadata.custom_metadata)
+        return partial(self.placement.replacements, quorums=quorums, affinity=affinity)
 
     async def close(self, handle: LedgerHandle) -> None:
         """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has

@@ -84,7 +84,7 @@ class CursorLedger:
     ) -> CursorLedger:
         """Create the next ledger of a cursor."""
         ledger = cls(limits)
-        ledger.handle = await client.create(ledger, managed_ledger, cursor)
+        ledger.handle = await client.create(ledger, managed_ledger, cursor, limits.affinity)
         return ledger
 
     @property

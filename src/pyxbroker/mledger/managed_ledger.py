@@ -620,6 +620,7 @@ class ManagedLedger:
                 lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
                 max(self.ledgers, default=-1),
                 self.limits.quorums,
+                self.limits.affinity,
             )
             self.adopt_ledger(handle)
         self.start_ledger(handle)
