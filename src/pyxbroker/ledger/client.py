@@ -8,17 +8,20 @@ confirmed, and closes the ledger there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.slices import Slices
 from pyxbroker.entry import CRC32C, Digest
 from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
 from pyxbroker.ledger.errors import (
@@ -84,6 +87,13 @@ class LedgerProtection(NamedTuple):
     password: bytes = b""
 
 
+class BookieWaiter(Protocol):
+    """An object that needs more bookies than there are."""
+
+    def on_bookies_changed(self) -> None:
+        """There may be enough bookies now."""
+
+
 PLAIN = LedgerProtection()
 COMPACTED = LedgerProtection()
 """For compacted ledgers, which Pulsar opens without a password, whatever the settings are."""
@@ -113,7 +123,11 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
-        self.placement = placement or FixedPlacement(bookies)
+        self.placement: Placement = placement or FixedPlacement(bookies)
+        self.placement.on_change(self._on_bookies_changed)
+        self._lacking: WeakSet[BookieWaiter] = WeakSet()
+        self._bookies_changed = False
+        self._notification: asyncio.Task[None] | None = None
         self._quorums = quorums
         self._protection = protection
         self._digests = {DigestType.CRC32C: CRC32C}
@@ -137,6 +151,29 @@ class LedgerClient:
     def is_holding(self) -> bool:
         """True while messages of clients cannot be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
+
+    def wait_for_bookies(self, waiter: BookieWaiter) -> None:
+        """Notify a waiter, as long as it exists, of the next change of the bookies."""
+        self._lacking.add(waiter)
+
+    def _on_bookies_changed(self) -> None:
+        self._bookies_changed = True
+        if self._lacking and self._notification is None:
+            loop = asyncio.get_running_loop()
+            self._notification = loop.create_task(self._notify_lacking())
+
+    async def _notify_lacking(self) -> None:
+        slices = Slices()
+        try:
+            while self._bookies_changed:
+                self._bookies_changed = False
+                # A waiter that still lacks bookies adds itself again.
+                for waiter in list(self._lacking):
+                    self._lacking.discard(waiter)
+                    waiter.on_bookies_changed()
+                    await slices.pause()
+        finally:
+            self._notification = None
 
     def prefetch(self) -> None:
         """Fetch a ledger id in advance, so that the first topic need not wait for it."""
@@ -443,7 +480,9 @@ class LedgerClient:
                 return
 
     async def stop(self) -> None:
-        """Stop fetching ids."""
+        """Stop fetching ids, and notifying those that lack bookies."""
+        if self._notification is not None:
+            self._notification.cancel()
         await self._ids.close()
 
     async def _read(self, ledger_id: int, password: bytes | None = None) -> VersionedLedgerMetadata:

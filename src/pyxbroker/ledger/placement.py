@@ -6,7 +6,7 @@ its embedded one. On a BookKeeper cluster RackPlacement (rack_placement.py) choo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.named_tuple import NamedTuple
@@ -42,6 +42,9 @@ ANY_GROUP = Affinity("*", "*")
 class Placement(Protocol):
     """A placement policy. No method waits."""
 
+    has_groups: bool
+    """True if the affinity of a ledger matters."""
+
     def new_ensemble(
         self, quorums: LedgerQuorums, affinity: Affinity | None = None
     ) -> tuple[str, ...]:
@@ -58,9 +61,14 @@ class Placement(Protocol):
     def on_error(self, bookie_id: str, code: int) -> None:
         """A request to a bookie failed with a code (bookie.py)."""
 
+    def on_change(self, callback: Callable[[], None]) -> object:
+        """Call callback() each time that other bookies may be chosen than before."""
+
 
 class FixedPlacement:
     """The bookies in the order of their ids, whatever the groups are."""
+
+    has_groups = False
 
     def __init__(self, bookies: Mapping[str, Bookie]) -> None:
         self._bookies = bookies
@@ -88,6 +96,9 @@ class FixedPlacement:
 
     def on_error(self, bookie_id: str, code: int) -> None:
         """Nothing: no other bookie could be preferred."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Nothing: the bookies stay the same."""
 
 
 def custom_metadata_of(affinity: Affinity) -> dict[str, bytes]:

@@ -60,9 +60,14 @@ class Bookies(Protocol):
     @property
     def view(self) -> BookiesView: ...
 
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call callback() after each change of `view`."""
+
 
 class RackPlacement:
     """The placement policy of a broker on a BookKeeper cluster."""
+
+    has_groups = True
 
     def __init__(
         self,
@@ -82,6 +87,10 @@ class RackPlacement:
     def on_error(self, bookie_id: str, code: int) -> None:
         """Count a failed request for the quarantine."""
         self._quarantine.on_error(bookie_id, code)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call callback() after each change of the bookies and of their racks."""
+        self._bookies.on_change(callback)
 
     def new_ensemble(
         self, quorums: LedgerQuorums, affinity: Affinity | None = None
