@@ -199,7 +199,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, Storage, Metrics),
+        *(ManagedLedger, Placement, Storage, Metrics),
     )
 }
 

@@ -21,9 +21,8 @@ class Placement(Section, title="Placement of ledgers"):
     )
     bookkeeperClientEnforceMinNumRacksPerWriteQuorum: bool = setting(
         False,
-        "If true, a ledger that cannot have bookkeeperClientMinNumRacksPerWriteQuorum racks is not"
-        " created, and bookies without a known rack are not used. If false, its bookies are in as"
-        " many racks as possible.",
+        "If true, refuse ledgers with fewer racks than bookkeeperClientMinNumRacksPerWriteQuorum,"
+        " and leave out bookies whose rack is unknown. If false, take as many racks as there are.",
     )
     bookkeeperClientIsolationGroups: str = setting(
         "",
