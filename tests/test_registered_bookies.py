@@ -28,6 +28,13 @@ def service_info(host: str, port: int) -> bytes:
     return bytes(info.SerializeToString())
 
 
+OF_APACHE = (
+    b'2\x1f\n\nhttpserver\x10\x93\xdb\x01\x1a\x070.0.0.0"\x04http'
+    b'2#\n\x06bookie\x10\xea\xb8\x01\x1a\t127.0.0.1"\nbookie-rpc'
+)
+"""The value that a bookie of BookKeeper 4.17.3 registered, with Pulsar's metadata driver."""
+
+
 async def register(
     store: MetadataStore, bookie_id: str, value: bytes = b"", root: str = "/ledgers"
 ) -> None:
@@ -91,6 +98,14 @@ async def test_a_bookie_that_returns_elsewhere_has_its_new_address(backend: Back
         await until(lambda: bookies.view.address_of("b") == Address("old", 1))
         await store.put("/ledgers/available/b", service_info("new", 2))
         await until(lambda: bookies.view.address_of("b") == Address("new", 2))
+
+
+@coroutine_test
+async def test_a_registration_by_an_apache_bookie_is_understood(backend: Backend) -> None:
+    async with backend.store() as store, followed(store) as bookies:
+        await register(store, "somewhere", OF_APACHE)
+        await until(lambda: "somewhere" in bookies.view.writable)
+        assert bookies.view.writable == {"somewhere": Address("127.0.0.1", 23658)}
 
 
 @coroutine_test
