@@ -21,7 +21,7 @@ from pyxbroker.ledger.metadata import LedgerMetadataStore
 from pyxbroker.ledger.placement import Affinity, affinity_of
 from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
 from pyxbroker.ledger.registered_bookies import BookiesView
-from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.cursor import Cursor, CursorError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
@@ -201,12 +201,36 @@ def test_acknowledgements_are_stored_when_bookies_return(tmp_path: Path) -> None
         cursor = await cursor_of(managed_ledger)
         cluster.register("b0")
         cursor.acknowledge_positions([(managed_ledger.ledger_ids[-1], 0)])
-        with pytest.raises(Exception, match="a ledger needs 2 bookies"):
+        with pytest.raises(CursorError, match="a ledger needs 2 bookies"):
             await cursor.persist()
         assert cursor.failure is None
         cluster.register("b0", "b1")
         await cursor.persist()
         assert cursor.ledger_id >= 0
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_cursor_continues_in_another_ledger_when_all_its_bookies_return(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.register("b0", "b1", "b2", "b3")
+        managed_ledger = await cluster.open(LIMITS._replace(mark_delete_per_s=1000.0))
+        await cluster.append(managed_ledger, entries(0, 5))
+        cursor = await cursor_of(managed_ledger)
+        ledger_id = managed_ledger.ledger_ids[-1]
+        cursor.acknowledge_positions([(ledger_id, 0)])
+        await cursor.persist()
+        before = cursor.ledger_id
+        for bookie in cluster.bookies:
+            bookie.is_down = True
+        cursor.acknowledge_positions([(ledger_id, 1)])
+        with pytest.raises(CursorError, match="no other bookie is writable"):
+            await cursor.persist()
+        for bookie in cluster.bookies:
+            bookie.is_down = False
+        await cursor.persist()
+        assert cursor.ledger_id > before
         await managed_ledger.close()
 
     run(tmp_path, scenario)

@@ -183,6 +183,27 @@ def test_bookies_without_a_rack_are_not_used_where_racks_are_enforced() -> None:
         Known(racks, ENFORCED).new(E3)
 
 
+def test_racks_are_spread_as_far_as_possible_where_there_are_too_few() -> None:
+    racks = {f"a{i}": "a" for i in range(8)} | {"b": "b"}
+    for seed in range(20):
+        assert "b" in Known(racks, seed=seed).new(LedgerQuorums(3, 2, 2))
+
+
+def test_neighbours_are_in_different_racks_beyond_the_minimum_of_a_write_quorum() -> None:
+    racks = {f"b{i}": f"r{i % 3}" for i in range(30)}
+    for seed in range(20):
+        used = [racks[each] for each in Known(racks, seed=seed).new(LedgerQuorums(6, 3, 2))]
+        assert all(first != second for first, second in itertools.pairwise([*used, used[0]]))
+
+
+def test_changed_racks_count_for_the_next_ledger() -> None:
+    known = Known({"a": "1", "b": "1", "c": "2"})
+    assert "c" in known.new(E2)
+    known.view = known.view._replace(racks={"a": "1", "b": "2", "c": "2"})
+    for _ in range(20):
+        assert "a" in known.new(E2)
+
+
 def test_racks_do_not_matter_without_the_policy() -> None:
     racks = {"a": "r1", "b": "r1", "c": "r2"}
     unaware = RackSettings(is_rack_aware=False, is_enforced=True)
