@@ -142,7 +142,9 @@ async def test_a_damaged_registration_leaves_the_address_in_the_id(backend: Back
         await register(store, "name", b"\xff\xff")
         await until(lambda: len(bookies.view.writable) == 2)
         assert bookies.view.writable == {"b:1": Address("b", 1), "name": None}
-        assert bookies.view.address_of("[::1]:3181") == Address("::1", 3181)
+        assert bookies.address_of("[::1]:3181") == ("::1", 3181)
+        with pytest.raises(LookupError, match="bookie name is not registered with an address"):
+            bookies.address_of("name")
         assert [bookies.view.address_of(each) for each in ("x", ":1", "x:", "x:70000")] == [
             None
         ] * 4

@@ -98,6 +98,15 @@ class RegisteredBookies:
         """Wait until the store has answered once."""
         await self._read_once.wait()
 
+    def address_of(self, bookie_id: str) -> Address:
+        """Return the present address of a bookie. Raises LookupError if it is unknown."""
+        address = self.view.address_of(bookie_id)
+        if address is None:
+            raise LookupError(
+                f"bookie {bookie_id} is not registered with an address, and its id is no host:port"
+            )
+        return address
+
     def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call callback() after each change of `view`."""
         key = object()
