@@ -109,14 +109,14 @@ def test_a_failed_journal_tells_everyone_once(tmp_path: Path) -> None:
         node.faults.rule("fdatasync", ".journal", errno=5)
         for adder in adders:
             adder.add(node, 1, adders.index(adder), b"x")
-        node.bookie.fence(2, fenced.append)
+        node.bookie.fence(2, b"", fenced.append)
         await until(lambda: node.bookie.failure != 0)
         assert [adder.failed for adder in adders] == [[(n, IO_ERROR)] for n in range(10)]
         assert all(adder.acked == [] for adder in adders)
         assert fenced == [IO_ERROR]
         late = Adder()
         late.add(node, 1, 10, b"x")
-        node.bookie.fence(3, fenced.append)
+        node.bookie.fence(3, b"", fenced.append)
         assert late.failed == [], "the answer comes later"
         await turns()
         assert late.failed == [(10, IO_ERROR)]
@@ -286,7 +286,7 @@ def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
         adder = Adder()
         fenced: list[int] = []
         adder.add(node, 1, 0, b"before")
-        node.bookie.fence(1, fenced.append)
+        node.bookie.fence(1, b"", fenced.append)
         assert fenced == []
         await until(lambda: fenced == [0])
         assert adder.acked == [(0, 0)], "what came before the fence is durable with it"

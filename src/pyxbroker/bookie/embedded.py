@@ -63,7 +63,7 @@ class EmbeddedBookie:
         # Adds that wait for room in the write cache, and those of high priority separately.
         self._stalled: deque[_StalledAdd] = deque()
         self._urgent: deque[_StalledAdd] = deque()
-        self._waiting_fences: deque[tuple[int, Callable[[int], None]]] = deque()
+        self._waiting_fences: deque[tuple[int, bytes, Callable[[int], None]]] = deque()
         self._syncs: deque[tuple[int, Callable[[int], None]]] = deque()
         self._reads: dict[int, ReadCallback] = {}
         self._commit_due = False
@@ -188,7 +188,7 @@ class EmbeddedBookie:
         if not kept:
             self._on_full(False)
 
-    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
         """Fence a ledger; callback(0) when that is durable, callback(error) when it failed."""
         try:
             sequence = self.failure or self.storage.fence(ledger_id)
@@ -196,7 +196,7 @@ class EmbeddedBookie:
             sequence = -(error.errno or -FAILED)
         if sequence == FULL:
             # The write cache has no room: retried when it has, like adds.
-            self._waiting_fences.append((ledger_id, callback))
+            self._waiting_fences.append((ledger_id, master_key, callback))
         elif sequence < 0:
             self._later(callback, sequence)
         else:
@@ -235,6 +235,7 @@ class EmbeddedBookie:
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
         """Read from disk; callback(EntryBatch), or callback(storage error) for entry `first`."""
         tag = FAILED

@@ -33,6 +33,13 @@ ADD_HIGH_PRIORITY = 0x100
 clients publish, and a bookie without space for clients still stores it."""
 
 
+def master_key(password: bytes) -> bytes:
+    """Return the key with which a ledger's password is proved to a bookie."""
+    import hashlib  # a broker without other bookies needs it for recoveries alone
+
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
 class Stripe(NamedTuple):
     """The entries of a run that go to one bookie of an ensemble that is larger than its write
     quorum: those with `(position - entry_id) mod ensemble_size < write_quorum`.
@@ -114,12 +121,16 @@ class Bookie(Protocol):
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
-        """Read consecutive entries from first on, at most to last."""
+        """Read consecutive entries from first on, at most to last. With the ledger's master key,
+        fence the ledger as well.
+        """
 
-    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
-        """Refuse all further adds to the ledger but those with ADD_RECOVERY; the callback gets 0
-        when that is durable, or a code.
+    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
+        """Refuse all further adds to the ledger but those with ADD_RECOVERY. When that is durable,
+        the callback gets the last add confirmed that the bookie knows (-1 without the ledger), or
+        a code (<= -2).
         """
 
     def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:

@@ -19,7 +19,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
 from pyxbroker.entry import CRC32C, Digest
-from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
+from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie, master_key
 from pyxbroker.ledger.errors import (
     EntryDamaged,
     JournalFailed,
@@ -268,8 +268,8 @@ class LedgerClient:
         add_flags: int,
     ) -> LedgerHandle:
         digest = self._digest(metadata)
-        first = self._bookies[metadata.ensembles[0][0]]
-        if first.is_embedded and metadata.ensemble_size == 1:
+        if self._is_embedded(metadata):
+            first = self._bookies[metadata.ensembles[0][0]]
             return LedgerHandle(ledger_id, first, listener, add_flags, digest)
         from pyxbroker.ledger.ensemble import EnsembleHandle
         from pyxbroker.ledger.writer import LedgerWriter
@@ -361,19 +361,43 @@ class LedgerClient:
 
         After a failure it may be called again.
         """
-        found = await self._read(ledger_id)
-        metadata = found.metadata
-        if metadata.is_closed:
-            return metadata.last_entry_id, metadata.length
-        version = found.version
-        if metadata.state is not LedgerState.IN_RECOVERY:
-            metadata = metadata.in_recovery()
-            version = (await self._metadata.update(ledger_id, metadata, version)).version
         # A start has no ledger to recover.
         from pyxbroker.ledger import recovery
 
+        takeover = recovery.Takeover(self._bookies, self._find_bookies, self._metadata)
+        while True:
+            found = await self._read(ledger_id)
+            metadata = found.metadata
+            if metadata.is_closed:
+                return metadata.last_entry_id, metadata.length
+            key = master_key(self._password_of(metadata))
+            if self._is_embedded(metadata):
+                return await self._recover_embedded(ledger_id, found, key)
+            end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata), key)
+            if end is not None:
+                return end
+
+    def _password_of(self, metadata: LedgerMetadata) -> bytes:
+        """Return the password of a ledger; old metadata has none."""
+        has_password = metadata.digest_type is not None
+        return metadata.password if has_password else self._protection.password
+
+    def _is_embedded(self, metadata: LedgerMetadata) -> bool:
+        """Return True if the embedded bookie is the only one of the ledger's ensemble."""
+        first = self._bookies.get(metadata.ensembles[0][0])
+        return metadata.ensemble_size == 1 and first is not None and first.is_embedded
+
+    async def _recover_embedded(
+        self, ledger_id: int, found: VersionedLedgerMetadata, key: bytes
+    ) -> tuple[int, int]:
+        from pyxbroker.ledger import recovery
+
+        metadata, version = found
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            metadata = metadata.in_recovery()
+            version = (await self._metadata.update(ledger_id, metadata, version)).version
         reader = self._reader(ledger_id, metadata)
-        await recovery.fence(reader)
+        await recovery.fence(reader, key)
         last_entry_id, length = await recovery.find_end(reader)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length

@@ -96,10 +96,15 @@ class _Pending(NamedTuple):
 
 
 class LedgerWriter:
-    """State of one open ledger's writer.
+    """State of one ledger's writer.
 
     With `delays_change` a failed bookie is replaced only when an entry can no longer reach its ack
     quorum without it (BookKeeper's delayEnsembleChange); until then each run is sent to it again.
+
+    For a ledger in recovery, the writer writes back entries from `next_entry_id` on; `length` is
+    the number of bytes before them. Its ensemble changes stay in `metadata` until the ledger is
+    closed, and each entry carries the last add that the former writer confirmed. Otherwise a
+    recovery that dies would leave a mark behind entries that only its own ensemble has.
     """
 
     def __init__(
@@ -108,18 +113,22 @@ class LedgerWriter:
         metadata: LedgerMetadata,
         version: int,
         delays_change: bool = False,
+        next_entry_id: int = 0,
+        length: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.version = version
-        self.length = 0
+        self.length = length
         self.failure: LedgerError | None = None
         self.change: Change | None = None
         self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
         self.ensemble = list(metadata.last_ensemble()[1])
         self.pending = PendingAdds(
-            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+            *(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
+            next_entry_id,
         )
+        self._recovers_from = next_entry_id if metadata.state is LedgerState.IN_RECOVERY else None
         self._delays_change = delays_change
         self._runs: deque[_Pending] = deque()
         self._slots = list(range(metadata.ensemble_size))
@@ -268,6 +277,8 @@ class LedgerWriter:
         self.change = Change.WRITING
         ensemble = tuple(self._found.get(i, each) for i, each in enumerate(self.ensemble))
         self._proposed = self.metadata.with_ensemble(self.pending.first, ensemble)
+        if self._recovers_from is not None:
+            return self._adopt(self.version)
         return [WriteMetadata(self._proposed, self.version)]
 
     def _adopt(self, version: int) -> list[Action]:
@@ -309,6 +320,8 @@ class LedgerWriter:
         """Return what to send to the members at some indexes of the ensemble."""
         size, quorum = len(self.ensemble), self.metadata.write_quorum_size
         confirmed = self.pending.last_add_confirmed
+        if self._recovers_from is not None:
+            confirmed = self._recovers_from - 1
         sends: list[Action] = []
         for run, length in runs:
             for index in indexes:

@@ -1,0 +1,267 @@
+"""Recovery of a ledger on an ensemble: by hand, on model bookies, and named schedules."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from one_bookie import NAME, Runs, until
+from pyxbroker.entry import EntryRun
+from pyxbroker.ledger import ensemble, recovery
+from pyxbroker.ledger.bookie import DISCONNECTED, NO_ENTRY, NO_LEDGER, TIMED_OUT
+from pyxbroker.ledger.errors import LedgerError, LedgerFenced
+from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
+from pyxbroker.ledger.recovery import (
+    READ_AHEAD,
+    Action,
+    Fence,
+    FoundEntry,
+    LedgerRecovery,
+    Read,
+    ReadLength,
+    Recovered,
+    Restart,
+    WriteBack,
+)
+from pyxbroker.ledger.writer import Fail, ReadMetadata, WriteMetadata
+from simulate_writer import ModelRun
+from test_ensemble import Cluster, run
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+def begun(
+    ensemble: int = 3, write: int = 3, ack: int = 2, first: int = 0
+) -> tuple[LedgerRecovery, list[Action]]:
+    metadata = LedgerMetadata(ensemble, write, ack, {0: NAMES[:ensemble]})
+    if first:
+        metadata = metadata.with_ensemble(first, NAMES[:ensemble])
+    machine = LedgerRecovery(7)
+    found = VersionedLedgerMetadata(metadata.in_recovery(), 5)
+    return machine, machine.on_metadata_read(found)
+
+
+def fenced(confirmed: int = -1, ensemble: int = 3, write: int = 3, ack: int = 2) -> LedgerRecovery:
+    machine, _ = begun(ensemble, write, ack)
+    for member in range(ensemble):
+        machine.on_fenced(member, confirmed)
+    return machine
+
+
+def found(length: int = 10) -> FoundEntry:
+    return FoundEntry(cast(EntryRun, ModelRun(1)), length)
+
+
+def asked(actions: list[Action]) -> list[tuple[int, int]]:
+    return [(each.entry_id, each.member) for each in actions if isinstance(each, Read)]
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def test_an_open_ledger_is_marked_before_its_bookies_are_fenced() -> None:
+    metadata = LedgerMetadata(3, 3, 2, {0: ("x", "y", "z"), 5: NAMES[:3]})
+    machine = LedgerRecovery(7)
+    (write,) = machine.on_metadata_read(VersionedLedgerMetadata(metadata, 5))
+    assert write == WriteMetadata(metadata.in_recovery(), 5)
+    assert machine.on_metadata_lost() == [ReadMetadata()]
+    (write,) = machine.on_metadata_read(VersionedLedgerMetadata(metadata, 6))
+    assert write == WriteMetadata(metadata.in_recovery(), 6)
+    assert machine.on_metadata_written(7) == [Fence(0, "a"), Fence(1, "b"), Fence(2, "c")]
+    assert machine.confirmed == 4, "earlier segments are confirmed"
+
+
+def test_a_ledger_that_is_closed_already_has_its_end() -> None:
+    metadata = LedgerMetadata(3, 3, 2, {0: NAMES[:3]}).closed(8, 90)
+    found = VersionedLedgerMetadata(metadata, 5)
+    assert LedgerRecovery(7).on_metadata_read(found) == [Recovered(8, 90)]
+
+
+def test_entries_are_read_when_no_ack_quorum_is_left_unfenced() -> None:
+    machine, _ = begun()
+    assert machine.on_fenced(0, 3) == []
+    assert machine.on_fenced(0, 3) == [], "an answer that arrives twice counts once"
+    assert asked(machine.on_fenced(2, 4))[:4] == [(5, 0), (5, 1), (5, 2), (6, 0)]
+
+
+def test_each_write_set_of_a_striped_ledger_needs_fenced_bookies() -> None:
+    machine, _ = begun(5, 3, 2)
+    for member in (0, 1, 2):
+        assert machine.on_fenced(member, -1) == []
+    # Of c, d, e one is fenced, and two could be an ack quorum.
+    assert len(asked(machine.on_fenced(3, -1))) == READ_AHEAD * 3
+
+
+def test_recovery_fails_when_an_ack_quorum_may_be_unfenced() -> None:
+    machine, _ = begun()
+    assert machine.on_fenced(0, TIMED_OUT) == []
+    (fail,) = machine.on_fenced(1, DISCONNECTED)
+    assert isinstance(fail, Fail)
+    assert "a, b did not answer" in str(fail.error)
+    assert machine.on_fenced(2, 3) == []
+
+
+def test_an_entry_that_one_bookie_has_is_written_back_before_the_close() -> None:
+    machine = fenced(confirmed=3)
+    machine.on_read(4, 0, NO_ENTRY)
+    one = found(50)
+    assert machine.on_read(4, 1, one)[0] == WriteBack(one.run)
+    assert machine.writer is not None
+    sends = machine.writer.append(one.run)
+    assert one.run.first_entry_id == 4
+    assert [each.length for each in sends] == [40] * 3  # type: ignore[union-attr]
+    machine.on_read(5, 0, NO_ENTRY)
+    assert machine.on_read(5, 1, NO_LEDGER) == [], "entry 4 is not on an ack quorum yet"
+    machine.writer.on_acked(0, 4, 4)
+    machine.writer.on_acked(1, 4, 4)
+    (write,) = machine.on_written_back()
+    assert isinstance(write, WriteMetadata)
+    assert write.version == 5
+    assert (write.metadata.last_entry_id, write.metadata.length) == (4, 50)
+    assert machine.on_metadata_written(6) == [Recovered(4, 50)]
+
+
+@pytest.mark.parametrize("code", [TIMED_OUT, DISCONNECTED])
+def test_a_bookie_that_does_not_answer_may_have_the_entry(code: int) -> None:
+    machine = fenced()
+    machine.on_read(0, 0, NO_ENTRY)
+    assert machine.on_read(0, 1, code) == []
+    (fail,) = machine.on_read(0, 2, code)
+    assert isinstance(fail, Fail)
+    assert fail.error.code == code
+    machine = fenced(ensemble=2, write=2, ack=2)
+    assert machine.on_read(0, 0, NO_ENTRY)[0] == WriteMetadata(machine.metadata, 5)
+
+
+def test_a_doubt_behind_the_end_does_not_matter() -> None:
+    machine = fenced()
+    for member in range(3):
+        assert machine.on_read(1, member, TIMED_OUT) == []
+    machine.on_read(0, 0, NO_ENTRY)
+    (write,) = machine.on_read(0, 1, NO_ENTRY)
+    assert isinstance(write, WriteMetadata)
+    assert write.metadata.last_entry_id == -1
+
+
+def test_the_length_without_entries_to_write_back_is_that_of_the_last_confirmed_one() -> None:
+    machine = fenced(confirmed=3)
+    machine.on_read(4, 0, NO_ENTRY)
+    assert machine.on_read(4, 1, NO_ENTRY) == [ReadLength(3)]
+    (write,) = machine.on_length(77)
+    assert isinstance(write, WriteMetadata)
+    assert (write.metadata.last_entry_id, write.metadata.length) == (3, 77)
+
+
+def test_a_bookie_that_fails_during_recovery_is_replaced_in_the_closed_metadata() -> None:
+    machine = fenced(confirmed=3)
+    one = found()
+    machine.on_read(4, 1, one)
+    writer = machine.writer
+    assert writer is not None
+    writer.append(one.run)
+    writer.on_failed(2, 4, DISCONNECTED)
+    (send,) = writer.on_bookies_found({2: "d"})
+    assert (send.slot, send.bookie_id) == (3, "d")  # type: ignore[union-attr]
+    writer.on_acked(0, 4, 4)
+    writer.on_acked(3, 4, 4)
+    machine.on_read(5, 0, NO_ENTRY)
+    (write,) = machine.on_read(5, 1, NO_ENTRY)
+    assert isinstance(write, WriteMetadata)
+    assert write.metadata.ensembles == {0: ("a", "b", "c"), 4: ("a", "b", "d")}
+
+
+def test_the_loser_of_two_recoveries_takes_the_end_of_the_other() -> None:
+    machine = fenced()
+    machine.on_read(0, 0, NO_ENTRY)
+    machine.on_read(0, 1, NO_ENTRY)
+    assert machine.on_metadata_lost() == [ReadMetadata()]
+    closed = machine.metadata.closed(2, 30)
+    assert machine.on_metadata_read(VersionedLedgerMetadata(closed, 6)) == [Recovered(2, 30)]
+
+
+def test_a_recovery_whose_metadata_changed_starts_again() -> None:
+    machine = fenced()
+    machine.on_read(0, 0, NO_ENTRY)
+    machine.on_read(0, 1, NO_ENTRY)
+    machine.on_metadata_lost()
+    replicated = LedgerMetadata(3, 3, 2, {0: ("a", "b", "d")}, LedgerState.IN_RECOVERY)
+    assert machine.on_metadata_read(VersionedLedgerMetadata(replicated, 6)) == [Restart()]
+
+
+# --- on model bookies -----------------------------------------------------------------------------
+
+
+async def written(cluster: Cluster, count: int) -> tuple[LedgerHandle, Runs]:
+    runs = Runs()
+    handle = await cluster.client.create(runs, NAME)
+    await append(cluster, handle, runs, count)
+    return handle, runs
+
+
+async def append(cluster: Cluster, handle: LedgerHandle, runs: Runs, count: int) -> None:
+    before = runs.answered
+    for n in range(before, before + count):
+        cluster.node.turn.run(handle.append, runs.run(b"entry %d" % n))
+    await until(lambda: runs.answered == before + count)
+
+
+async def contents(cluster: Cluster, ledger_id: int, last: int) -> list[bytes]:
+    reader = await cluster.client.open_read(ledger_id)
+    return [(await reader.read_future(each, each)).data(0) for each in range(last + 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_recoveries_close_a_ledger_where_its_writer_confirmed(
+    tmp_path: Path, seed: int
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle, runs = await written(cluster, 40)
+        cluster.bookies[seed].is_down = True
+        ends = await asyncio.gather(*(cluster.client.recover(handle.ledger_id) for _ in range(2)))
+        assert ends == [(39, handle.length)] * 2
+        assert await contents(cluster, handle.ledger_id, 39) == runs.added
+        cluster.bookies[seed].is_down = False
+        await append(cluster, handle, runs, 1)
+        [(_, error)] = runs.failed
+        assert isinstance(error, LedgerFenced)
+
+    run(tmp_path, scenario, seed)
+
+
+def test_an_entry_that_was_never_confirmed_survives_the_bookie_that_had_it(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle, runs = await written(cluster, 3)
+        for silent in cluster.bookies[1:3]:
+            silent.is_down = True
+        cluster.node.turn.run(handle.append, runs.run(b"entry 3"))
+        await until(lambda: cluster.bookies[0].inner.storage.last_entry(handle.ledger_id) == 3)
+        handle.failure = LedgerError("the broker died")
+        cluster.bookies[1].is_down = False
+        assert await cluster.client.recover(handle.ledger_id) == (3, 28)
+        cluster.bookies[0].is_down = True
+        data = [b"entry %d" % n for n in range(4)]
+        assert await contents(cluster, handle.ledger_id, 3) == data
+
+    run(tmp_path, scenario)
+
+
+def test_a_recovery_without_enough_bookies_succeeds_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.05)
+
+    async def scenario(cluster: Cluster) -> None:
+        handle, _ = await written(cluster, 3)
+        cluster.bookies[0].drops = 1.0
+        cluster.bookies[1].is_down = True
+        with pytest.raises(LedgerError, match="b0, b1 did not answer"):
+            await cluster.client.recover(handle.ledger_id)
+        cluster.bookies[1].is_down = False
+        assert await cluster.client.recover(handle.ledger_id) == (2, handle.length)
+
+    run(tmp_path, scenario)
