@@ -32,7 +32,6 @@ class ModelBookie:
         self.drops = 0.0  # the share of answers that never arrive
         self.repeats = 0.2  # the share that arrive twice
         self.reads = 0
-        self.confirmed: dict[int, int] = {}
         storage = _native.Storage(
             directory / "journal",
             directory / "ledgers",
@@ -69,8 +68,6 @@ class ModelBookie:
         if self.is_down:
             self.answer(adder.on_adds_failed, slot, run.first_entry_id, DISCONNECTED)
             return True
-        known = self.confirmed.get(run.ledger_id, -1)
-        self.confirmed[run.ledger_id] = max(known, last_add_confirmed)
         relay = _Relay(self, adder)
         return self.inner.add_run(relay, slot, run, last_add_confirmed, length, flags)
 
@@ -94,27 +91,13 @@ class ModelBookie:
             self.answer(callback, DISCONNECTED)
             return
         asked = (ledger_id, first, last, count_max, bytes_max)
-
-        def read(fenced: int) -> None:
-            if fenced < -1:
-                self.answer(callback, fenced)
-            else:
-                self.inner.read(*asked, lambda result: self.answer(callback, result))
-
-        if fencing_key is None:
-            read(-1)
-        else:
-            self.inner.fence(ledger_id, fencing_key, read)
+        self.inner.read(*asked, lambda result: self.answer(callback, result), fencing_key)
 
     def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
-
-        def answer(code: int) -> None:
-            self.answer(callback, self.confirmed.get(ledger_id, -1) if code >= -1 else code)
-
-        self.inner.fence(ledger_id, master_key, answer)
+        self.inner.fence(ledger_id, master_key, lambda code: self.answer(callback, code))
 
     def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         self.inner.last_entry(ledger_id, lambda found: self.answer(callback, found))

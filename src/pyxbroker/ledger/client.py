@@ -19,7 +19,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
 from pyxbroker.entry import CRC32C, Digest
-from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie, master_key
+from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
 from pyxbroker.ledger.errors import (
     EntryDamaged,
     JournalFailed,
@@ -107,7 +107,7 @@ class LedgerClient:
         self._bookies = bookies
         self._quorums = quorums
         self._protection = protection
-        self._digests = {DigestType.CRC32C: CRC32C}
+        self._digests = {(DigestType.CRC32C, b""): CRC32C}
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if quorums.ensemble > len(bookies):
@@ -370,17 +370,11 @@ class LedgerClient:
             metadata = found.metadata
             if metadata.is_closed:
                 return metadata.last_entry_id, metadata.length
-            key = master_key(self._password_of(metadata))
             if self._is_embedded(metadata):
-                return await self._recover_embedded(ledger_id, found, key)
-            end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata), key)
+                return await self._recover_embedded(ledger_id, found)
+            end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
             if end is not None:
                 return end
-
-    def _password_of(self, metadata: LedgerMetadata) -> bytes:
-        """Return the password of a ledger; old metadata has none."""
-        has_password = metadata.digest_type is not None
-        return metadata.password if has_password else self._protection.password
 
     def _is_embedded(self, metadata: LedgerMetadata) -> bool:
         """Return True if the embedded bookie is the only one of the ledger's ensemble."""
@@ -388,7 +382,7 @@ class LedgerClient:
         return metadata.ensemble_size == 1 and first is not None and first.is_embedded
 
     async def _recover_embedded(
-        self, ledger_id: int, found: VersionedLedgerMetadata, key: bytes
+        self, ledger_id: int, found: VersionedLedgerMetadata
     ) -> tuple[int, int]:
         from pyxbroker.ledger import recovery
 
@@ -397,7 +391,7 @@ class LedgerClient:
             metadata = metadata.in_recovery()
             version = (await self._metadata.update(ledger_id, metadata, version)).version
         reader = self._reader(ledger_id, metadata)
-        await recovery.fence(reader, key)
+        await recovery.fence(reader)
         last_entry_id, length = await recovery.find_end(reader)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
@@ -476,10 +470,12 @@ class LedgerClient:
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""
-        digest_type = metadata.digest_type or self._protection.digest_type
-        if digest_type not in self._digests:
-            self._digests[digest_type] = Digest(digest_type, self._protection.password)
-        return self._digests[digest_type]
+        key = (metadata.digest_type, metadata.password)
+        if key[0] is None:
+            key = self._protection
+        if key not in self._digests:
+            self._digests[key] = Digest(*key)
+        return self._digests[key]
 
 
 def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:

@@ -346,25 +346,21 @@ async def recover(
     ledger_id: int,
     found: VersionedLedgerMetadata,
     digest: Digest,
-    master_key: bytes,
 ) -> Recovered | None:
     """Recover a ledger; None: its metadata has changed, and the caller starts again.
 
     Raises LedgerError when too few bookies answer, and MetadataError. The caller may try again.
     """
-    return await _Attempt(takeover, ledger_id, digest, master_key).run(found)
+    return await _Attempt(takeover, ledger_id, digest).run(found)
 
 
 class _Attempt:
     """Performs the actions of one LedgerRecovery; also the listener of its writer."""
 
-    def __init__(
-        self, takeover: Takeover, ledger_id: int, digest: Digest, master_key: bytes
-    ) -> None:
+    def __init__(self, takeover: Takeover, ledger_id: int, digest: Digest) -> None:
         self._bookies, self._find, self._store = takeover
         self._ledger_id = ledger_id
         self._digest = digest
-        self._master_key = master_key
         self._machine = LedgerRecovery(ledger_id)
         self._handle: EnsembleHandle | None = None
         self._end: asyncio.Future[Recovered | None] = asyncio.get_running_loop().create_future()
@@ -388,12 +384,12 @@ class _Attempt:
             match action:
                 case Fence(member, bookie_id):
                     answer = self._question(partial(self._on_fenced, member))
-                    self._bookies[bookie_id].fence(self._ledger_id, self._master_key, answer)
+                    self._bookies[bookie_id].fence(self._ledger_id, self._digest.master_key, answer)
                 case Read(entry_id, member, bookie_id):
                     answer = self._question(partial(self._on_read, entry_id, member))
                     self._bookies[bookie_id].read(
                         *(self._ledger_id, entry_id, entry_id, 1, READ_BYTES_MAX, answer),
-                        fencing_key=self._master_key,
+                        fencing_key=self._digest.master_key,
                     )
                 case WriteBack(run):
                     self._writer_handle().append(run)
@@ -495,13 +491,13 @@ class _Attempt:
 # --- the embedded bookie ------------------------------------------------------------------------
 
 
-async def fence(reader: ReadHandle, master_key: bytes) -> None:
+async def fence(reader: ReadHandle) -> None:
     """Fence a ledger on its only bookie, so that its writer confirms nothing more.
 
     Raises LedgerError when it cannot be fenced.
     """
     (bookie,) = reader.segments[-1].bookies
-    code = await _answer(partial(bookie.fence, reader.ledger_id, master_key))
+    code = await _answer(partial(bookie.fence, reader.ledger_id, reader.digest.master_key))
     if code < -1 and bookie.failure:
         raise journal_failed(bookie.bookie_id, bookie.failure)
     if code < -1:
