@@ -11,7 +11,7 @@ from typing import Any
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.entry import Digest, EntryBatch, EntryRun
-from pyxbroker.ledger.bookie import DISCONNECTED, Adder, ReadCallback, Stripe
+from pyxbroker.ledger.bookie import DAMAGED, DISCONNECTED, Adder, ReadCallback, Stripe
 from pyxbroker.turn import Turn
 
 MIB = 1 << 20
@@ -29,6 +29,7 @@ class ModelBookie:
         self.turn = turn
         self.random = random.Random(seed)
         self.is_down = False
+        self.is_damaged = False  # no entry has its digest
         self.drops = 0.0  # the share of answers that never arrive
         self.repeats = 0.2  # the share that arrive twice
         self.reads = 0
@@ -89,6 +90,9 @@ class ModelBookie:
         self.reads += 1
         if self.is_down:
             self.answer(callback, DISCONNECTED)
+            return
+        if self.is_damaged:
+            self.answer(callback, DAMAGED)
             return
         asked = (ledger_id, first, last, count_max, bytes_max)
         self.inner.read(*asked, lambda result: self.answer(callback, result), fencing_key)

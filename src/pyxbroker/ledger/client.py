@@ -53,6 +53,7 @@ from pyxbroker.metadata.store import (
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.ledger.read_policy import ReadPolicy
     from pyxbroker.ledger.writer import FindBookies
 
 log = get_logger("pyxbroker.ledger")
@@ -68,6 +69,19 @@ class LedgerQuorums(NamedTuple):
     ack: int = 1
 
 
+class ReadSettings(NamedTuple):
+    """The settings of a broker that concern reads from several bookies."""
+
+    speculative_s: float = 0.0
+    """A second bookie is asked after this time without an answer; 0: only after a failure
+    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+    timeout_s: float = 30.0
+    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
+    is_sticky: bool = True
+    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
+    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
+
+
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -78,6 +92,7 @@ class LedgerProtection(NamedTuple):
 
 
 PLAIN = LedgerProtection()
+PULSARS_READS = ReadSettings()
 COMPACTED = LedgerProtection()
 """For compacted ledgers, which Pulsar opens without a password, whatever the settings are."""
 
@@ -93,6 +108,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
+        read_settings: ReadSettings = PULSARS_READS,
     ) -> None:
         self.turn = turn
         self.cursor_pace = Pace()  # of cursor writes that nobody waits for
@@ -105,6 +121,8 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
+        self._read_settings = read_settings
+        self._read_policy: ReadPolicy | None = None
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
@@ -282,7 +300,16 @@ class LedgerClient:
             listener,
             add_flags,
             digest,
+            self.read_policy(),
         )
+
+    def read_policy(self) -> ReadPolicy:
+        """Return the policy of reads from bookies elsewhere."""
+        if self._read_policy is None:
+            from pyxbroker.ledger.read_policy import ReadPolicy
+
+            self._read_policy = ReadPolicy(self.turn.loop, self._read_settings)
+        return self._read_policy
 
     def _find_bookies(self, wanted: FindBookies) -> dict[int, str]:
         """Return replacements for members of an ensemble, as far as other bookies are available."""
@@ -364,7 +391,9 @@ class LedgerClient:
         # A start has no ledger to recover.
         from pyxbroker.ledger import recovery
 
-        takeover = recovery.Takeover(self._bookies, self._find_bookies, self._metadata)
+        takeover = recovery.Takeover(
+            self._bookies, self._find_bookies, self._metadata, self.read_policy()
+        )
         while True:
             found = await self._read(ledger_id)
             metadata = found.metadata
@@ -466,7 +495,9 @@ class LedgerClient:
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata) -> ReadHandle:
         segments = segments_of(metadata.ensembles, self._bookies, ledger_id)
-        return ReadHandle(ledger_id, segments, metadata.write_quorum_size, self._digest(metadata))
+        policy = None if self._is_embedded(metadata) else self.read_policy()
+        quorum = metadata.write_quorum_size
+        return ReadHandle(ledger_id, segments, quorum, self._digest(metadata), policy)
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""

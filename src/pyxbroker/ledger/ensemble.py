@@ -15,6 +15,7 @@ from pyxbroker.ledger.bookie import TIMED_OUT, Bookie
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
+from pyxbroker.ledger.read_policy import ReadPolicy
 from pyxbroker.ledger.reader import segments_of
 from pyxbroker.ledger.writer import (
     Action,
@@ -54,9 +55,11 @@ class EnsembleHandle(LedgerHandle):
         listener: LedgerListener,
         add_flags: int = 0,
         digest: Digest = CRC32C,
+        policy: ReadPolicy | None = None,
     ) -> None:
         first = bookies[writer.ensemble[0]]
         super().__init__(writer.ledger_id, first, listener, add_flags, digest)
+        self.policy = policy
         self.writer = writer
         self.pending = writer.pending
         self.write_quorum = writer.metadata.write_quorum_size

@@ -65,6 +65,7 @@ from pyxbroker.ledger.metadata import (
     LedgerState,
     VersionedLedgerMetadata,
 )
+from pyxbroker.ledger.read_policy import ReadPolicy
 from pyxbroker.ledger.reader import READ_BYTES_MAX, ReadHandle, segments_of
 from pyxbroker.ledger.writer import Fail, FindBookies, LedgerWriter, ReadMetadata, WriteMetadata
 from pyxbroker.metadata.store import BadVersion, NotFound, resolve
@@ -339,6 +340,7 @@ class Takeover(NamedTuple):
     bookies: Mapping[str, Bookie]
     find: Callable[[FindBookies], Mapping[int, str]]
     metadata: LedgerMetadataStore
+    policy: ReadPolicy
 
 
 async def recover(
@@ -358,7 +360,7 @@ class _Attempt:
     """Performs the actions of one LedgerRecovery; also the listener of its writer."""
 
     def __init__(self, takeover: Takeover, ledger_id: int, digest: Digest) -> None:
-        self._bookies, self._find, self._store = takeover
+        self._bookies, self._find, self._store, self._policy = takeover
         self._ledger_id = ledger_id
         self._digest = digest
         self._machine = LedgerRecovery(ledger_id)
@@ -461,7 +463,7 @@ class _Attempt:
         metadata = self._machine.metadata
         segments = segments_of(metadata.ensembles, self._bookies, self._ledger_id)
         quorum = metadata.write_quorum_size
-        reader = ReadHandle(self._ledger_id, segments, quorum, self._digest)
+        reader = ReadHandle(self._ledger_id, segments, quorum, self._digest, self._policy)
         self._perform(self._machine.on_length(await _length_at(reader, entry_id)))
 
     async def _write_metadata(self, metadata: LedgerMetadata, version: int) -> None:

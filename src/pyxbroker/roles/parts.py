@@ -19,7 +19,12 @@ from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.bookie import Bookie
-from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.client import (
+    LedgerClient,
+    LedgerProtection,
+    LedgerQuorums,
+    ReadSettings,
+)
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
@@ -77,7 +82,11 @@ def make_ledgers(
     protection = LedgerProtection(
         DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
     )
-    return LedgerClient(metadata, dict(bookies), turn, quorums, protection, publish_latency)
+    reads = ReadSettings(
+        config.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
+        is_sticky=config.bookkeeperEnableStickyReads,
+    )
+    return LedgerClient(metadata, dict(bookies), turn, quorums, protection, publish_latency, reads)
 
 
 def make_broker(
