@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from one_bookie import NAME, Runs, until
-from pyxbroker.entry import EntryRun
+from pyxbroker.entry import CRC32C, EntryRun
 from pyxbroker.ledger import ensemble, recovery
-from pyxbroker.ledger.bookie import DISCONNECTED, NO_ENTRY, NO_LEDGER, TIMED_OUT
+from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, NO_LEDGER, TIMED_OUT
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
@@ -28,7 +29,7 @@ from pyxbroker.ledger.recovery import (
     WriteBack,
 )
 from pyxbroker.ledger.writer import Fail, ReadMetadata, WriteMetadata
-from simulate_writer import ModelRun
+from simulate_ledger import ModelRun
 from test_ensemble import Cluster, run
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -125,6 +126,16 @@ def test_an_entry_that_one_bookie_has_is_written_back_before_the_close() -> None
     assert machine.on_metadata_written(6) == [Recovered(4, 50)]
 
 
+def test_entries_that_are_found_together_with_the_end_are_written_back_first() -> None:
+    machine = fenced()
+    machine.on_read(1, 0, NO_ENTRY)
+    machine.on_read(1, 1, NO_ENTRY)
+    one = found()
+    assert machine.on_read(0, 0, one) == [WriteBack(one.run)]
+    (write,) = machine.on_written_back()
+    assert isinstance(write, WriteMetadata)
+
+
 @pytest.mark.parametrize("code", [TIMED_OUT, DISCONNECTED])
 def test_a_bookie_that_does_not_answer_may_have_the_entry(code: int) -> None:
     machine = fenced()
@@ -168,6 +179,7 @@ def test_a_bookie_that_fails_during_recovery_is_replaced_in_the_closed_metadata(
     assert (send.slot, send.bookie_id) == (3, "d")  # type: ignore[union-attr]
     writer.on_acked(0, 4, 4)
     writer.on_acked(3, 4, 4)
+    machine.on_written_back()
     machine.on_read(5, 0, NO_ENTRY)
     (write,) = machine.on_read(5, 1, NO_ENTRY)
     assert isinstance(write, WriteMetadata)
@@ -265,3 +277,115 @@ def test_a_recovery_without_enough_bookies_succeeds_later(
         assert await cluster.client.recover(handle.ledger_id) == (2, handle.length)
 
     run(tmp_path, scenario)
+
+
+# --- named schedules ------------------------------------------------------------------------------
+
+
+def test_a_recovery_read_fences_a_bookie_that_the_fence_did_not_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BookKeeper issue 2614: b2 says that it has no entry, and an add that is under way arrives
+    there later. With the copy on b1 it would be on an ack quorum, behind the end of the ledger.
+    """
+    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.05)
+
+    async def scenario(cluster: Cluster) -> None:
+        runs = Runs()
+        handle = await cluster.client.create(runs, NAME)
+        b0, b1, b2 = cluster.bookies[:3]
+        b0.held_adds, b2.held_adds = [], []
+        b2.lost_requests.add("fence")
+        b1.lost_requests.add("read")
+        cluster.node.turn.run(handle.append, runs.run(b"entry 0"))
+        await until(lambda: b1.inner.storage.last_entry(handle.ledger_id) == 0)
+        assert await cluster.client.recover(handle.ledger_id) == (-1, 0)
+        b0.release()
+        b2.release()
+        await until(lambda: runs.answered == 1)
+        [(_, error)] = runs.failed
+        assert isinstance(error, LedgerFenced)
+
+    run(tmp_path, scenario)
+
+
+def test_an_add_is_before_a_fence_and_is_found_or_after_it_and_is_refused(tmp_path: Path) -> None:
+    """BookKeeper PR 4701: a bookie must not store an add after a fence because it checked it
+    before. Here one add is in the write cache, one waits for room, and one comes after the fence.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        bookie = cluster.bookies[0].inner
+        adder = Adds()
+        answers: list[int] = []
+        fence = partial(bookie.fence, 7, adder.digest.master_key, answers.append)
+
+        def add(entry_id: int) -> None:
+            entry = EntryRun.of(b"entry %d" % entry_id)
+            entry.ledger_id, entry.first_entry_id = 7, entry_id
+            bookie.add_run(adder, 0, entry, entry_id - 1, 7 * entry_id)
+
+        def race() -> None:
+            add(0)
+            bookie.set_holding(True)
+            add(1)
+            fence()
+            bookie.set_holding(False)
+            add(2)
+
+        cluster.node.turn.run(race)
+        await until(lambda: len(answers) == 1 and len(adder.acked) + len(adder.failed) == 3)
+        assert adder.acked == [0]
+        assert adder.failed == [(1, FENCED), (2, FENCED)]
+        assert bookie.storage.last_entry(7) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_writer_that_returns_after_minutes_confirms_nothing_behind_the_end(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        handle, runs = await written(cluster, 2)
+        for each in cluster.bookies[:3]:
+            each.held_acks = []
+        cluster.node.turn.run(handle.append, runs.run(b"entry 2"))
+        await until(lambda: all(each.held_acks for each in cluster.bookies[:3]))
+        for each in cluster.bookies[:3]:
+            # These requests are in the network while the writer pauses.
+            each.held_adds = []
+        cluster.node.turn.run(handle.append, runs.run(b"entry 3"))
+        adds = [each.held_adds for each in cluster.bookies[:3]]
+        acks = [each.held_acks for each in cluster.bookies[:3]]
+        for each in cluster.bookies[:3]:
+            each.held_adds = each.held_acks = None
+        assert await cluster.client.recover(handle.ledger_id) == (2, 21)
+        for each, held_adds, held_acks in zip(cluster.bookies, adds, acks, strict=False):
+            each.held_adds, each.held_acks = held_adds, held_acks
+            each.release()
+        await until(lambda: runs.answered == 4)
+        assert runs.added[:2] == [b"entry 0", b"entry 1"]
+        assert len(runs.added) <= 3
+        assert isinstance(runs.failed[-1][1], LedgerFenced)
+        assert await contents(cluster, handle.ledger_id, 2) == [b"entry %d" % n for n in range(3)]
+
+    run(tmp_path, scenario)
+
+
+class Adds:
+    """An Adder that lists the answers."""
+
+    digest = CRC32C
+
+    def __init__(self) -> None:
+        self.acked: list[int] = []
+        self.failed: list[tuple[int, int]] = []
+
+    def on_adds_acked(self, slot: int, first: int, last: int) -> None:
+        self.acked += range(first, last + 1)
+
+    def on_adds_failed(self, slot: int, first: int, code: int) -> None:
+        self.failed.append((first, code))
+
+    def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
+        return False

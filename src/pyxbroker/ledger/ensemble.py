@@ -44,7 +44,16 @@ class EnsembleHandle(LedgerHandle):
     `find` returns a bookie id for each index that a failed bookie had, as far as there are any.
     """
 
-    __slots__ = ("_bookies", "_find", "_metadata", "_tasks", "_timer", "_waits_for", "writer")
+    __slots__ = (
+        "_bookies",
+        "_find",
+        "_metadata",
+        "_slots",
+        "_tasks",
+        "_timer",
+        "_waits_for",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class EnsembleHandle(LedgerHandle):
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for = -1  # the oldest unconfirmed entry when the timer was set
+        self._slots = 0  # the writer's next slot then; a later member has been asked only since
         self._note_metadata()
 
     def append(self, run: EntryRun) -> None:
@@ -180,12 +190,13 @@ class EnsembleHandle(LedgerHandle):
         if self.failure is not None or self.pending.pending == 0:
             return
         if oldest == self._waits_for and self.writer.change is None:
-            for slot in self.writer.silent_slots(oldest):
+            for slot in self.writer.silent_slots(oldest, self._slots):
                 self._perform(self.writer.on_failed(slot, oldest, TIMED_OUT))
         self._set_timer(ADD_TIMEOUT_S, self._check_progress)
 
     def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         self._waits_for = self.pending.first
+        self._slots = self.writer.next_slot
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     def _stop_timer(self) -> None:

@@ -135,7 +135,7 @@ class _Read:
         self.codes: dict[int, int] = {}  # ensemble index -> code of the failure
         self.asked = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.policy = handle.policy if handle.write_quorum > 1 else None
+        self.policy = handle.policy
         size, quorum = len(bookies), handle.write_quorum
         if self.policy is None:
             self.order = [first % size]
@@ -192,8 +192,8 @@ class _Read:
                 self.finish(result)
                 return
             result = DAMAGED
-        if result == DAMAGED and self.handle.policy is not None:
-            self.handle.policy.damaged[self.bookies[index].bookie_id] += 1
+        if result == DAMAGED and self.policy is not None:
+            self.policy.damaged[self.bookies[index].bookie_id] += 1
         self.codes[index] = result
         if self.asked < len(self.order):
             self.stop_timer()

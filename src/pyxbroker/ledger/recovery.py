@@ -154,8 +154,9 @@ class Phase(enum.Enum):
 class LedgerRecovery:
     """State of one attempt to recover a ledger."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: int, read_ahead: int = READ_AHEAD) -> None:
         self.ledger_id = ledger_id
+        self._read_ahead = read_ahead
         self.phase = Phase.MARKING
         self.metadata: LedgerMetadata
         self.version = -1
@@ -168,6 +169,7 @@ class LedgerRecovery:
         self._asked = 0  # the first entry that no bookie was asked for
         self._reads: dict[int, dict[int, int]] = {}  # entry -> ensemble index -> code
         self._decided: dict[int, FoundEntry | LedgerError | None] = {}  # None: absent
+        self._unwritten = 0  # entries to write back that are not on an ack quorum yet
         self._length = 0
         self._is_end_found = False
 
@@ -283,8 +285,9 @@ class LedgerRecovery:
                 )
             self._length = found.length
             self._next += 1
+            self._unwritten += 1
             actions.append(WriteBack(found.run))
-        while self._asked < self._next + READ_AHEAD:
+        while self._asked < self._next + self._read_ahead:
             self._reads[self._asked] = {}
             actions += [
                 Read(self._asked, member, self._ensemble[member])
@@ -295,16 +298,14 @@ class LedgerRecovery:
 
     def on_written_back(self) -> list[Action]:
         """The writer has confirmed a run."""
+        self._unwritten -= 1
         return self._close_if_written()
 
     def _close_if_written(self) -> list[Action]:
-        writer = self.writer
-        if not self._is_end_found or self.phase is not Phase.READING:
+        if not self._is_end_found or self._unwritten or self.phase is not Phase.READING:
             return []
-        if writer is not None:
-            if writer.pending.pending:
-                return []
-            return self._close(writer.metadata, self._length)
+        if self.writer is not None:
+            return self._close(self.writer.metadata, self._length)
         if self.confirmed < 0:
             return self._close(self.metadata, 0)
         return [ReadLength(self.confirmed)]

@@ -133,7 +133,7 @@ class LedgerWriter:
         self._runs: deque[_Pending] = deque()
         self._slots = list(range(metadata.ensemble_size))
         self._index_of = {slot: slot for slot in self._slots}
-        self._next_slot = len(self._slots)
+        self.next_slot = len(self._slots)
         self._found: Mapping[int, str] = {}
         self._failed: set[str] = set()  # bookies, until retry()
         self._proposed = metadata
@@ -249,12 +249,14 @@ class LedgerWriter:
         """Fail the ledger for a reason that its bookies and its metadata do not know."""
         return [] if self.failure is not None else self._fail(error)
 
-    def silent_slots(self, entry_id: int) -> list[int]:
-        """Return the slots that have not acknowledged an unconfirmed entry of their write set."""
+    def silent_slots(self, entry_id: int, before: int) -> list[int]:
+        """Return the slots below `before` that have not acknowledged an unconfirmed entry of their
+        write set. The bookies of slots from next_slot on join the ensemble later.
+        """
         return [
             self._slots[index]
             for index in self.pending.unacked(entry_id)
-            if index not in self.absent
+            if index not in self.absent and self._slots[index] < before
         ]
 
     def take_unconfirmed(self) -> list[EntryRun]:
@@ -288,9 +290,9 @@ class LedgerWriter:
             self.ensemble[index] = bookie_id
             self.pending.forget(index)
             del self._index_of[self._slots[index]]
-            self._slots[index] = self._next_slot
-            self._index_of[self._next_slot] = index
-            self._next_slot += 1
+            self._slots[index] = self.next_slot
+            self._index_of[self.next_slot] = index
+            self.next_slot += 1
             self.absent.discard(index)
             self._refused.pop(index, None)
         sends = self._sends(self._found, self._runs)
