@@ -102,7 +102,7 @@ def test_recovery_fails_when_an_ack_quorum_may_be_unfenced() -> None:
     assert machine.on_fenced(0, TIMED_OUT) == []
     (fail,) = machine.on_fenced(1, DISCONNECTED)
     assert isinstance(fail, Fail)
-    assert "a, b did not answer" in str(fail.error)
+    assert "a (Connection timed out), b (" in str(fail.error)
     assert machine.on_fenced(2, 3) == []
 
 
@@ -264,14 +264,14 @@ def test_an_entry_that_was_never_confirmed_survives_the_bookie_that_had_it(tmp_p
 def test_a_recovery_without_enough_bookies_succeeds_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 1.0)
     monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.05)
 
     async def scenario(cluster: Cluster) -> None:
         handle, _ = await written(cluster, 3)
         cluster.bookies[0].drops = 1.0
         cluster.bookies[1].is_down = True
-        with pytest.raises(LedgerError, match="b0, b1 did not answer"):
+        with pytest.raises(LedgerError, match=r"no answer: b0 .*, b1 "):
             await cluster.client.recover(handle.ledger_id)
         cluster.bookies[1].is_down = False
         assert await cluster.client.recover(handle.ledger_id) == (2, handle.length)
@@ -288,7 +288,7 @@ def test_a_recovery_read_fences_a_bookie_that_the_fence_did_not_reach(
     """BookKeeper issue 2614: b2 says that it has no entry, and an add that is under way arrives
     there later. With the copy on b1 it would be on an ack quorum, behind the end of the ledger.
     """
-    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 1.0)
 
     async def scenario(cluster: Cluster) -> None:
         runs = Runs()
@@ -300,7 +300,6 @@ def test_a_recovery_read_fences_a_bookie_that_the_fence_did_not_reach(
         cluster.node.turn.run(handle.append, runs.run(b"entry 0"))
         await until(lambda: b1.inner.storage.last_entry(handle.ledger_id) == 0)
         assert await cluster.client.recover(handle.ledger_id) == (-1, 0)
-        b0.release()
         b2.release()
         await until(lambda: runs.answered == 1)
         [(_, error)] = runs.failed

@@ -230,11 +230,14 @@ class LedgerRecovery:
             return self._advance()
         quorum = self.metadata.ack_quorum_size
         if any(len(self._unknown.keys() & each) >= quorum for each in write_sets):
-            failed = ", ".join(self._ensemble[each] for each in sorted(self._unknown))
+            failed = ", ".join(
+                f"{self._ensemble[each]} ({os.strerror(-code)})"
+                for each, code in sorted(self._unknown.items())
+            )
             return self._fail(
                 LedgerError(
-                    f"ledger {self.ledger_id} cannot be fenced: {failed} did not answer, and a"
-                    f" writer could still reach an ack quorum of {quorum} bookies",
+                    f"ledger {self.ledger_id} cannot be fenced: a writer could still reach an ack"
+                    f" quorum of {quorum} bookies, since these gave no answer: {failed}",
                     next(iter(self._unknown.values())),
                 )
             )

@@ -1,7 +1,7 @@
 """The writer of an open ledger on an ensemble of bookies, as a state machine.
 
 No socket, clock, future or logger inside: each input returns the actions that the caller performs
-(ensemble.py does, tests/simulate_writer.py does with model bookies).
+(ensemble.py does, tests/simulate_ledger.py does with model bookies).
 
     input                                   what it may return
     append(run)                             Send to each bookie of the run's write sets
