@@ -885,7 +885,9 @@ class Simulation:
         for entry_id in range(last + 1):
             self.check_copies(self.stored, entry_id)
         if last >= 0:
-            self.read(self.open_reader(self.stored), 0, last)
+            for is_sticky in (False, True):
+                self.policy = ReadPolicy(Clock(self), ReadSettings(0.5, is_sticky=is_sticky))
+                self.read(self.open_reader(self.stored), 0, last)
         self.settle()
         if self.reads_pending:
             raise Violation("a reader got no answer")

@@ -279,6 +279,41 @@ def test_a_recovery_without_enough_bookies_succeeds_later(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_recoveries_agree_while_answers_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.3)
+
+    async def scenario(cluster: Cluster) -> None:
+        handle, runs = await written(cluster, 10)
+        for each in cluster.bookies:
+            each.drops = 0.05
+        for n in range(10, 50):
+            cluster.node.turn.run(handle.append, runs.run(b"entry %d" % n))
+
+        async def recover() -> tuple[int, int]:
+            while True:
+                try:
+                    return await cluster.client.recover(handle.ledger_id)
+                except LedgerError:
+                    await asyncio.sleep(0.01)
+
+        ends = await asyncio.gather(recover(), recover(), recover())
+        await until(lambda: runs.answered == 50)
+        for each in cluster.bookies:
+            each.drops = 0.0
+        assert len(set(ends)) == 1
+        last, length = ends[0]
+        data = [b"entry %d" % n for n in range(last + 1)]
+        assert await contents(cluster, handle.ledger_id, last) == data
+        assert length == sum(map(len, data))
+        assert runs.added == data[: len(runs.added)], "what was confirmed is before the end"
+
+    run(tmp_path, scenario, seed)
+
+
 # --- named schedules ------------------------------------------------------------------------------
 
 

@@ -56,7 +56,12 @@ class ReadPolicy:
         self._scores: dict[str, _Score] = {}
 
     def on_answer(self, bookie_id: str, latency_s: float) -> None:
-        """A bookie has answered a request after this time, or has kept it waiting for so long."""
+        """A bookie has answered a request after this time."""
+        self.on_wait(bookie_id, latency_s)
+        self._score(bookie_id).failed_at = -MEMORY_S
+
+    def on_wait(self, bookie_id: str, latency_s: float) -> None:
+        """A bookie has kept a request waiting for so long."""
         score = self._score(bookie_id)
         now = self.clock.time()
         if now - score.at > MEMORY_S:
@@ -64,7 +69,6 @@ class ReadPolicy:
         else:
             score.latency_s += _WEIGHT * (latency_s - score.latency_s)
         score.at = now
-        score.failed_at = -MEMORY_S
 
     def on_failure(self, bookie_id: str) -> None:
         """A bookie has failed or refused a request."""

@@ -207,7 +207,10 @@ class _Read:
         assert self.policy is not None
         now = self.policy.clock.time()
         for index in self.asked_at.keys() - self.codes.keys():
-            self.policy.on_answer(self.bookies[index].bookie_id, now - self.asked_at[index])
+            bookie_id, waited_s = self.bookies[index].bookie_id, now - self.asked_at[index]
+            self.policy.on_wait(bookie_id, waited_s)
+            if waited_s >= self.policy.settings.timeout_s:
+                self.policy.on_failure(bookie_id)
         if self.asked < len(self.order):
             self.ask()
         else:

@@ -9,7 +9,7 @@ performs its actions; tests/simulate_ledger.py does so with model bookies.
     on_metadata_lost()                      ReadMetadata: another client changed the node
     on_fenced(member, answer)               Read to the write sets of the first entries, or Fail
     on_read(entry_id, member, answer)       WriteBack, Read, ReadLength, WriteMetadata, or Fail
-    on_written_back()                       WriteMetadata (CLOSED)
+    on_written_back()                       Read, or WriteMetadata (CLOSED)
     on_length(length)                       WriteMetadata (CLOSED)
 
 Three rules make the end safe, with write quorum Qw and ack quorum Qa:
@@ -73,7 +73,7 @@ from pyxbroker.metadata.store import BadVersion, NotFound, resolve
 log = get_logger("pyxbroker.ledger")
 
 READ_AHEAD = 16
-"""Number of entries that a recovery reads from their bookies at the same time."""
+"""Number of entries that a recovery reads or writes back at the same time."""
 ANSWER_TIMEOUT_S = 10.0
 """A bookie that has not answered a fence or a read by then counts as unknown."""
 
@@ -290,7 +290,7 @@ class LedgerRecovery:
             self._next += 1
             self._unwritten += 1
             actions.append(WriteBack(found.run))
-        while self._asked < self._next + self._read_ahead:
+        while self._asked < self._next + self._read_ahead - self._unwritten:
             self._reads[self._asked] = {}
             actions += [
                 Read(self._asked, member, self._ensemble[member])
@@ -302,7 +302,9 @@ class LedgerRecovery:
     def on_written_back(self) -> list[Action]:
         """The writer has confirmed a run."""
         self._unwritten -= 1
-        return self._close_if_written()
+        if self.phase is not Phase.READING:
+            return []
+        return self._close_if_written() if self._is_end_found else self._advance()
 
     def _close_if_written(self) -> list[Action]:
         if not self._is_end_found or self._unwritten or self.phase is not Phase.READING:
@@ -406,6 +408,12 @@ class _Attempt:
                 case ReadMetadata():
                     self._spawn(self._read_metadata())
                 case Recovered():
+                    log.info(
+                        "a ledger is recovered",
+                        ledger=self._ledger_id,
+                        last_entry=action.last_entry_id,
+                        confirmed=self._machine.confirmed,
+                    )
                     resolve(self._end, action)
                 case Restart():
                     resolve(self._end, None)
