@@ -7,6 +7,8 @@ from pyxbroker.native cimport digest, entry_ref
 # The digest that packages and checks the entries of a ledger (digest.h).
 cdef class Digest:
     cdef digest spec
+    cdef bytes password
+    cdef bytes _master_key          # None until it is asked for
 
 cdef enum:
     BROKER_METADATA_BYTES_MAX = 28  # broker entry metadata before a client's payload
@@ -48,6 +50,7 @@ cdef class EntryBatch:
     cdef int capacity
     cdef readonly int64_t ledger_id
     cdef uint32_t data_offset       # where the data starts after the packaging
+    cdef bint is_foreign            # from another process: no digest of it was checked yet
     cdef object reader              # keeps the storage open while its entries are in use
 
 cdef struct AckItem:

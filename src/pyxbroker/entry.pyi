@@ -19,6 +19,11 @@ class Digest:
     @property
     def header_size(self) -> int:
         """Size of the packaging before the data."""
+    @property
+    def master_key(self) -> builtins.bytes:
+        """What the writer of a ledger and its recovery show to a bookie: SHA-1("ledger" +
+        password).
+        """
 
 CRC32C: Digest
 
@@ -104,8 +109,8 @@ class EntryBatch:
     def ledger_id(self) -> int:
         """The ledger of the entries."""
     def unpack(self, digest: Digest) -> int:
-        """Set where the data starts, and truncate the batch at the first entry that fails its CRC32
-        or MAC. Return the number of remaining entries.
+        """Set where the data starts, and truncate the batch at the first entry that fails its
+        digest. Return the number of remaining entries.
         """
     def __len__(self) -> int: ...
     def entry_id(self, i: int) -> int:

@@ -33,6 +33,15 @@ cdef class Digest:
     def __cinit__(self, int type, bytes password not None=b""):
         if _api.digest_prepare(&self.spec, type, password, len(password)) != 0:
             raise ValueError("%d is not the number of a digest type" % type)
+        self.password = password
+
+    @property
+    def master_key(self):
+        if self._master_key is None:
+            from hashlib import sha1  # loads OpenSSL, which a standalone may never need
+
+            self._master_key = sha1(b"ledger" + self.password).digest()
+        return self._master_key
 
     @property
     def type(self):
@@ -300,17 +309,19 @@ cdef class EntryBatch:
         """Set where the data starts, and truncate the batch at the first entry that fails its
         digest. Return the number of remaining entries.
 
-        CRC32C is not checked again, as the storage has done so.
+        CRC32C is not checked again for entries of the storage, which has done so.
         """
         cdef int intact = 0
         self.data_offset = digest.spec.header_bytes
-        if digest.spec.type not in (DIGEST_CRC32, DIGEST_MAC):
+        if not self.is_foreign and digest.spec.type not in (DIGEST_CRC32, DIGEST_MAC):
             return self.count
+        self.is_foreign = False
         while intact < self.count and _api.digest_check(
                 &digest.spec, <const uint8_t *>self.refs[intact].data, self.refs[intact].length):
             intact += 1
         if intact < self.count:
-            _api.unpin(self.refs + intact, self.count - intact)
+            if self.refs[intact].pin != NULL:
+                _api.unpin(self.refs + intact, self.count - intact)
             self.count = intact
         return intact
 

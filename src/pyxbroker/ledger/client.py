@@ -63,6 +63,7 @@ from pyxbroker.metadata.store import (
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.ledger.read_policy import ReadPolicy
     from pyxbroker.ledger.writer import FindBookies
 
 log = get_logger("pyxbroker.ledger")
@@ -76,6 +77,19 @@ class LedgerQuorums(NamedTuple):
     ensemble: int = 1
     write: int = 1
     ack: int = 1
+
+
+class ReadSettings(NamedTuple):
+    """The settings of a broker that concern reads from several bookies."""
+
+    speculative_s: float = 0.0
+    """A second bookie is asked after this time without an answer; 0: only after a failure
+    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+    timeout_s: float = 30.0
+    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
+    is_sticky: bool = True
+    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
+    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
 
 
 class LedgerProtection(NamedTuple):
@@ -95,6 +109,7 @@ class BookieWaiter(Protocol):
 
 
 PLAIN = LedgerProtection()
+PULSARS_READS = ReadSettings()
 COMPACTED = LedgerProtection()
 """The protection of compacted ledgers, which Pulsar always opens without a password."""
 
@@ -110,6 +125,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
+        read_settings: ReadSettings = PULSARS_READS,
         placement: Placement | None = None,
     ) -> None:
         self.turn = turn
@@ -128,9 +144,11 @@ class LedgerClient:
         self._lacking: WeakSet[BookieWaiter] = WeakSet()
         self._bookies_changed = False
         self._notification: asyncio.Task[None] | None = None
+        self._read_settings = read_settings
+        self._read_policy: ReadPolicy | None = None
         self._quorums = quorums
         self._protection = protection
-        self._digests = {DigestType.CRC32C: CRC32C}
+        self._digests = {(DigestType.CRC32C, b""): CRC32C}
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if placement is None and quorums.ensemble > len(bookies):
@@ -322,8 +340,8 @@ class LedgerClient:
         add_flags: int,
     ) -> LedgerHandle:
         digest = self._digest(metadata)
-        first = self._bookies[metadata.ensembles[0][0]]
-        if first.is_embedded and metadata.ensemble_size == 1:
+        if self._is_embedded(metadata):
+            first = self._bookies[metadata.ensembles[0][0]]
             return LedgerHandle(ledger_id, first, listener, add_flags, digest)
         from pyxbroker.ledger.ensemble import EnsembleHandle
         from pyxbroker.ledger.writer import LedgerWriter
@@ -337,7 +355,16 @@ class LedgerClient:
             add_flags,
             digest,
             self.placement.on_error,
+            self.read_policy(),
         )
+
+    def read_policy(self) -> ReadPolicy:
+        """Return the policy of reads from bookies in other processes."""
+        if self._read_policy is None:
+            from pyxbroker.ledger.read_policy import ReadPolicy
+
+            self._read_policy = ReadPolicy(self.turn.loop, self._read_settings)
+        return self._read_policy
 
     def _finder(self, metadata: LedgerMetadata) -> Callable[[FindBookies], Mapping[int, str]]:
         """Return the function that chooses replacements for members of a ledger's ensemble."""
@@ -414,17 +441,37 @@ class LedgerClient:
 
         After a failure it may be called again.
         """
-        found = await self._read(ledger_id)
-        metadata = found.metadata
-        if metadata.is_closed:
-            return metadata.last_entry_id, metadata.length
-        version = found.version
-        if metadata.state is not LedgerState.IN_RECOVERY:
-            metadata = metadata.in_recovery()
-            version = (await self._metadata.update(ledger_id, metadata, version)).version
         # A start has no ledger to recover.
         from pyxbroker.ledger import recovery
 
+        while True:
+            found = await self._read(ledger_id)
+            metadata = found.metadata
+            if metadata.is_closed:
+                return metadata.last_entry_id, metadata.length
+            if self._is_embedded(metadata):
+                return await self._recover_embedded(ledger_id, found)
+            takeover = recovery.Takeover(
+                self._bookies, self._finder(metadata), self._metadata, self.read_policy()
+            )
+            end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
+            if end is not None:
+                return end
+
+    def _is_embedded(self, metadata: LedgerMetadata) -> bool:
+        """Return True if the embedded bookie is the only one of the ledger's ensemble."""
+        first = self._bookies.get(metadata.ensembles[0][0])
+        return metadata.ensemble_size == 1 and first is not None and first.is_embedded
+
+    async def _recover_embedded(
+        self, ledger_id: int, found: VersionedLedgerMetadata
+    ) -> tuple[int, int]:
+        from pyxbroker.ledger import recovery
+
+        metadata, version = found
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            metadata = metadata.in_recovery()
+            version = (await self._metadata.update(ledger_id, metadata, version)).version
         reader = self._reader(ledger_id, metadata)
         await recovery.fence(reader)
         last_entry_id, length = await recovery.find_end(reader)
@@ -503,14 +550,18 @@ class LedgerClient:
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata) -> ReadHandle:
         segments = segments_of(metadata.ensembles, self._bookies, ledger_id)
-        return ReadHandle(ledger_id, segments, metadata.write_quorum_size, self._digest(metadata))
+        policy = None if self._is_embedded(metadata) else self.read_policy()
+        quorum = metadata.write_quorum_size
+        return ReadHandle(ledger_id, segments, quorum, self._digest(metadata), policy)
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""
-        digest_type = metadata.digest_type or self._protection.digest_type
-        if digest_type not in self._digests:
-            self._digests[digest_type] = Digest(digest_type, self._protection.password)
-        return self._digests[digest_type]
+        key = (metadata.digest_type or self._protection.digest_type, metadata.password)
+        if metadata.digest_type is None:
+            key = self._protection
+        if key not in self._digests:
+            self._digests[key] = Digest(*key)
+        return self._digests[key]
 
 
 def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from pyxbroker.ledger.bookie import TIMED_OUT, Bookie
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
+from pyxbroker.ledger.read_policy import ReadPolicy
 from pyxbroker.ledger.reader import segments_of
 from pyxbroker.ledger.writer import (
     Action,
@@ -49,7 +50,14 @@ class EnsembleHandle(LedgerHandle):
     """
 
     __slots__ = (
-        *("_bookies", "_find", "_metadata", "_on_error", "_tasks", "_timer", "_waits_for"),
+        "_bookies",
+        "_find",
+        "_metadata",
+        "_on_error",
+        "_slots",
+        "_tasks",
+        "_timer",
+        "_waits_for",
         "writer",
     )
 
@@ -63,9 +71,11 @@ class EnsembleHandle(LedgerHandle):
         add_flags: int = 0,
         digest: Digest = CRC32C,
         on_error: Callable[[str, int], None] = ignore_error,
+        policy: ReadPolicy | None = None,
     ) -> None:
         first = bookies[writer.ensemble[0]]
         super().__init__(writer.ledger_id, first, listener, add_flags, digest)
+        self.policy = policy
         self.writer = writer
         self.pending = writer.pending
         self.write_quorum = writer.metadata.write_quorum_size
@@ -76,6 +86,7 @@ class EnsembleHandle(LedgerHandle):
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for = -1  # the oldest unconfirmed entry when the timer was set
+        self._slots = 0  # the writer's next slot then; a later member has been asked only since
         self._note_metadata()
 
     def append(self, run: EntryRun) -> None:
@@ -193,12 +204,13 @@ class EnsembleHandle(LedgerHandle):
         if self.failure is not None or self.pending.pending == 0:
             return
         if oldest == self._waits_for and self.writer.change is None:
-            for slot in self.writer.silent_slots(oldest):
+            for slot in self.writer.silent_slots(oldest, self._slots):
                 self._fail_slot(slot, oldest, TIMED_OUT)
         self._set_timer(ADD_TIMEOUT_S, self._check_progress)
 
     def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         self._waits_for = self.pending.first
+        self._slots = self.writer.next_slot
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     def _stop_timer(self) -> None:

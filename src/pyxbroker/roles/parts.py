@@ -20,7 +20,12 @@ from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.bookie import Bookie
-from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.client import (
+    LedgerClient,
+    LedgerProtection,
+    LedgerQuorums,
+    ReadSettings,
+)
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
@@ -87,9 +92,15 @@ def make_ledgers(
     protection = LedgerProtection(
         DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
     )
+    reads = ReadSettings(
+        config.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
+        is_sticky=config.bookkeeperEnableStickyReads,
+    )
     if placement is None:
         bookies = dict(bookies)
-    return LedgerClient(metadata, bookies, turn, quorums, protection, publish_latency, placement)
+    return LedgerClient(
+        metadata, bookies, turn, quorums, protection, publish_latency, reads, placement
+    )
 
 
 def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
