@@ -452,8 +452,8 @@ class LedgerClient:
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""
-        key = (metadata.digest_type, metadata.password)
-        if key[0] is None:
+        key = (metadata.digest_type or self._protection.digest_type, metadata.password)
+        if metadata.digest_type is None:
             key = self._protection
         if key not in self._digests:
             self._digests[key] = Digest(*key)
