@@ -84,6 +84,9 @@ class BookieChannel:
     # Its state.
 
     @property
+    def turn(self) -> Turn:
+        """The turn in which callbacks run."""
+    @property
     def is_connected(self) -> bool:
         """True while the channel has a socket."""
     @property

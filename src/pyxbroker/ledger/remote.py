@@ -36,7 +36,7 @@ PAUSE_MAX_S = 5.0
 
 # BookKeeper's v3 protocol, which is protobuf: a Request of START_TLS (9) with version 3 and
 # transaction id 1, and the Response that grants it, EOK in both.
-_START_TLS = bytes.fromhex("0000000d 0a06 0803 1009 1801 d20600")
+_START_TLS = bytes.fromhex("0000000b 0a06 0803 1009 1801 d20600")
 _HANDSHAKE_BYTES_MAX = 1024
 _STATUS_KEY = 2 << 3
 _GRANTED = bytes((_STATUS_KEY, 0))
@@ -221,8 +221,8 @@ class RemoteBookie(BookieChannel):
         status = answer[2 + answer[1] :] if answer.startswith(b"\x0a") else b""
         if not status.startswith(_GRANTED):
             raise BookieRefused(
-                "the bookie refuses TLS: configure tlsProviderFactoryClass on the bookie, or clear"
-                " bookkeeperTLSProviderFactoryClass and the other bookkeeperTLS settings"
+                "the bookie refuses TLS: set tlsProviderFactoryClass in its configuration, or"
+                " bookkeeperTLSClientAuthentication=false in the broker's"
             )
 
 
