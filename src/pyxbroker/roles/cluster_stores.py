@@ -5,6 +5,9 @@ from __future__ import annotations
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import UnusableCluster
+from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
+from pyxbroker.cluster.setup import Setup as Setup
+from pyxbroker.cluster.setup import set_up
 from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
@@ -109,3 +112,26 @@ class ClusterStores:
                     " managedLedgerPassword to the password of the cluster"
                 )
             return
+
+
+async def set_up_cluster(
+    local: str, shared: str, session_timeout_ms: int, setup: Setup
+) -> list[str]:
+    """Create the metadata of a cluster in the stores of two URLs; return the paths that were
+    written. Raises ConfigError and MetadataError.
+    """
+    places = (
+        place_of(local, "--metadata-store"),
+        place_of(shared, "--configuration-metadata-store"),
+    )
+    stores = [
+        open_store(each.url, session_timeout_ms=session_timeout_ms)
+        for each in dict.fromkeys(places)
+    ]
+    try:
+        for each in stores:
+            await each.open()
+        return await set_up(stores[0], stores[-1], setup)
+    finally:
+        for each in stores:
+            await each.close()
