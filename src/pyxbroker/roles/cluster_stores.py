@@ -10,6 +10,7 @@ from pyxbroker.cluster.setup import Setup as Setup
 from pyxbroker.cluster.setup import set_up
 from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.routed import Route, RoutedStore
 from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
 from pyxbroker.settings.config import Config
 
@@ -79,19 +80,33 @@ class ClusterStores:
         self.hosts = metadata.hosts
         self.metadata_url = metadata.url
         self.ledgers_url = ledgers.url
-        self.store = self._open(metadata)
-        if configuration != metadata or ledgers != Place(
-            metadata.hosts, f"{metadata.path}{paths.LEDGERS}"
-        ):
-            raise ConfigError("not yet")
+        self._stores: dict[Place, MetadataStore] = {}
+        main = self._store_at(metadata)
+        routes = []
+        if ledgers != Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}"):
+            if ledgers.hosts == metadata.hosts and ledgers.path.startswith(f"{metadata.path}/"):
+                there = Route(paths.LEDGERS, main, ledgers.path.removeprefix(metadata.path))
+            else:
+                there = Route(paths.LEDGERS, self._store_at(Place(ledgers.hosts, "")), ledgers.path)
+            routes.append(there)
+        if configuration != metadata:
+            shared = self._store_at(configuration)
+            routes.append(Route(paths.ADMINISTRATION, shared, paths.ADMINISTRATION))
+            routes += [Route(path, main, path) for path in paths.LOCAL_ADMINISTRATION]
+        self.store = main
+        if routes:
+            self.store = RoutedStore(main, [*routes, Route("", main, "")])
 
-    def _open(self, place: Place) -> MetadataStore:
+    def _store_at(self, place: Place) -> MetadataStore:
         config = self._config
-        return open_store(
-            place.url,
-            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
-            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
-        )
+        if place not in self._stores:
+            self._stores[place] = open_store(
+                place.url,
+                session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
+                operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+                makes_chroot=False,
+            )
+        return self._stores[place]
 
     async def check_password(self) -> None:
         """Raise UnusableCluster if the newest ledger of a topic has another password than the
