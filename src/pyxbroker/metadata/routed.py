@@ -1,7 +1,7 @@
 """One metadata store whose subtrees are in several others.
 
-bookkeeperMetadataServiceUri and configurationMetadataStoreUrl may name other places of ZooKeeper for
-the metadata of the bookies, and for that which clusters share.
+bookkeeperMetadataServiceUri and configurationMetadataStoreUrl may name other places of ZooKeeper
+for the metadata of the bookies, and for that which clusters share.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class ClusterBroker:
             self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
         )
         self.broker: Broker = parts.make_broker(
-            *(config, self.metadata, ledgers, connections, self._storage),
+            *(config, self.metadata, ledgers, connections),
+            self._storage,
             listeners,
             self._authentication,
         )
