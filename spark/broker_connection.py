@@ -228,7 +228,7 @@ class BrokerConnection:
             raise error_of(error) from error
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
-        """Decode received entries, and read from the socket once if there are none.
+        """Decode received entries, and read from the socket once without any.
 
         Return the reason why decoding stopped, or None if nothing arrived in time. Raises
         NotReachable, also when the broker unloads the topic.

@@ -354,14 +354,14 @@ def lost_sentence(topic: str, begin: Position, first: Position) -> str:
     return (
         f"messages of {topic} behind {begin} were deleted, or may have been, before they were read:"
         f" the topic begins behind {first} now. Retain messages by a retention policy or a"
-        " subscription; failOnDataLoss=false goes on with what is there."
+        " subscription; failOnDataLoss=false continues with what is there."
     )
 
 
 def gone_sentence(topic: str, how_far: str) -> str:
     return (
         f"{topic}, which {how_far}, was deleted: some of its messages may have been deleted before"
-        " they were read. failOnDataLoss=false goes on without it."
+        " they were read. failOnDataLoss=false continues without it."
     )
 
 
