@@ -106,7 +106,7 @@ class PasswordChecks:
         except asyncio.CancelledError:
             if entry.done() and not entry.cancelled() and entry.exception() is None:
                 self._is_busy = False
-                self._call_next()  # it had been called already
+                self._call_next()  # its turn had come already
             raise
 
     def _make_room(self, network: str) -> None:

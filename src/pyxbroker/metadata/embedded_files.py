@@ -188,7 +188,7 @@ class Files:
         """Remove from SQLite's log what refused commits left after its end.
 
         The next start would mistake several of them for damage. Returns the error of a disk that
-        cannot sync or write the log: then reads still work, but nothing may be committed.
+        cannot sync or write the log. Reads still work then, but nothing may be committed.
         """
         if not self._has_rejected_frames:
             return None

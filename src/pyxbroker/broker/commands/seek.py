@@ -33,7 +33,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
-        # It has no position; Pulsar answers with success.
+        # The subscription has no position. Pulsar answers with success.
         connection.send_frame(replies.success(message.request_id))
         return
     ack_set: Sequence[int] = ()
