@@ -189,7 +189,7 @@ def test_bundles_of_a_new_namespace(tmp_path: Path, body: str, boundaries: list[
          " Repl clusters: [standalone], allowed clusters: [other]"),
         ({"max_topics_per_namespace": "a"}, 400, "max_topics_per_namespace must be a whole number"),
         ({"properties": []}, 400, "properties must be an object"),
-        ({"replication_clusters": [[]]}, 400, "The list of clusters must be a list of texts"),
+        ({"replication_clusters": [[]]}, 400, "The list of clusters must be a list of strings"),
         ({"subscription_types_enabled": ["None"]}, 400, "A name must be one of Exclusive"),
         ([], 400, "must be a JSON object"),
     ],
@@ -249,7 +249,7 @@ MANY = ENTRIES_MAX + 1
         ({OF_TOPICS: {str(n): {} for n in range(MANY)}}, "destination_auth has 1001 names"),
         ({OF_TOPICS: {"t": []}}, "destination_auth must be an object, not []."),
         ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "Roles has 1001 texts"),
-        ({SUBSCRIPTIONS: {"s": [[]]}}, "Roles must be a list of texts, not [[]]."),
+        ({SUBSCRIPTIONS: {"s": [[]]}}, "Roles must be a list of strings, not [[]]."),
         ({SUBSCRIPTIONS: {str(n): [] for n in range(MANY)}}, "subscription_auth_roles has 1001"),
     ],
 )

@@ -214,7 +214,9 @@ class WebServer:
         try:
             await asyncio.wait_for(self._stopped, STOP_TIMEOUT_S)
         except asyncio.TimeoutError:
-            log.warning("requests are cut off", requests=len(self._tasks))
+            log.warning(
+                "the stop aborts requests that were not answered in time", requests=len(self._tasks)
+            )
             for connection in list(self._connections):
                 connection.abort()
             for task in self._tasks:

@@ -472,7 +472,7 @@ class DeduplicationSwitch:
             except Exception as error:
                 # A defect: a retry would fail as well.
                 log.failure("deduplication was not changed", error, topic=topic.name)
-        # A topic that is being closed stays unchanged, but the closing may be abandoned.
+        # A fenced topic was not changed. If its closing is abandoned, a retry has to change it.
         return is_done and wanted == topic.policies.deduplication
 
     def _on_checked(self, task: asyncio.Task[bool]) -> None:
