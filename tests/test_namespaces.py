@@ -248,7 +248,7 @@ MANY = ENTRIES_MAX + 1
         ({OF_TOPICS: {"t": {str(n): [] for n in range(MANY)}}}, "destination_auth has 1001 names"),
         ({OF_TOPICS: {str(n): {} for n in range(MANY)}}, "destination_auth has 1001 names"),
         ({OF_TOPICS: {"t": []}}, "destination_auth must be an object, not []."),
-        ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "Roles has 1001 texts"),
+        ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "Roles has 1001 strings"),
         ({SUBSCRIPTIONS: {"s": [[]]}}, "Roles must be a list of strings, not [[]]."),
         ({SUBSCRIPTIONS: {str(n): [] for n in range(MANY)}}, "subscription_auth_roles has 1001"),
     ],

@@ -88,7 +88,7 @@ def test_a_tenant_is_made_changed_and_deleted(tmp_path: Path) -> None:
         ('{"allowedClusters":"standalone"}', 400, "a list of strings"),
         ('{"allowedClusters":[["a"]]}', 400, "a list of strings"),
         ('{"allowedClusters":["standalone"],"adminRoles":{"a":1}}', 400, "a list of strings"),
-        (json.dumps({"allowedClusters": ["a"] * 1001}), 400, "at most 1000"),
+        (json.dumps({"allowedClusters": ["a"] * 1001}), 400, "the maximum is 1000"),
         (json.dumps({"allowedClusters": ["a" * 1025]}), 400, "too long"),
         ("{", 400, "not JSON"),
     ],
