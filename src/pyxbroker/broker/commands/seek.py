@@ -184,7 +184,7 @@ def reader_since(message: Any) -> int | None:
 
 
 def reader_start(message: Any) -> Position | None:
-    """Return the first entry for a reader, or None."""
+    """Return the first entry that a SUBSCRIBE of a reader names, or None if it names none."""
     named = message.HasField("start_message_id")
     return position_of(message.start_message_id) if named else None
 
