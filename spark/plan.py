@@ -227,7 +227,7 @@ def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[st
 
 
 def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, Position]:
-    """Return the beginning of topics that a query reads from there; see Range.origin."""
+    """Return the first positions of the topics that a query reads completely; see Range.origin."""
     return {
         topic: ends[topic].first
         for topic, begin in begins.items()
@@ -331,7 +331,7 @@ def is_whole(begin: Position, ends: Ends) -> bool:
         return False
     if confirmed.entry >= 0:
         return confirmed.key <= begin.key
-    # No entry was written: loading a topic replaces its empty ledger.
+    # Nothing was written to a new ledger, which loading the topic created in place of an empty one.
     return begin.entry < 0
 
 

@@ -657,7 +657,7 @@ class Broker:
         await self.producer_names.close()
         live = list(self.connections.live)
         if tasks := [task for each in live for task in each.session.tasks]:
-            # They find closed topics and end, with complete changes of metadata.
+            # The tasks complete changes of metadata, then find the topics closed and end.
             await asyncio.wait(tasks, timeout=COMMANDS_END_S)
         self.connections.turn.run(self._close_connections)
         await self._ledgers.stop()

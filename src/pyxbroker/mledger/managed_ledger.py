@@ -109,7 +109,7 @@ class ManagedLedger:
         self.properties: dict[str, str] = {}
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
-        self.unreadable: set[str] = set()  # cursors; nothing is trimmed, as their needs are unknown
+        self.unreadable: set[str] = set()  # names of cursors, which prevent trimming
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
         self.entries_added = 0
@@ -193,9 +193,10 @@ class ManagedLedger:
         await self.change_properties(lambda properties: {**properties, key: value})
 
     async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Change the properties stored with the list, durably. Raises the errors of `change`,
-        ManagedLedgerError, and MetadataError: then the outcome is unknown until the managed ledger
-        is opened again.
+        """Change the properties stored with the list, durably.
+
+        Raises the errors of `change`, ManagedLedgerError and MetadataError. After a MetadataError,
+        the outcome is unknown until the managed ledger is opened again.
         """
         async with self._info_lock:
             if self.is_dead:
@@ -400,7 +401,7 @@ class ManagedLedger:
                 self.on_confirmed(run)
         except Exception as error:
             self.on_defect("handling a confirmed run failed", error)
-        self._watchers.call_at_end()
+        self._watchers.schedule_round()
 
     def _begin_add_stats(self) -> AddStats:
         self.add_stats = AddStats(self.client.publish_latency)

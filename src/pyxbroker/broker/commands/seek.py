@@ -33,7 +33,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
-        # It has no position; Pulsar answers with success.
+        # The subscription has no position. Pulsar answers with success.
         connection.send_frame(replies.success(message.request_id))
         return
     ack_set: Sequence[int] = ()
@@ -184,7 +184,7 @@ def reader_since(message: Any) -> int | None:
 
 
 def reader_start(message: Any) -> Position | None:
-    """Return the first entry for a reader, or None."""
+    """Return the first entry that a SUBSCRIBE of a reader names, or None if it names none."""
     named = message.HasField("start_message_id")
     return position_of(message.start_message_id) if named else None
 

@@ -104,7 +104,7 @@ class Session:
         return bool(self.watchers or self.waiting_producers or self.kept_readers)
 
     def forget_one(self) -> None:
-        """Remove one of these of a closed connection."""
+        """Remove a watcher, waiting producer or kept reader of a closed connection."""
         if self.watchers:
             self.watchers.popitem()[1].forget()
         elif self.waiting_producers:

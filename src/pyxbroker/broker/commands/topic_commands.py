@@ -273,7 +273,7 @@ class TopicCommands:
             opening.close()
             await asyncio.wait([opening.task])
         if consumer is not None and connection.consumers.get(consumer_id) is consumer:
-            # It was open before the opening, which was a repetition.
+            # The consumer was open already: the client had repeated SUBSCRIBE.
             self._close_consumer(connection, consumer_id)
         await seek.wait_for_move(connection, move)
         connection.send_frame(replies.success(message.request_id))

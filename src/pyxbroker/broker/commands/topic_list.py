@@ -323,7 +323,7 @@ class WatchedNamespace:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback refers to this frame
+            del failure  # leave no cycle of the error and this frame
         self._announced = self.topics
 
 

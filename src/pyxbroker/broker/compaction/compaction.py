@@ -415,12 +415,12 @@ class _Run:
                 runs.append(run)
                 size += run.bytes
             if partly:
-                runs.append(self._rebuilt(batch, at))
+                runs.append(self._rebuild(batch, at))
                 size += runs[-1].bytes
                 at += 1
         return runs, at
 
-    def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
+    def _rebuild(self, batch: EntryBatch, index: int) -> EntryRun:
         """Return a batch with only its selected messages."""
         is_packed = compressed_payload(batch, index)[0] != 0
         unpacked = self._unpacked(batch, index) if is_packed else None

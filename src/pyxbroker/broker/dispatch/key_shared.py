@@ -236,13 +236,13 @@ class KeyQueue:
         redelivery_counts: dict[tuple[int, int], int],
         undeliverable: list[tuple[int, int]],
     ) -> None:
-        """Send what consumers can take of entries that waited."""
+        """Send entries of the look-ahead to those of their consumers that can take them."""
         dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, undeliverable)
 
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Take deliveries back. Return those that the consumer had, in order."""
+        """Revoke deliveries of a consumer. Return those that were pending, in order."""
         taken = []
         for position in positions:
             key_hash = consumer.key_hash_of(*position)

@@ -43,7 +43,7 @@ class LostRun:
     def __init__(self, again: bool) -> None:
         self.again = again
         self.count = 0
-        self.positions: list[Position] = []  # the first ones
+        self.positions: list[Position] = []  # of the first entries
         self.last = Position(-1, -1)
         self.error: LedgerError | None = None  # of the last entry
 

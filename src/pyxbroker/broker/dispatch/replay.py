@@ -72,7 +72,7 @@ class Replay:
         )
 
     def fill(self) -> bool:
-        """Add due entries, and chunks that wait no longer. Return False if nothing is to be
+        """Add due entries, and chunks that no longer wait. Return False if nothing is to be
         sent.
         """
         if self._chunked is not None:
@@ -96,7 +96,7 @@ class Replay:
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Take deliveries back. Return those that the consumer had, in order."""
+        """Revoke deliveries of a consumer. Return those that were pending, in order."""
         taken = []
         for position in positions:
             if consumer.settle_one(*position) and not acks.is_acknowledged(*position):

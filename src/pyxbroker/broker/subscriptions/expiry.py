@@ -54,7 +54,7 @@ def _mark_of(subscription: Subscription) -> Position:
     return subscription.acks.mark_delete
 
 
-async def without_backlog(
+async def first_without_backlog(
     topic: PersistentTopic, subscriptions: Sequence[Subscription]
 ) -> Subscription | None:
     """Return the first subscription that has acknowledged every entry, or None."""

@@ -219,7 +219,7 @@ class Subscription:
             await self.cursor.drop_property(REPLICATED_SUBSCRIPTION)
 
     def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
-        """Return the consumer that prevents another one from joining, and could be gone."""
+        """Return the consumer that prevents another one from joining. Its client may be dead."""
         if kind is not self.kind or not self.consumers:
             return None
         if kind is SubscriptionType.EXCLUSIVE:
@@ -468,7 +468,7 @@ class Subscription:
         return messages, size
 
     def count_sent(self) -> Steps[tuple[int, int]]:
-        """Return the same result as sent(), counting some consumers per step: those attached at the
+        """Return the result of sent(), counting some consumers per step: those attached at the
         start, even if they leave meanwhile.
         """
         messages, size = self._past_msg_out, self._past_bytes_out

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-EPOCH_PROPERTY = "pulsar.topic.epoch"  # of a managed ledger, in decimals
+EPOCH_PROPERTY = "pulsar.topic.epoch"  # property of the managed ledger; a decimal number
 EPOCH_MAX = (1 << 63) - 1
 # A client may send a higher epoch than the topic knows, since the topic may have been deleted and
 # created again. Higher ones than this are ignored, so that no client can use up all epochs.

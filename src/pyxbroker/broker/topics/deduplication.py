@@ -361,13 +361,13 @@ class Deduplication:
         if cursor.kept_after is None:
             # Entries after the stored state must be retained until the new state is stored.
             cursor.kept_after = cursor.acks.mark_delete
-        cursor.put_state(self._position, self._newest())
+        cursor.put_state(self._position, self._ids_to_store())
         self._snapshot_at = self._position
         self._snapshot_s = self._topic.loop.time()
         self._entries = 0
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
-    def _newest(self) -> dict[str, int]:
+    def _ids_to_store(self) -> dict[str, int]:
         """Return the ids that fit into a snapshot: connected producers first, then the last that
         left.
         """
@@ -472,7 +472,7 @@ class DeduplicationSwitch:
             except Exception as error:
                 # A defect: a retry would fail as well.
                 log.failure("deduplication was not changed", error, topic=topic.name)
-        # A topic that is being closed stays unchanged, but the closing may be abandoned.
+        # A fenced topic was not changed. If its closing is abandoned, a retry has to change it.
         return is_done and wanted == topic.policies.deduplication
 
     def _on_checked(self, task: asyncio.Task[bool]) -> None:

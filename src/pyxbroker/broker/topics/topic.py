@@ -320,7 +320,7 @@ class Topic:
         self._resolve_publish()
 
     def remove_publish_step(self, step: PublishStep) -> None:
-        """Remove a step that was added. Raises ValueError for a step that was not."""
+        """Remove a publish step. Raises ValueError if it was not added."""
         steps = list(self._publish_steps)
         steps.remove(step)
         self._publish_steps = tuple(steps)
