@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyxbroker.base.errors import PulsarError, ServiceNotReady
@@ -47,6 +46,7 @@ from pyxbroker.mledger.cursor import CursorClosed, CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker_limits import CompactionLimits
     from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -59,7 +59,6 @@ BYTES_PER_READ = 2 << 20
 BYTES_PER_RUN = 512 << 10
 BYTES_PENDING_MAX = 4 << 20  # being written
 KEYS_BYTES_MAX = 64 << 20  # records in memory; more are spilled to a file
-CONCURRENT_MAX = 2  # concurrent compactions per broker: each needs memory for its keys
 LOST_MAX = 1_000  # lost entries that may be left out; with more the compaction fails
 BATCH_BYTES_MIN = 5 << 20  # batches up to this size are unpacked, whatever the maximum message size
 
@@ -76,15 +75,6 @@ class Status(enum.Enum):
     RUNNING = "RUNNING"
     SUCCESS = "SUCCESS"
     ERROR = "ERROR"
-
-
-class CompactionLimits:
-    """Limits that all compactions of a broker share."""
-
-    def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
-        self.turns = asyncio.Semaphore(CONCURRENT_MAX)
-        self.retains_keyless = retains_keyless
-        self.directory = directory  # for files of keys; None: the default
 
 
 class CompactionFailed(Exception):
