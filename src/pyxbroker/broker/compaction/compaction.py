@@ -47,7 +47,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker_limits import CompactionLimits
-    from pyxbroker.broker.topics.persistent import PersistentTopic
+    from pyxbroker.broker.compaction.compacted import CompactedTopic
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
@@ -93,7 +93,7 @@ class Compaction:
     """The compactions of one loaded topic; they run one at a time."""
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+        self, topic: CompactedTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
     ) -> None:
         self.status = Status.NOT_RUN
         self.last_error = ""
@@ -168,7 +168,7 @@ class _Run:
     """A compaction run."""
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+        self, topic: CompactedTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
     ) -> None:
         self._topic = topic
         self._log = managed_ledger
@@ -521,7 +521,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
-async def hold(topic: PersistentTopic) -> None:
+async def hold(topic: CompactedTopic) -> None:
     """Retain entries of a topic from now on, because a policy wants them compacted."""
     try:
         await topic.compaction_subscription()
@@ -531,7 +531,7 @@ async def hold(topic: PersistentTopic) -> None:
         log.failure("a topic will be compacted later", error, topic=topic.name)
 
 
-async def open_topic(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+async def open_topic(topic: CompactedTopic, managed_ledger: ManagedLedger) -> None:
     """Load the view of a compacted topic, and delete ledgers that interrupted compactions have
     left. Raises LedgerError, MetadataError.
     """
