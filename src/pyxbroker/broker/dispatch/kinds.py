@@ -22,12 +22,12 @@ def exclusive(subscription: DispatchedSubscription, policy: KeySharedPolicy) -> 
 
 
 def shared(subscription: DispatchedSubscription, policy: KeySharedPolicy) -> Dispatcher:
-    """Entries go round-robin to consumers with permits; redeliveries go first."""
+    """Return a dispatcher that serves consumers with permits in rotation, redeliveries first."""
     return Dispatcher(subscription, RoundRobin, RedeliverEntries)
 
 
 def failover(subscription: DispatchedSubscription, policy: KeySharedPolicy) -> Dispatcher:
-    """The active consumer gets everything, in order."""
+    """Return a dispatcher that sends all entries to the active consumer, in order."""
     return Dispatcher(subscription, SingleActive, Failover)
 
 
