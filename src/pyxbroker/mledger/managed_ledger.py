@@ -88,7 +88,8 @@ class ManagedLedger:
     write_failure: ManagedLedgerWriteFailed | None = None  # set: nothing can be stored any more
     _failure: ManagedLedgerError | None = None
     _trim_failure: Exception | None = None  # the error of the last trim
-    holder: Cursor | None = None  # a cursor that needed the oldest ledger at the last check
+    # A cursor that needed the oldest ledger at the last check.
+    holder: trimming.TrimmedCursor | None = None
     _cursor_queue: StepQueue | None = None
     cache: LedgerCache | None = None  # for bookies in other processes
 

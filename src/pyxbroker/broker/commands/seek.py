@@ -146,9 +146,10 @@ def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Itera
 
 def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | None:
     """Return the seek that disconnected a consumer, even before the client is notified, or None."""
-    consumer: Consumer | None = connection.consumers.get(consumer_id)
+    consumer = connection.consumers.get(consumer_id)
     if consumer is not None and consumer.closed:
-        return consumer.subscription.move
+        subscription: Subscription = consumer.subscription
+        return subscription.move
     move: asyncio.Future[None] | None = connection.session.moves.get(consumer_id)
     return move
 
@@ -205,8 +206,8 @@ def position_of(message_id: Any) -> Position:
     return Position(signed(message_id.ledgerId), signed(message_id.entryId))
 
 
-def _consumer(connection: Connection, consumer_id: int) -> Consumer:
-    consumer: Consumer | None = connection.consumers.get(consumer_id)
+def _consumer(connection: Connection, consumer_id: int) -> Any:
+    consumer = connection.consumers.get(consumer_id)
     if consumer is None or consumer.closed:
         raise MetadataStoreError("Consumer not found")
     return consumer

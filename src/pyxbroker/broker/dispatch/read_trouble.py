@@ -20,7 +20,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import LedgerError, NoSuchLedger
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.interfaces import DispatchLoop
 
 log = get_logger("pyxbroker.delivery")
 
@@ -69,7 +69,7 @@ class LostRun:
 class ReadTrouble:
     """The failed reads and lost entries of one dispatcher. Created when the first read fails."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: DispatchLoop) -> None:
         self.stopped: str | None = None  # reason, for statistics and logs
         self._dispatcher = dispatcher
         self._loop = dispatcher.topic.loop

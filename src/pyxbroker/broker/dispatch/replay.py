@@ -11,8 +11,8 @@ from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+    from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
     from pyxbroker.broker.subscriptions.consumer import Consumer
-    from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import Position
 
@@ -23,7 +23,7 @@ class Replay:
     """The positions of one subscription to be sent again, and its delayed entries."""
 
     def __init__(
-        self, topic: Topic, wake: Callable[[], None], chunked: ChunkedMessages | None
+        self, topic: DispatchedTopic, wake: Callable[[], None], chunked: ChunkedMessages | None
     ) -> None:
         self.positions = PositionSet()
         self.delayed: DelayedDelivery | None = None

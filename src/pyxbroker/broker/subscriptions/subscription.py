@@ -24,7 +24,8 @@ from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
+from pyxbroker.broker.dispatch.key_shared import KeySlots
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.delivery import free_items
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.compaction.compacted import CompactedSource
-    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 

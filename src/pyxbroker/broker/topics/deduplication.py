@@ -13,13 +13,14 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import PersistenceError, PulsarError
 from pyxbroker.base.limits import PRODUCER_BYTES_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.broker.broker_limits import DeduplicationLimits
+from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.broker.topics.publish_steps import (
     Publication,
@@ -42,7 +43,6 @@ from pyxbroker.sequence_ids import (
 )
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -60,6 +60,19 @@ RETRY_MAX_S = 60.0
 Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError)
 
 
+class DeduplicatedTopic(DispatchedTopic, Protocol):
+    """The topic of a deduplication (persistent.py)."""
+
+    producers: dict[str, Producer]
+    fenced: bool
+    deduplication: Deduplication | None
+
+    @property
+    def is_gone(self) -> bool: ...
+    def set_deduplication(self, deduplication: Deduplication | None) -> None: ...
+    def close_producer(self, producer: Producer) -> None: ...
+
+
 class Deduplication:
     """The sequence ids of one topic, created when a policy asks for it, and closed with the topic.
 
@@ -69,7 +82,7 @@ class Deduplication:
     order = StepOrder.DEDUPLICATION
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
+        self, topic: DeduplicatedTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
     ) -> None:
         self._topic = topic
         self._log = managed_ledger
@@ -396,7 +409,7 @@ class Deduplication:
 # --- following the policy -------------------------------------------------------------------------
 
 
-async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+async def check(topic: DeduplicatedTopic, managed_ledger: ManagedLedger) -> None:
     """Begin or end deduplication as the policy of a topic requires.
 
     Raises LedgerError, MetadataError; nothing has changed then.
@@ -428,7 +441,7 @@ class DeduplicationSwitch:
     it succeeds or the topic closes.
     """
 
-    def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+    def __init__(self, topic: DeduplicatedTopic, managed_ledger: ManagedLedger) -> None:
         self._topic = topic
         self._log = managed_ledger
         self._task: asyncio.Task[bool] | None = None
