@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from one_bookie import until
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.bookie_channel import BookieChannel
 from pyxbroker.bookie_frames import frames_of
 from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import (
@@ -722,3 +724,63 @@ def test_settings_of_tls_that_cannot_be_used(values: dict[str, str], sentence: s
         make_contexts(config)
     config.bookkeeperTLSClientAuthentication = False
     assert make_contexts(config) is None
+
+
+def test_mutated_answers_end_the_connection_or_are_understood() -> None:
+    """Every request is answered once, whatever the bookie sends."""
+
+    class Channel(BookieChannel):
+        lost = ""
+
+        def on_lost(self, reason: str) -> None:
+            self.lost = reason
+
+    async def main() -> None:
+        chosen = random.Random(7)
+        turn = Turn(asyncio.get_running_loop())
+        entry = frames_of(run_of(1, 0, b"x" * 30), CRC32C, -1, 0)[0][28:]
+        second = frames_of(run_of(1, 1, b"y" * 30), CRC32C, 0, 30)[0][28:]
+        good = [
+            added(Request(ADD, 0, 1, 0)),
+            found(Request(READ, 0, 1, 0), [entry]),
+            found(Request(BATCH_READ, 0, 1, 0, 1), [entry, second]),
+            found(Request(READ, 0, 1, -1), [second]),
+        ]
+        ends = 0
+        for _ in range(400):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            channel = Channel(
+                turn, frame_bytes_max=MIB, pending_bytes_max=MIB, add_timeout_s=9, read_timeout_s=9
+            )
+            channel.attach(ours)
+            adder, answers = Adder(), list[Any]()
+            channel.add_run(adder, 0, run_of(1, 0, b"x" * 30), -1, 0)
+            channel.read(1, 0, 0, 1, MIB, answers.append)
+            channel.read(1, 0, 1, 2, MIB, answers.append)
+            channel.fence(1, KEY, answers.append)
+            data = bytearray(b"".join(chosen.sample(good, 4)))
+            for _ in range(chosen.randrange(1, 4)):
+                at = chosen.randrange(len(data))
+                match chosen.randrange(3):
+                    case 0:
+                        data[at] ^= 1 << chosen.randrange(8)
+                    case 1:
+                        del data[at : at + chosen.randrange(1, 9)]
+                    case 2:
+                        data[at:at] = chosen.randbytes(chosen.randrange(1, 9))
+            await asyncio.sleep(0)
+            assert theirs.recv(4096)
+            theirs.sendall(data)
+            theirs.close()
+            await until(lambda c=channel: bool(c.lost))  # type: ignore[misc]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ends += channel.malformed_answers
+            assert len(adder.acked) + len(adder.failed) == 1
+            assert len(answers) == 3
+            for each in answers:
+                assert isinstance(each, int) or each.unpack(CRC32C) <= 2
+        assert 100 < ends < 400
+
+    run(main)
