@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import signal
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -283,9 +282,7 @@ def test_a_killed_bookie_fails_what_is_in_flight(cluster: Cluster) -> None:
     async def scenario(broker: Broker) -> None:
         bookie = broker.pool[cluster.bookies[0].bookie_id]
         handle = await written(broker, [b"before"])
-        process = cluster.bookies[0].process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        cluster.bookies[0].pause()
         adder = Recovery()
         run = EntryRun.of(b"in flight")
         run.ledger_id, run.first_entry_id = handle.ledger_id, 1
