@@ -63,7 +63,7 @@ $(VENV)/.spark: pyproject.toml | $(VENV)/.dev
 build: $(VENV)/.installed ## make .venv and build in place; only what changed is built again
 	$(if $(wildcard src/pyxbroker/_native.*.so),,@echo 'pyxbroker: step 4 of 4: the modules; one to three minutes')
 	@$(PY) setup.py -q build_ext --inplace
-	@$(PY) -m compileall -q src/pyxbroker
+	@$(PY) -m compileall -q src/pyxbroker spark
 
 .PHONY: dev
 dev: $(VENV)/.dev build ## build, and install the tools of tests and linters
@@ -243,7 +243,7 @@ package: dev ## sdist and wheel are whole and start, on the oldest and the newes
 clean: ## remove what was built (.venv and data stay)
 	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin src/pyxbroker/commit.txt
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark
-	find src tests compat_tests torture bench harness -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src spark tests compat_tests torture bench harness -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
 help: ## this list

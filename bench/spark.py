@@ -135,7 +135,7 @@ def read_by_ranges(url: str, count: int, _: str) -> Reading:
 
     def read() -> int:
         ends = plan.ends_of(options)
-        columns = Columns.asked(plan.values_of_topics(options), [ALL_USUAL])
+        columns = Columns.requested(plan.values_of_topics(options), [ALL_USUAL])
         rows = size = 0
         for wanted in plan.ranges_of(
             options, plan.starts_of(options, ends), plan.stops_of(options, ends)

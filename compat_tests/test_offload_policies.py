@@ -152,7 +152,7 @@ def test_policies_without_a_driver_or_a_bucket_are_refused(
 def test_a_priority_that_there_is_not_is_refused(broker: Broker, namespace: str) -> None:
     body = ON_DISK | {"managedLedgerOffloadedReadPriority": "tape-first"}
     status, _ = broker.request("POST", f"{namespace}/offloadPolicies", body)
-    assert status == (204 if differs("an offload priority that there is not") else 400)
+    assert status == (204 if differs("an unknown offload priority") else 400)
 
 
 def test_no_offload_of_a_topic_has_run(broker: Broker, namespace: str) -> None:

@@ -164,7 +164,7 @@ def test_a_stream_whose_rows_do_not_go_with_the_topics_schema(
     query = rows.selectExpr("string(value) as name", "string(value) as size").writeStream
     query = query.format("pulsar").options(**options)
     query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    expected = f"{target} cannot be written: its schema does not go with what is written: "
+    expected = f"{target} cannot be written: its schema is not compatible with what is written: "
     told = ending(query)
     assert told.startswith(expected) and "size" in told.removeprefix(expected), told
     assert is_idle(spark) and is_left_alone(guarded, target)

@@ -151,5 +151,5 @@ def test_types_that_arrow_does_not_read_are_left_to_python() -> None:
 
 def test_a_value_of_another_type_is_told_with_its_message_and_field() -> None:
     filled = filled_of(ALL, b'{"big":1}', b'{"big":"much"}')
-    with pytest.raises(PulsarSparkError, match=r"the message 3:1 .* field big is no int64"):
+    with pytest.raises(PulsarSparkError, match=r"the message 3:1 .* field big is not int64"):
         ALL.arrays(filled, kinds_of(ALL), lambda _: b"")

@@ -125,14 +125,14 @@ def test_what_cannot_be_is_told(broker: Broker, topic: str, tmp_path: Any) -> No
     large = Outgoing(topic, b"\xff", b"x" * (6 << 20), {})
     plain = {"pulsar.producer.compressionType": "none"}
     text = error_of(lambda: sent(broker, topic, large, **plain))
-    assert "has 6291" in text and "cannot be sent in parts" in text
+    assert "has 6291" in text and "cannot be sent in chunks" in text
     key = tmp_path / "public.pem"
     key.write_text("")
     encrypted = {
         "pulsar.producer.encryptionKeys": "mine",
         "pulsar.producer.defaultCryptoKeyReader": str(key),
     }
-    with pytest.raises(WrongOption, match="cannot be encrypted here"):
+    with pytest.raises(WrongOption, match="cannot be encrypted"):
         sent(broker, topic, large._replace(value=b""), **encrypted)
 
 

@@ -237,10 +237,10 @@ def test_encrypted_messages_are_written_and_read_with_keys(
     sender.finish()
     sender.close()
     text = error_of(lambda: rows_of(broker, topic=topic))
-    assert "it is encrypted; give the key by pulsar.reader.defaultCryptoKeyReader" in text
+    assert "it is encrypted; give its key by pulsar.reader.defaultCryptoKeyReader" in text
     key = {"pulsar_reader_defaultCryptoKeyReader": private}
     assert values(rows_of(broker, topic=topic, **key)) == list("01234")
-    assert "only the official client decrypts" in error_of(
+    assert "only the official client can decrypt" in error_of(
         lambda: rows_of(broker, topic=topic, reader="fast", **key)
     )
 
@@ -336,12 +336,15 @@ def test_rows_without_a_key_may_stay_in_one_partition(broker: Broker, topic: str
     [
         ({"exactlyOnce": "maybe"}, "it has to be auto, true or false"),
         ({"schemaType": "protobuf"}, "it has to be avro or json"),
-        ({"pulsar.producer.producerName": "p"}, "names of their own"),
-        ({"pulsar.producer.initialSequenceId": "1"}, "made of the batch and the row"),
-        ({"pulsar.producer.accessMode": "Exclusive"}, "tasks write a topic side by side"),
+        ({"pulsar.producer.producerName": "p"}, "generated names"),
+        ({"pulsar.producer.initialSequenceId": "1"}, "derived from the batch and the row"),
+        (
+            {"pulsar.producer.accessMode": "Exclusive"},
+            "several tasks write a topic",
+        ),
         ({"pulsar.producer.hashingScheme": "md5"}, "it has to be one of javastringhash"),
         ({"pulsar.producer.compressionType": "bzip2"}, "none, lz4, zlib, zstd, snappy"),
-        ({"pulsar.producer.properties": "[]"}, "a JSON object of texts"),
+        ({"pulsar.producer.properties": "[]"}, "a JSON object of strings"),
         ({"pulsar.producer.batchingMaxMesages": "1"}, "did you mean pulsar.producer.batchingMaxM"),
     ],
 )

@@ -160,7 +160,7 @@ def test_an_archive_that_was_stopped_and_killed_has_each_message_once(
     done = running.stop(signal.SIGINT)
     assert done.status == 0
     assert re.search(
-        r"stopped: [\d,]+ messages archived; the same command goes on from here$", said(done)
+        r"stopped: [\d,]+ messages archived; the same command continues from here$", said(done)
     )
     assert len(archived(archive)) < 1_600, "it was done, or nearly"
 
@@ -174,7 +174,7 @@ def test_an_archive_that_was_stopped_and_killed_has_each_message_once(
     publish(client, topic, range(2_000, 2_500))
     done = jobs.run("archive", *options, "--until-now")
     assert done.status == 0
-    assert re.search(r"all that was there is done: [\d,]+ messages archived$", said(done))
+    assert re.search(r"done up to the start: [\d,]+ messages archived$", said(done))
     found = archived(archive)
     assert sorted(each["value"] for each in found) == sorted(
         f"value {number}".encode() for number in range(2_500)
@@ -210,7 +210,7 @@ def test_a_replay_keeps_the_order_and_tells_where_messages_are_from(
     publish(client, topic, range(2_500))
     archive, source = tmp_path / "archive", ("--service-url", broker.url)
     done = jobs.run(*("archive", *source, "--topic", topic, "--to", str(archive), "--until-now"))
-    assert said(done) == "archive: all that was there is done: 2,500 messages archived"
+    assert said(done) == "archive: done up to the start: 2,500 messages archived"
 
     done = jobs.run("replay", *source, "--from", str(archive), "--topic", f"{topic}-nosuch")
     assert done.status == 2
@@ -223,7 +223,7 @@ def test_a_replay_keeps_the_order_and_tells_where_messages_are_from(
     wait_for_files(running, tmp_path / "replayed")
     done = running.stop(signal.SIGTERM)
     assert done.status == 0
-    assert re.search(r"stopped: [\d,]+ messages sent, [\d,]+ are left; the same", said(done))
+    assert re.search(r"stopped: [\d,]+ messages sent, [\d,]+ remain; the same", said(done))
     done = jobs.run("replay", *replay, *checkpoint, "--to", again)
     assert done.status == 0 and re.search(r"[\d,]+ messages sent$", said(done))
     check_replayed(client, topic, again)
@@ -330,7 +330,7 @@ def test_windows_are_told_once_when_they_are_complete(
     assert "with name `nosuch` cannot be resolved" in said(done), done.err
     done = jobs.run("aggregate", *options)
     assert done.status == 0, done.err
-    assert said(done).endswith("all that was there is done: 5 messages aggregated")
+    assert said(done).endswith("done up to the start: 5 messages aggregated")
     send(5, "ann", 1_000)  # too late
     send(400, "bob", 2)
     assert jobs.run("aggregate", *options).status == 0
@@ -369,9 +369,9 @@ def test_a_page_of_analytics_has_all_it_needs(
     told = done.out.splitlines()
     assert f"2 topics, 3,005 messages: {page}" in told
     hottest, skewed, backlog = told[-3:]
-    assert re.fullmatch(r"most comes to: \S+, [\d,.]+ messages/s", hottest)
+    assert re.fullmatch(r"highest rate: \S+, [\d,.]+ messages/s", hottest)
     assert re.fullmatch(r"most frequent key: key \d, 20\.0% of \S+-<cold>", skewed)
-    growing = r"backlog that grows most: billing of \S+-hot, [\d,]+"
+    growing = r"fastest growing backlog: billing of \S+-hot, [\d,]+"
     assert re.fullmatch(rf"{growing}, [+-][\d,.]+/s", backlog)
     text = page.read_text()
     assert not re.search(r"https?://|<script|<link|src=", text.replace(broker.url, ""))
@@ -464,14 +464,14 @@ def test_an_archive_of_decoded_records_and_what_spark_does_not_have_are_told(
 
     done = jobs.run("replay", "--service-url", broker.url, "--from", str(archive), "--to", "again")
     assert done.status == 2
-    assert said(done) == f"pyxbroker: {archive} is no archive of `archive`: it has no value."
+    assert said(done) == f"pyxbroker: {archive} was not written by `archive`: it has no value."
 
     checkpoint = ("--checkpoint", str(tmp_path / "other"))
     done = jobs.run(
         *("archive", *source, "--to", str(tmp_path / "table"), "--format", "delta", *checkpoint)
     )
     assert done.status == 2
-    assert said(done).startswith("pyxbroker: --format delta: this Spark does not have it; name its")
+    assert said(done).startswith("pyxbroker: --format delta: this Spark does not have it; give its")
 
 
 def test_spark_submit_runs_a_job_as_it_is(
@@ -482,7 +482,7 @@ def test_spark_submit_runs_a_job_as_it_is(
     tmp_path: Path,
 ) -> None:
     publish(client, topic, range(100))
-    program = ROOT / "src" / "pyxbroker" / "spark" / "pipelines" / "archive.py"
+    program = ROOT / "spark" / "pipelines" / "archive.py"
     submit = Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"
     line = [str(submit), "--master", "local[2]", "--driver-memory", "512m"]
     line += [*conf_of(settings_of(Path(environment["TMPDIR"]))), str(program)]
@@ -491,5 +491,5 @@ def test_spark_submit_runs_a_job_as_it_is(
     done = Running.start([*line, "--to", str(tmp_path / "archive")], environment).wait()
     assert done.status == 0, done.err
     # spark-submit hands what a program says on stderr on as stdout.
-    assert "archive: all that was there is done: 100 messages archived" in done.out
+    assert "archive: done up to the start: 100 messages archived" in done.out
     assert (tmp_path / "archive" / "_spark_metadata" / "0").exists()

@@ -163,10 +163,10 @@ def test_a_message_in_chunks_that_cannot_be_put_together_is_told(
     (whole,) = plan_of(options)
     # What was deleted before the first message that a query reads is no loss, and told.
     assert values(read(options, whole)) == [b"one", b"two"]
-    told = [each.message for each in caplog.records if "cannot be put together" in each.message]
-    assert len(told) == 2 and "it is left out" in told[0]
+    told = [each.message for each in caplog.records if "cannot be assembled" in each.message]
+    assert len(told) == 2 and "the message is skipped" in told[0]
     later = whole._replace(begin=Position(whole.end.ledger, 1), origin=None)
-    with pytest.raises(DataLost, match=r"ends with \d+:3 cannot be put together: chunks before"):
+    with pytest.raises(DataLost, match=r"ends with \d+:3 cannot be assembled: earlier chunks"):
         read(options, later)
     assert values(read(patient, later)) == [b"two"]
 
@@ -314,11 +314,11 @@ def test_what_the_official_client_passes_over_is_an_error(
     begin = time.monotonic()
     for _ in range(2):  # it is the last one, and it is not
         (whole,) = plan_of(options)
-        with pytest.raises(PulsarSparkError, match=r"passes over \d+:1 of persistent"):
+        with pytest.raises(PulsarSparkError, match=r"skips \d+:1 of persistent"):
             read(options, whole)
         publish(client, topic, 3)
     assert time.monotonic() - begin < 30
-    with pytest.raises(PulsarSparkError, match="it is encrypted; give the key by"):
+    with pytest.raises(PulsarSparkError, match="it is encrypted; give its key by"):
         read_all(broker, topic=topic, reader="client")
 
 

@@ -205,7 +205,7 @@ def uses(role: str, options: dict[str, str], topic: str) -> Iterator[Callable[[]
     yield lambda: Security(read)
     for of_rest in (False, True):
         security = Security(read, of_rest)
-        yield security.show
+        yield security.credentials
         yield security.header
         yield security.context
         rest = "http://127.0.0.1:1"

@@ -295,20 +295,20 @@ def test_no_representation_has_a_secret(scene: Scene, topic: str) -> None:
         security = Security(options)
         shown = [options, options[PARAMS], security, security.authentication, vars(options)]
         assert not [each for each in shown if "hidden-one" in repr(each)]
-        assert Security(pickle.loads(pickle.dumps(options))).show()
+        assert Security(pickle.loads(pickle.dumps(options))).credentials()
 
 
 @pytest.mark.parametrize(
     ("way", "sentence"),
     [
-        ({PLUGIN: "AuthenticationSasl", PARAMS: "hidden"}, "there are AuthenticationToken"),
+        ({PLUGIN: "AuthenticationSasl", PARAMS: "hidden"}, "supported are AuthenticationToken"),
         ({PLUGIN: "token"}, f"{PLUGIN} is given, and {PARAMS} is not"),
         ({PARAMS: "hidden"}, f"{PARAMS} is given, and {PLUGIN} is not"),
         ({PLUGIN: "basic", PARAMS: "hidden"}, '{"userId": "...", "password": "..."}'),
         ({PLUGIN: "basic", PARAMS: "{hidden"}, "has to be a JSON object"),
         ({PLUGIN: "tls", PARAMS: "hidden"}, "tlsCertFile:/path,tlsKeyFile:/path"),
         ({PLUGIN: "oauth2", PARAMS: '{"hidden": 1}'}, "issuerUrl, privateKey"),
-        ({"pulsar.client.tlsKeyFilePath": "/x"}, "are given together"),
+        ({"pulsar.client.tlsKeyFilePath": "/x"}, "have to be given together"),
     ],
 )
 def test_what_cannot_be_a_login_is_told_without_it(way: dict[str, str], sentence: str) -> None:

@@ -250,7 +250,7 @@ def test_certificates_of_ones_own_where_a_broker_asks_for_them(
     strange = mutual.issue("stranger", ca=trustme.CA())
     names = ("pulsar.admin.tlsCertificateFilePath", "pulsar.admin.tlsKeyFilePath")
     wrong = dict(zip(names, map(str, strange), strict=True))
-    assert "nobody answers there" in error_of(load(spark, asked | wrong).collect)
+    assert "no web port answers at" in error_of(load(spark, asked | wrong).collect)
     right = dict(zip(names, (str(certificate), str(key)), strict=True))
     assert load(spark, asked | right).rdd.getNumPartitions() == 3
 
@@ -401,7 +401,7 @@ def test_large_messages_of_a_sink(spark: Any, broker: Broker, topic: str) -> Non
     rows = spark.range(0, 1, 1, 1).selectExpr(f"repeat('x', {6 << 20}) as value")
     options = given(broker, {"topic": topic, "pulsar_producer_compressionType": "none"})
     text = error_of(lambda: save(rows, options))
-    assert "pulsar.producer.chunkingEnabled=true sends it in parts" in text
+    assert "pulsar.producer.chunkingEnabled=true sends it in chunks" in text
     save(rows, options | {"pulsar.producer.chunkingEnabled": "true"})
     (row,) = load(spark, given(broker, {"topic": topic})).collect()
     assert len(row.value) == 6 << 20
@@ -497,7 +497,7 @@ def test_encrypted_messages(spark: Any, broker: Broker, topic: str, tmp_path: Pa
         "pulsar.producer.defaultCryptoKeyReader": f"file://{common}",
     }
     save(numbered(spark, 3), given(broker, {"topic": topic}) | options)
-    assert "it is encrypted; give the key" in error_of(
+    assert "it is encrypted; give its key" in error_of(
         load(spark, given(broker, {"topic": topic})).collect
     )
     key = {"topic": topic, "pulsar_reader_defaultCryptoKeyReader": str(private)}
@@ -513,7 +513,7 @@ UNKNOWN = (
     ("pulsar.reader.receiverQueSize", "did you mean pulsar.reader.receiverQueueSize?"),
     ("pulsar.client.authParam", "did you mean pulsar.client.authParams"),
     ("pulsar.admin.tlsTrustCertFilePath", "did you mean pulsar.admin.tlsTrustCertsFilePath?"),
-    ("topic.schema.class", "columns by the topic's schema in the registry"),
+    ("topic.schema.class", "follow the topic's schema in the registry"),
     ("subscribe", "give topic, or topics for several"),
 )
 
@@ -534,7 +534,7 @@ def test_unknown_options_of_a_sink_name_what_is_near(
     for name, sentence in (
         ("pulsar.producer.sendTimeout", "did you mean pulsar.producer.sendTimeoutMs?"),
         ("exactlyOne", "did you mean exactlyOnce?"),
-        ("topic.schema.class", "what is written has a schema by its columns (schemaType)"),
+        ("topic.schema.class", "written columns become a schema (schemaType)"),
         ("startingOffsets", "only of the batch source and the streaming source"),
     ):
         options = given(broker, {"topic": topic}) | {name: "x"}

@@ -16,7 +16,7 @@ from harness.brokers import Broker
 from compat_tests.conftest import BrokerFactory, official_client
 from compat_tests.spark_rows import error_of, given, rows_of, sent_once, sink_options
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.exactly_once import is_known_to_lack
+from pyxbroker.spark.exactly_once import lacks_deduplication
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import AtLeastOnce
@@ -217,7 +217,7 @@ def test_a_name_that_is_taken_is_waited_for(
 
 def test_a_topic_without_deduplication_is_noticed(broker: Broker, topic: str) -> None:
     assert write_part(broker, topic, Part("query", 0, 0), ROWS) == [topic]
-    assert is_known_to_lack(Options(SINK, given(broker, {"topic": topic})))
+    assert lacks_deduplication(Options(SINK, given(broker, {"topic": topic})))
 
 
 @pytest.mark.pyxbroker  # Apache Pulsar forgets names when it takes a snapshot
@@ -324,7 +324,7 @@ def test_columns_are_a_record_with_a_schema_and_come_back_as_they_were(
     )
     other = spark.createDataFrame([("fig", "much")], "name string, size string")
     text = error_of(other.write.format("pulsar").options(**options).mode("append").save)
-    refusal = f"{topic} cannot be written: its schema does not go with what is written: "
+    refusal = f"{topic} cannot be written: its schema is not compatible with what is written: "
     reason = text.partition(refusal)[2]
     assert len(reason) > 20 and "Traceback" not in text, text
 
@@ -416,14 +416,14 @@ def test_a_topic_is_not_overwritten_and_columns_are_checked(broker: Broker, topi
     assert "cannot be overwritten" in error_of(lambda: source.writer(value, True))
     for make in (source.writer, source.streamWriter):
         other = StructType().add("value", BinaryType()).add("size", LongType())
-        assert "the column size is none" in error_of(partial(make, other, False))
+        assert "the column size cannot be written" in error_of(partial(make, other, False))
         keyed = StructType().add("__key", StringType())
         assert "there is nothing to write" in error_of(partial(make, keyed, False))
     text = error_of(lambda: nameless.writer(value, False))
     assert "give the option topic, or a column __topic." in text
     wrong = PulsarDataSource(given(broker, {"topic": topic, "failOnDataLoss": "true"}))
     text = error_of(lambda: wrong.writer(value, False))
-    assert "failOnDataLoss is no option of the sink" in text
+    assert "failOnDataLoss is not an option of the sink" in text
     limited = PulsarDataSource(given(broker, {"topic": topic, "maxBytesPerTrigger": "1m"}))
     text = error_of(lambda: limited.streamReader(limited.schema()))
     assert "maxBytesPerTrigger needs admin.url" in text

@@ -51,9 +51,9 @@ def archive_and_replay(
     source = ("--service-url", broker.url, "--topic", topic, "--until-now")
     archive = ("archive", *source, "--to", *table, "--checkpoint", str(place / "archived"))
     publish(client, topic, range(100))
-    assert said(jobs.run(*archive)).endswith("is done: 100 messages archived")
+    assert said(jobs.run(*archive)).endswith("done up to the start: 100 messages archived")
     publish(client, topic, range(100, 150))
-    assert said(jobs.run(*archive)).endswith("is done: 50 messages archived")
+    assert said(jobs.run(*archive)).endswith("done up to the start: 50 messages archived")
     again = f"{topic}-again"
     replay = ("replay", "--service-url", broker.url, "--from", *table, "--to", again)
     assert said(jobs.run(*replay, "--checkpoint", str(place / "sent"))).endswith(

@@ -228,7 +228,7 @@ class Desk:
         near.setblocking(False)
         self._far.setblocking(False)
         # What is done bit by bit is done soon.
-        session = SimpleNamespace(line=SimpleNamespace(wait=self.loop.call_soon))
+        session = SimpleNamespace(step_queue=SimpleNamespace(wait=self.loop.call_soon))
         self.connection: Connection = group.accept(near, "peer", session)
         topic = SimpleNamespace(
             is_terminated=False,

@@ -12,7 +12,7 @@ from one_bookie import turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import access
-from pyxbroker.broker.topics.access import BROUGHT_EPOCH_MAX, EPOCH_MAX, EPOCH_PROPERTY
+from pyxbroker.broker.topics.access import CLIENT_EPOCH_MAX, EPOCH_MAX, EPOCH_PROPERTY
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
@@ -150,7 +150,7 @@ def test_a_producer_that_comes_back_keeps_its_epoch_unless_another_one_was_there
     run(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("brought", [BROUGHT_EPOCH_MAX, BROUGHT_EPOCH_MAX + 1, EPOCH_MAX])
+@pytest.mark.parametrize("brought", [CLIENT_EPOCH_MAX, CLIENT_EPOCH_MAX + 1, EPOCH_MAX])
 @pytest.mark.parametrize("given", [0, 1])
 def test_no_epoch_that_a_client_brings_is_the_last_one(
     tmp_path: Path, brought: int, given: int
@@ -162,7 +162,7 @@ def test_no_epoch_that_a_client_brings_is_the_last_one(
         for expected in range(given):
             assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == expected
             await close(client, 1)
-        epoch = brought if brought == BROUGHT_EPOCH_MAX else given
+        epoch = brought if brought == CLIENT_EPOCH_MAX else given
         assert (await produce(client, 1, EXCLUSIVE, topic_epoch=brought)).topic_epoch == epoch
         assert await epoch_in_metadata(broker) == str(epoch)
         await close(client, 1)
@@ -188,7 +188,7 @@ def test_epochs_end_where_their_numbers_do(tmp_path: Path) -> None:
         late = await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)
         assert late.error == pb.ProducerFenced
         topic = await broker.topic()
-        await topic.keep_epoch(EPOCH_MAX - 1)
+        await topic.store_epoch(EPOCH_MAX - 1)
         assert (await produce(client, 1, EXCLUSIVE)).topic_epoch == EPOCH_MAX
         await close(client, 1)
         late = await produce(client, 1, EXCLUSIVE, topic_epoch=EPOCH_MAX + 1)

@@ -179,7 +179,7 @@ def test_what_a_consumer_had_waits_for_others_after_a_few_turns_and_nothing_over
     desk = Desk(opened, make, delayed_delivery=False)
     try:
         steps: list[Callable[[], None]] = []
-        desk.connection.session.line.wait = steps.append
+        desk.connection.session.step_queue.wait = steps.append
         consumer = desk.join("first")
         consumer.on_flow(ENTRIES)
         desk.publish(ENTRIES - 10)
@@ -249,7 +249,7 @@ def test_who_goes_last_or_is_moved_leaves_what_it_had_to_be_freed_in_a_few_turns
         desk = Desk(opened, make, delayed_delivery=False)
         try:
             steps: list[Callable[[], None]] = []
-            desk.connection.session.line.wait = steps.append
+            desk.connection.session.step_queue.wait = steps.append
             consumer = desk.join("c")
             consumer.on_flow(ENTRIES)
             desk.publish(ENTRIES)

@@ -370,7 +370,7 @@ class Closing(ClientMemory):
 
     def close(self, connection: Any, setting: str) -> None:
         self.gone.append(connection)
-        self.forget_stranger(connection)
+        self.forget_unauthenticated(connection)
         connection.session.memory.release(connection.session.memory.used)
 
 
@@ -387,7 +387,7 @@ def test_no_further_stranger_is_closed_when_just_enough_is_left() -> None:
         Mock(session=SimpleNamespace(memory=ConnectionMemory(budget, "address"))) for _ in range(2)
     ]
     for stranger, size in zip(strangers, (100, 50), strict=True):
-        budget.charge_stranger(stranger, size)
+        budget.charge_unauthenticated(stranger, size)
     memory.charge(9_850)
     memory.charge(100)
     assert budget.gone == [strangers[0]] and budget.used == 10_000

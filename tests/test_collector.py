@@ -223,9 +223,9 @@ def test_topics_that_are_not_there_leave_no_rings(tmp_path: Path) -> None:
             async def refused() -> None:
                 name = TopicName.get(f"{TOPIC}-of-nobody")
                 with pytest.raises(TopicNotFound):
-                    await asyncio.ensure_future(paced(broker.topics.loader.get(name, False), line))
+                    await asyncio.ensure_future(paced(broker.topics.loader.get(name, False), queue))
 
-            line = Pace().line()
+            queue = Pace().queue()
             assert await rings_of_refusals(refused) == []
 
     asyncio.run(run())
@@ -240,11 +240,11 @@ def test_a_paced_task_that_fails_of_what_it_waited_for_leaves_no_ring() -> None:
         await asyncio.ensure_future(fails())
 
     async def run() -> None:
-        line = Pace().line()
+        queue = Pace().queue()
 
         async def refused() -> None:
             with pytest.raises(ValueError, match="refused"):
-                await asyncio.ensure_future(paced(waits(), line))
+                await asyncio.ensure_future(paced(waits(), queue))
 
         assert await rings_of_refusals(refused) == []
 

@@ -408,9 +408,15 @@ def test_the_schema_is_consistent() -> None:
             assert row.parse(text) == row.default
 
 
+def modules() -> list[Path]:
+    """Return the modules of the package. rglob() does not follow the symbolic link to spark/."""
+    folders = (SOURCE, SOURCE / "spark")
+    return [path for folder in folders for path in folder.rglob("*.py*") if path.suffix != ".pyc"]
+
+
 def test_each_setting_is_read_by_some_code() -> None:
     read: set[str] = set()
-    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx")]:
+    for path in modules():
         read.update(re.findall(r"(?<![a-z])config\s*\.(\w+)", path.read_text()))
     assert set(SCHEMA) - read == set()
 
@@ -418,7 +424,7 @@ def test_each_setting_is_read_by_some_code() -> None:
 def test_every_setting_that_the_code_reads_exists() -> None:
     members = {name for name in dir(Config()) if not name.startswith("_")}
     wrong = []
-    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx")]:
+    for path in modules():
         for name in re.findall(r"(?<![a-z])config\.([a-zA-Z_]+)\b(?!\.py)", path.read_text()):
             if "_" not in name and name != name.lower() and name not in members:
                 wrong.append(f"{path.name}: config.{name}")

@@ -18,7 +18,7 @@ from pyxbroker.broker.topics.deduplication import (
     NAME_BYTES,
     SNAPSHOT_BYTES_MAX,
     Deduplication,
-    Switch,
+    DeduplicationSwitch,
 )
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata.store import Unavailable
@@ -457,7 +457,7 @@ def test_a_snapshot_has_a_size_and_those_that_came_last(tmp_path: Path) -> None:
         deduplication = topic.deduplication
         assert deduplication is not None
         for number in range(1000):
-            deduplication._of(f"{number:04}" + "n" * 1000).persisted = number
+            deduplication._ids_of(f"{number:04}" + "n" * 1000).persisted = number
         found = deduplication._newest()
         assert sum(map(len, found)) <= SNAPSHOT_BYTES_MAX
         assert list(found.values()) == list(range(999, 999 - len(found), -1))
@@ -526,7 +526,7 @@ async def set_policy(broker: Broker, on: bool) -> PersistentTopic:
     return topic
 
 
-def is_settled(switch: Switch) -> bool:
+def is_settled(switch: DeduplicationSwitch) -> bool:
     """Return True if no change is under way or waits for another try."""
     return switch._task is None and switch._timer is None
 

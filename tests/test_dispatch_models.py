@@ -69,7 +69,7 @@ class DispatchMachine(RuleBasedStateMachine):
         # What is taken back comes again a few entries at a time, and other events in between.
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(redelivery, "ENTRIES_PER_STEP", at_once)
-        self.desk.connection.session.line.wait = self.steps.append
+        self.desk.connection.session.step_queue.wait = self.steps.append
 
     def make(self, subscription: Any) -> Any:
         return kinds.shared(subscription, KeySharedPolicy())

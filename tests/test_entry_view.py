@@ -47,7 +47,7 @@ def test_a_payload_that_is_too_large_is_not_unpacked() -> None:
 
     largest = compressed(PLAIN_BYTES_MAX)
     assert len(asyncio.run(largest.plain())) == PLAIN_BYTES_MAX == 32 << 20
-    with pytest.raises(ValueError, match="at most 33554432 are unpacked"):
+    with pytest.raises(ValueError, match="at most 33554432 are decompressed"):
         asyncio.run(compressed(PLAIN_BYTES_MAX + 1).plain())
 
 

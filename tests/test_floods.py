@@ -15,7 +15,7 @@ from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.admin.request import Request
 from pyxbroker.base.half_open import HalfOpen
-from pyxbroker.base.pacing import Line, Pace
+from pyxbroker.base.pacing import Pace, StepQueue
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.broker.topics.registry import TopicRegistry
@@ -185,19 +185,19 @@ def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
 
 
 def test_one_step_waits_for_all_that_a_closed_connection_had_open(tmp_path: Path) -> None:
-    """A step for each, put into a line at once, would take a turn as long as there are many."""
+    """A step for each, put into a queue at once, would take a turn as long as there are many."""
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client = await broker.client()
         flood(client, *map(subscribe, range(200)))
         await answers(client, "success", 200)
         topic = await broker.topic()
-        line = client.connection.session.line
+        queue = client.connection.session.step_queue
         client.connection.close()
-        assert len(line.waiting) == 1
+        assert len(queue.waiting) == 1
         left = sum(not each.consumers for each in topic.subscriptions.values())
         assert 1 <= left <= handlers.LEAVE_PER_CALL
-        await until(lambda: not line.waiting)
+        await until(lambda: not queue.waiting)
         assert not any(each.consumers for each in topic.subscriptions.values())
 
     in_broker(tmp_path, scenario)
@@ -221,7 +221,7 @@ def test_a_watcher_that_is_asked_for_again_leaves_its_closed_connection_once(
         session = client.connection.session
         [watcher] = session.watchers.values()
         leaving: list[Any] = []
-        monkeypatch.setattr(type(session.line), "wait", lambda _, call: leaving.append(call))
+        monkeypatch.setattr(type(session.step_queue), "wait", lambda _, call: leaving.append(call))
         client.connection.close()
         handler = client.connection.group.handlers._table[pb.BaseCommand.WATCH_TOPIC_LIST].handler
         await handler(client.connection, watch, None)
@@ -245,17 +245,17 @@ def test_who_comes_back_does_not_find_the_place_taken_by_a_connection_that_is_cl
         exclusive = pb.CommandSubscribe.Exclusive
         await client.subscribe(subType=exclusive)
         await client.produce(producer_name="p", user_provided_producer_name=True)
-        line = client.connection.session.line
+        queue = client.connection.session.step_queue
         leaving: list[Any] = []
-        wait = type(line).wait
+        wait = type(queue).wait
 
-        def held(waiting: Line, call: Callable[[], object]) -> None:
-            if waiting is line:
+        def held(waiting: StepQueue, call: Callable[[], object]) -> None:
+            if waiting is queue:
                 leaving.append(call)
             else:
                 wait(waiting, call)
 
-        monkeypatch.setattr(type(line), "wait", held)
+        monkeypatch.setattr(type(queue), "wait", held)
         client.connection.close()
         assert len(leaving) == 1
         answer = await other.subscribe(subType=exclusive)

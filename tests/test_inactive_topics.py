@@ -242,7 +242,7 @@ async def delete_the_last_partition(broker: Broker, caplog: pytest.LogCaptureFix
     assert len(broker.topics.registry) == 0
     assert await broker.node.store.exists(paths.partitioned_topic("public/default", "t"))
     warnings = [each.message for each in caplog.records if each.levelname == "WARNING"]
-    assert warnings == ["the number of partitions was not deleted"]
+    assert warnings == ["the record of a partitioned topic was not deleted"]
 
 
 def test_the_number_of_partitions_stays_while_they_are_being_changed(

@@ -129,7 +129,7 @@ def test_the_limit_of_a_topic_does_not_ask_each_subscription_and_knows_who_has_l
         await clients[1].request(pb.CommandCloseConsumer(consumer_id=3, request_id=12), "success")
         check(1)
         topic.disconnect()
-        await topic.left()
+        await topic.wait_disconnected()
         check(0)
 
     run(tmp_path, scenario, maxConsumersPerTopic=4)

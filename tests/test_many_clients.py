@@ -156,7 +156,7 @@ def test_consumers_that_have_something_left_again_are_told_when_that_is_done(
         assert len(await told(client)) == before
         await some_turns()
         await client.ack(position, consumer_id=0)
-        await topic.left()
+        await topic.wait_disconnected()
         assert len(await told(client)) == MANY - before
 
     run(tmp_path, scenario)
@@ -341,7 +341,7 @@ def test_of_many_producers_some_are_told_in_a_turn_what_they_may_publish(
         told = late.run_messages_max
         assert told < 10_000
         topic.on_policies(topic.policies._replace(publish_rate=Rate(messages=20_000)))
-        await topic.left()
+        await topic.wait_disconnected()
         turns.stop()
         assert turns.most <= 2  # of the policy, and who comes
         limits = {each.run_messages_max for each in topic.producers.values()}
@@ -368,7 +368,7 @@ def test_of_many_consumers_some_are_told_in_a_turn_what_they_may_be_sent(
         for each in (*before[:5], *before[-5:]):
             subscription.disconnect_one(each)
         await client.subscribe(MANY, permits=0)
-        await topic.left()
+        await topic.wait_disconnected()
         turns.stop()
         assert turns.most <= 7 + 1  # who comes
         throttle = subscription.dispatcher.throttle
@@ -405,7 +405,7 @@ def test_consumers_of_a_subscription_that_is_left_are_told_nothing_more(
         told = sum(turns.done.values())
         assert 0 < told < MANY
         subscription.disconnect()
-        await topic.left()
+        await topic.wait_disconnected()
         turns.stop()
         assert sum(turns.done.values()) == told
 

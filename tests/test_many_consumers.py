@@ -93,7 +93,7 @@ def test_the_next_active_consumer_is_told_to_all_once_though_bit_by_bit(
     try:
         desk.connection.protocol_version = 12
         steps: list[Callable[[], None]] = []
-        desk.connection.session.line.wait = steps.append
+        desk.connection.session.step_queue.wait = steps.append
 
         def tell() -> None:
             told.clear()
@@ -300,7 +300,7 @@ def test_what_was_redelivered_and_is_skipped_is_forgotten_bit_by_bit(
     desk = Desk(opened, lambda it: kinds.shared(it, KeySharedPolicy()), delayed_delivery=False)
     try:
         steps: list[Callable[[], None]] = []
-        desk.connection.session.line.wait = steps.append
+        desk.connection.session.step_queue.wait = steps.append
         consumer = desk.join("c")
         consumer.on_flow(ENTRIES)
         desk.publish(ENTRIES)

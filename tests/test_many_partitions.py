@@ -17,7 +17,7 @@ from pyxbroker.admin.resources import statistics, topics
 from pyxbroker.base import topic_name
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.partition_nodes import each_of
+from pyxbroker.broker.topics.partition_nodes import for_each
 from pyxbroker.broker.topics.topic import Topic
 from test_admin_topics import DONE, NAME, NP, P, Rest, run
 from test_slices import longest_turn
@@ -71,7 +71,7 @@ def test_many_partitions_are_named_in_short_turns(
 async def open_partitions(rest: Rest, count: int) -> None:
     assert await rest("PUT", f"{NP}/t/partitions", str(count)) == DONE
     name = TopicName.get(f"non-{NAME}/t")
-    await each_of(range(count), lambda index: _open(rest, name.partition(index)))
+    await for_each(range(count), lambda index: _open(rest, name.partition(index)))
 
 
 async def _open(rest: Rest, name: TopicName) -> None:
@@ -117,7 +117,7 @@ def test_what_was_told_of_many_partitions_is_freed_in_short_turns(
 
     async def scenario(rest: Rest) -> None:
         await open_partitions(rest, OPEN)
-        monkeypatch.setattr(statistics, "STATS", statistics.STATS._replace(tell=stats_of))
+        monkeypatch.setattr(statistics, "STATS", statistics.STATS._replace(read=stats_of))
         path = f"{NP}/t/partitioned-stats?perPartition={is_per_partition}"
 
         async def ask() -> None:
@@ -143,12 +143,12 @@ def test_a_long_list_of_topics_is_sorted_in_parts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(topics, "_encode", noting)
 
     async def listed() -> None:
-        body = (await topics.listed(names, False)).body
+        body = (await topics.list_response(names, False)).body
         assert isinstance(body, bytes)
         assert json.loads(body) == sorted(map(str, names))
 
     async def shortest() -> float:
-        return await turn_of(lambda: topics.listed(names, False))
+        return await turn_of(lambda: topics.list_response(names, False))
 
     asyncio.run(listed())
     assert asyncio.run(shortest()) < TURN_S
@@ -164,7 +164,7 @@ def test_each_of_many_is_done_in_short_turns() -> None:
         done += sum(range(100)) > 0
 
     async def main() -> float:
-        return await turn_of(lambda: each_of(range(50_000), work))
+        return await turn_of(lambda: for_each(range(50_000), work))
 
     assert asyncio.run(main()) < TURN_S
     assert done == 100_000

@@ -215,7 +215,7 @@ def test_a_producer_that_its_client_has_closed_is_not_sent_away(tmp_path: Path) 
         topic.close_producers()
         [kept] = topic.producers.values()
         topic.remove_producer(kept)
-        await topic.left()
+        await topic.wait_disconnected()
         assert (await client.receive("close_producer")).producer_id == 1
         assert "close_producer" not in await client.quiet()
 
@@ -241,7 +241,7 @@ def test_who_cannot_be_sent_away_keeps_nobody_else(
         monkeypatch.setattr(topic, "close_producer", one_fails)
         topic.disconnect()
         topic.disconnect()
-        await topic.left()
+        await topic.wait_disconnected()
         assert {each.producer_id for each in topic.producers.values()} == {2}
 
     run(tmp_path, scenario)
@@ -604,7 +604,7 @@ def test_policies_reach_many_subscriptions_some_in_each_turn_and_the_newest_wins
         assert 0 < before < MANY
         begin(2)
         made = await topic.subscription_for("new", topic.first_position(), {}, True)
-        await topic.left()
+        await topic.wait_disconnected()
         turns.stop()
         told = sum(turns.done.values()) - before
         assert told in (MANY, MANY + 1), "of the older ones nobody is told any more"

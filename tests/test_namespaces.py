@@ -242,7 +242,7 @@ MANY = ENTRIES_MAX + 1
         ({ROLES: [1]}, "namespace_auth must be an object, not [1]."),
         (
             {ROLES: {str(n): [] for n in range(MANY)}},
-            "namespace_auth has 1001 names, and at most 1000 may be.",
+            "namespace_auth has 1001 names; the maximum is 1000.",
         ),
         ({OF_TOPICS: {"t": {"r": ["produce"] * MANY}}}, "1001 actions are more"),
         ({OF_TOPICS: {"t": {str(n): [] for n in range(MANY)}}}, "destination_auth has 1001 names"),
@@ -716,7 +716,7 @@ def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> No
         assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=1000") == DONE
         topics = rest.broker.topics
         assert await rest("PUT", f"{A}/unload") == DONE
-        await topics.sweep.look()
+        await topics.sweep.run()
         # An empty list of a store that others share is not kept, nor one that has changed.
         assert await topics.loader.counts.get("a/x") == 2
         kept: list[Any] = [
@@ -734,7 +734,7 @@ def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> No
         assert remembered() == [True] * 4 + [False]
         assert await rest("DELETE", f"{A}?force=true") == DONE
         assert remembered() == [False] * 5
-        await topics.sweep.look()
+        await topics.sweep.run()
         assert remembered() == [False] * 5
         # One of the same name begins with nothing.
         assert await rest("PUT", A) == DONE
@@ -754,11 +754,11 @@ def test_a_sweep_says_nothing_of_a_namespace_that_is_being_deleted(
         await rest.broker.node.store.put(paths.managed_ledger("a/x/persistent/t"), b"")
         namespaces = rest.broker.service.namespaces
         await namespaces.change("a/x", lambda fields: fields.update(deleted=True))
-        await rest.broker.topics.sweep.look()
+        await rest.broker.topics.sweep.run()
         assert [each.message for each in caplog.records if each.levelname != "INFO"] == []
         # It may stay after all, and is looked into then.
         await namespaces.change("a/x", lambda fields: fields.update(deleted=False))
-        await rest.broker.topics.sweep.look()
+        await rest.broker.topics.sweep.run()
         assert "a/x" in rest.broker.topics.sweep._namespaces
 
     run(tmp_path, scenario)

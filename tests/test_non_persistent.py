@@ -572,13 +572,13 @@ def test_a_round_takes_a_turn_no_longer_than_its_time(
             turn += 1
             handle = broker.loop.call_soon(tick)
 
-        give = non_persistent._give
+        give = non_persistent._send
 
         def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
             given.append(turn)
             give(batch, start, stop, subscription)
 
-        monkeypatch.setattr(non_persistent, "_give", counted)
+        monkeypatch.setattr(non_persistent, "_send", counted)
         over_at_once(broker.node.turn.notifications)
         handle = broker.loop.call_soon(tick)
         sender.publish(0, b"x")
@@ -611,7 +611,7 @@ def test_one_send_from_each_of_many_producers_makes_no_long_turn_nor_a_list_of_w
             turn += 1
             handle = broker.loop.call_soon(tick)
 
-        give = non_persistent._give
+        give = non_persistent._send
 
         def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
             given.append(turn)
@@ -619,7 +619,7 @@ def test_one_send_from_each_of_many_producers_makes_no_long_turn_nor_a_list_of_w
                 assert {type(each) for each in runs} == {EntryRun}
             give(batch, start, stop, subscription)
 
-        monkeypatch.setattr(non_persistent, "_give", counted)
+        monkeypatch.setattr(non_persistent, "_send", counted)
         over_at_once(broker.node.turn.notifications)
         handle = broker.loop.call_soon(tick)
         for producer_id in range(producers):
@@ -638,13 +638,13 @@ def test_a_client_that_publishes_much_holds_up_others_for_a_run_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()
-    give = non_persistent._give
+    give = non_persistent._send
 
     def noted(*args: Any) -> None:
         begun.set()
         give(*args)
 
-    monkeypatch.setattr(non_persistent, "_give", noted)
+    monkeypatch.setattr(non_persistent, "_send", noted)
 
     async def scenario(broker: Broker) -> None:
         client, much, little = [await broker.client() for _ in range(3)]
@@ -668,9 +668,9 @@ def test_a_client_that_publishes_much_holds_up_others_for_a_run_of_it(
 def test_a_long_run_goes_to_a_subscription_a_part_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(non_persistent, "ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(non_persistent, "ENTRIES_PER_STEP", 3)
     parts: list[int] = []
-    give = non_persistent._give
+    give = non_persistent._send
 
     def counted(batch: Any, start: int, stop: int, subscription: Any) -> None:
         dropped = subscription.msg_drop
@@ -679,7 +679,7 @@ def test_a_long_run_goes_to_a_subscription_a_part_at_a_time(
         parts.append(sum(each.msg_out for each in subscription.consumers) - out)
         assert subscription.msg_drop == dropped
 
-    monkeypatch.setattr(non_persistent, "_give", counted)
+    monkeypatch.setattr(non_persistent, "_send", counted)
 
     async def scenario(broker: Broker) -> None:
         client, sender = await broker.client(), await broker.client()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.base.pacing import Pace, StepQueue, paced
 
 STEPS_PER_TURN = 4
 
@@ -70,9 +70,9 @@ def in_loop(scenario: Callable[[Paced], Awaitable[None]]) -> None:
 
 def test_a_turn_makes_as_many_steps_as_there_is_time_for() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
         names = [f"{n}" for n in range(20)]
-        tasks = [asyncio.ensure_future(paced(side.command(name), line)) for name in names]
+        tasks = [asyncio.ensure_future(paced(side.command(name), queue)) for name in names]
         assert await asyncio.gather(*tasks) == names
         assert [len(turn) for turn in side.of_turns()] == [STEPS_PER_TURN] * 5
         assert [name for _, name in side.steps] == names
@@ -84,10 +84,10 @@ def test_what_all_waited_for_lets_them_go_on_a_few_in_a_turn() -> None:
     """As when one commit of the metadata answers a thousand commands."""
 
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
         commit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         commands = [side.command(f"{n}", commit) for n in range(20)]
-        tasks = [asyncio.ensure_future(paced(each, line)) for each in commands]
+        tasks = [asyncio.ensure_future(paced(each, queue)) for each in commands]
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(side.steps) == 20
@@ -102,7 +102,7 @@ def test_what_all_waited_for_lets_them_go_on_a_few_in_a_turn() -> None:
 
 def test_clients_take_turns_however_much_one_of_them_asks_for() -> None:
     async def scenario(side: Paced) -> None:
-        flood, other = side.pace.line(), side.pace.line()
+        flood, other = side.pace.queue(), side.pace.queue()
         tasks = [asyncio.ensure_future(paced(side.command("flood"), flood)) for _ in range(40)]
         tasks += [asyncio.ensure_future(paced(side.command("other"), other)) for _ in range(3)]
         await asyncio.gather(*tasks)
@@ -116,12 +116,12 @@ def test_clients_take_turns_however_much_one_of_them_asks_for() -> None:
 
 def test_what_a_command_begins_waits_in_its_line_too() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
 
         async def opens() -> None:
             await asyncio.ensure_future(paced(side.command("topic")))
 
-        tasks = [asyncio.ensure_future(paced(opens(), line)) for _ in range(20)]
+        tasks = [asyncio.ensure_future(paced(opens(), queue)) for _ in range(20)]
         await asyncio.gather(*tasks)
         assert [len(turn) for turn in side.of_turns()] == [STEPS_PER_TURN] * 5
 
@@ -130,13 +130,13 @@ def test_what_a_command_begins_waits_in_its_line_too() -> None:
 
 def test_a_step_longer_than_the_budget_is_made_alone() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
 
         async def long() -> None:
             side.clock.now += 100
             side.step("long")
 
-        await asyncio.gather(*(asyncio.ensure_future(paced(long(), line)) for _ in range(5)))
+        await asyncio.gather(*(asyncio.ensure_future(paced(long(), queue)) for _ in range(5)))
         assert side.of_turns() == [["long"]] * 5
 
     in_loop(scenario)
@@ -144,7 +144,7 @@ def test_a_step_longer_than_the_budget_is_made_alone() -> None:
 
 def test_a_command_that_is_cancelled_does_not_wait_for_its_turn() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
         ended = []
 
         async def cleans_up() -> None:
@@ -153,9 +153,9 @@ def test_a_command_that_is_cancelled_does_not_wait_for_its_turn() -> None:
             finally:
                 ended.append(side.turn)
 
-        waiting = asyncio.ensure_future(paced(cleans_up(), line))
+        waiting = asyncio.ensure_future(paced(cleans_up(), queue))
         await asyncio.sleep(0)
-        flood = [asyncio.ensure_future(paced(side.command("flood"), line)) for _ in range(40)]
+        flood = [asyncio.ensure_future(paced(side.command("flood"), queue)) for _ in range(40)]
         await asyncio.sleep(0)
         waiting.cancel()  # while it waits for what it asked for
         with pytest.raises(asyncio.CancelledError):
@@ -174,7 +174,7 @@ def test_a_command_that_is_cancelled_does_not_wait_for_its_turn() -> None:
 
 def test_errors_reach_who_waits_as_without_a_pace() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
 
         async def fails(waited: Awaitable[None]) -> None:
             try:
@@ -183,7 +183,7 @@ def test_errors_reach_who_waits_as_without_a_pace() -> None:
                 raise ValueError("it failed") from error
 
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(paced(fails(asked), line))
+        task = asyncio.ensure_future(paced(fails(asked), queue))
         await asyncio.sleep(0)
         asked.set_exception(KeyError("x"))
         with pytest.raises(ValueError, match="it failed"):
@@ -194,10 +194,10 @@ def test_errors_reach_who_waits_as_without_a_pace() -> None:
 
 def test_what_fails_in_its_turn_keeps_nobody_else_from_theirs() -> None:
     async def scenario(side: Paced) -> None:
-        line: Line = side.pace.line()
+        queue: StepQueue = side.pace.queue()
         done = []
-        line.wait(lambda: 1 // 0)
-        line.wait(lambda: done.append(1))
+        queue.wait(lambda: 1 // 0)
+        queue.wait(lambda: done.append(1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert done == [1]
@@ -209,9 +209,9 @@ def test_what_fails_in_its_turn_keeps_nobody_else_from_theirs() -> None:
 
 def test_what_is_run_is_run_at_once_while_there_is_time() -> None:
     async def scenario(side: Paced) -> None:
-        line = side.pace.line()
+        queue = side.pace.queue()
         for n in range(10):
-            line.run(lambda n=n: side.step(f"{n}"))  # type: ignore[misc]
+            queue.run(lambda n=n: side.step(f"{n}"))  # type: ignore[misc]
         assert len(side.steps) == STEPS_PER_TURN
         for _ in range(3):
             await asyncio.sleep(0)

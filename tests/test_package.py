@@ -64,9 +64,9 @@ def tree_of_sources(target: Path) -> Path:
     """A copy of what git has, so that nothing that was built before is packed by chance."""
     names = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
     for name in filter(None, names):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
     return target
 
 
@@ -98,8 +98,11 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_sdist_has_what_a_build_needs_and_nothing_that_was_built(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+        files = {each.name.partition("/")[2] for each in archive if each.isfile()}
     tracked = set(run("git", "ls-files", "src", "proto", cwd=ROOT).split())
     assert sorted(tracked - names) == []
+    connector = run("git", "ls-files", "spark", cwd=ROOT).split()
+    assert connector and {f"src/pyxbroker/{name}" for name in connector} <= files
     assert {"pyproject.toml", "setup.py", "LICENSE", "README.md", "PKG-INFO"} <= names
     assert [name for name in names if name.endswith((".so", ".o", ".pyc"))] == []
 
@@ -112,7 +115,9 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"pyxbroker"}
     sources = ROOT / "src" / "pyxbroker"
     for suffix in ("py", "pyi", "pxd"):
-        wanted = {f"pyxbroker/{path.relative_to(sources)}" for path in sources.rglob(f"*.{suffix}")}
+        # Path.rglob() does not follow the symbolic link to spark/.
+        paths = [*sources.rglob(f"*.{suffix}"), *(sources / "spark").rglob(f"*.{suffix}")]
+        wanted = {f"pyxbroker/{path.relative_to(sources)}" for path in paths}
         assert wanted and sorted(wanted - names) == []
     assert {"pyxbroker/py.typed", "pyxbroker/proto/descriptors.bin"} <= names
     built = {Path(name).name.partition(".")[0] for name in names if name.endswith(".so")}

@@ -16,10 +16,10 @@ from pyxbroker.base.errors import PartitionsNotAllowed, ServiceNotReady, TopicEx
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import partition_nodes
 from pyxbroker.broker.topics.partition_nodes import (
-    BATCHES_AT_ONCE,
+    BATCHES_IN_PARALLEL,
     NODES_PER_BATCH_MAX,
-    each_of,
-    make_nodes,
+    create_nodes,
+    for_each,
     one_batch,
 )
 from pyxbroker.metadata import paths
@@ -238,7 +238,7 @@ def test_partitions_are_made_a_few_at_a_time(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(broker.node.store, "put_all", counted)
             await broker.topics.partitioned.create(NAME, MANY)
-        assert most == BATCHES_AT_ONCE
+        assert most == BATCHES_IN_PARALLEL
         assert len(broker.topics.registry) == 0, "they are opened when they are used"
         assert (await broker.publish_to(await broker.topic(f"{TOPIC}-partition-7"), b"x"))[0][
             1
@@ -308,7 +308,7 @@ async def test_every_store_takes_the_batches(backend: Backend) -> None:
         for name in (NAME, longest):
             there = paths.managed_ledger(name.partition(300).managed_ledger_name)
             await store.put(there, b"mine", MUST_NOT_EXIST)
-            await make_nodes(store, name, 0, 1000)
+            await create_nodes(store, name, 0, 1000)
             for index in (0, 299, 301, 999):
                 path = paths.managed_ledger(name.partition(index).managed_ledger_name)
                 found = await store.get(path)
@@ -329,8 +329,8 @@ async def test_the_first_error_ends_the_work() -> None:
         done.append(number)
 
     with pytest.raises(ZeroDivisionError):
-        await each_of(range(1000), work, 4)
+        await for_each(range(1000), work, 4)
     await asyncio.sleep(0.01)
     assert len(done) < 30
-    await each_of(range(3), work, partition_nodes.AT_ONCE)
-    await each_of([], work)
+    await for_each(range(3), work, partition_nodes.WORKERS)
+    await for_each([], work)

@@ -210,7 +210,7 @@ def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatc
             seen.append(password)
             return False
 
-        monkeypatch.setitem(one._users, "b", Check(never, one._nobody.cost))
+        monkeypatch.setitem(one._users, "b", Check(never, one._slowest_check.cost))
         for password in (b"1", b"1", b"2", b"1", b"3", b"1", b"2"):
             with pytest.raises(AuthenticationError, match="invalid"):
                 await one.authenticate(b"b:" + password)
@@ -227,7 +227,7 @@ def test_many_who_show_the_same_at_once_cost_one_check(
     async def main() -> None:
         one, gate = provider(), Gate()
         gate.open()
-        monkeypatch.setitem(one._users, "b", Check(gate.check, one._nobody.cost))
+        monkeypatch.setitem(one._users, "b", Check(gate.check, one._slowest_check.cost))
         shown = [one.authenticate(b"b:" + password) for _ in range(50)]
         other = one.authenticate(b"s:secret")
         found = await asyncio.gather(*shown, other, return_exceptions=True)
@@ -308,7 +308,7 @@ def test_a_thread_that_holds_pythons_lock_is_as_urgent_as_the_loop(
     async def main() -> None:
         one = provider(users)
         name = next(iter(one._users))
-        monkeypatch.setitem(one._users, name, Check(check, one._nobody.cost))
+        monkeypatch.setitem(one._users, name, Check(check, one._slowest_check.cost))
         await one.authenticate(f"{name}:secret".encode())
 
     before = os.getpriority(os.PRIO_PROCESS, 0)

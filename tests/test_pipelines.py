@@ -25,7 +25,13 @@ from pyxbroker.spark.pipelines.progress import LOG_INTERVAL_S, Progress
 from pyxbroker.spark.pipelines.reasons import plain_reason
 from pyxbroker.spark.pipelines.replay import Bucket, Checkpoint, Slice, cut
 from pyxbroker.spark.pipelines.streams import duration
-from pyxbroker.spark.pipelines.topic_stats import Backlog, Look, TopicStats, compared, summed
+from pyxbroker.spark.pipelines.topic_stats import (
+    Backlog,
+    Snapshot,
+    TopicStats,
+    compare,
+    sum_partitions,
+)
 
 NOBODY = "pulsar://127.0.0.1:1"
 
@@ -87,17 +93,17 @@ SOURCE = (*URL, "--topic", "a")
         (("archiv",), "No such command 'archiv'; did you mean archive?"),
         (("archive", *SOURCE), "the following arguments are required: --to"),
         (("archive", *SOURCE, "--to", "x", "--format", "orc"), "invalid choice: 'orc'"),
-        (("archive", *SOURCE, "--to", "x", "--every", "often"), "'often' is no time span"),
-        (("archive", *SOURCE, "--to", "x", "--partition-by", "key"), "'key' is none of topic,"),
+        (("archive", *SOURCE, "--to", "x", "--every", "often"), "'often' is not a time span"),
+        (("archive", *SOURCE, "--to", "x", "--partition-by", "key"), "'key' is not one of topic,"),
         (("archive", *SOURCE, "--to", "x", "--option", "a"), "'a': expected NAME=VALUE."),
         (("archive", *SOURCE, "--to", "x", "--option", "topc=a"), "there is no option topc:"),
-        (("archive", *URL, "--to", "x"), "one of topic, topics and topicsPattern has to be"),
+        (("archive", *URL, "--to", "x"), "give one of topic, topics and topicsPattern"),
         (("archive", *SOURCE, "--to", "x", "--start", "now"), "startingOffsets is 'now'"),
-        (("archive", *SOURCE, "--to", "x", "--format", "delta"), "--checkpoint is needed"),
+        (("archive", *SOURCE, "--to", "x", "--format", "delta"), "--checkpoint is required"),
         (("archive", *SOURCE, "--to", "x"), f"no broker answers at {NOBODY}"),
         (("replay", *URL, "--from", "x", "--to", "a//b"), "argument --to: 'a/' is not a"),
-        (("replay", *URL, "--from", "x", "--since", "noon"), "'noon' is no time"),
-        (("replay", *URL, "--from", "x", "--slice", "0"), "'0' is no number of messages."),
+        (("replay", *URL, "--from", "x", "--since", "noon"), "'noon' is not a time"),
+        (("replay", *URL, "--from", "x", "--slice", "0"), "'0' is not a number of messages."),
         (("replay", *URL, "--from", "x", "--to", "a"), f"no broker answers at {NOBODY}"),
         (
             ("aggregate", *SOURCE, "--to", "b", "--checkpoint", "c"),
@@ -112,14 +118,14 @@ SOURCE = (*URL, "--topic", "a")
         (("audit", *SOURCE), "arguments are required: --other-service-url"),
         (
             ("audit", *SOURCE, "--other-service-url", NOBODY, "--compare", "all"),
-            "'all' is none of value, key,",
+            "'all' is not one of value, key,",
         ),
         (
             (
                 *("audit", *SOURCE, "--other-service-url", NOBODY),
                 *("--other-topic", "b", "--other-topic", "c"),
             ),
-            "--other-topic has to be given for each --topic",
+            "--other-topic has to be given once for each --topic",
         ),
         (("audit", *SOURCE, "--other-service-url", NOBODY), f"no broker answers at {NOBODY}"),
     ],
@@ -189,7 +195,7 @@ def test_progress_is_plain_lines_now_and_then_where_no_terminal_is(
     now += LOG_INTERVAL_S
     progress.show("one")  # as before
     progress.show("three")
-    progress.say("done")
+    progress.print_line("done")
     assert capsys.readouterr().err == "job: one\njob: three\njob: done\n"
 
 
@@ -200,7 +206,7 @@ def test_progress_is_one_line_that_is_written_over_on_a_terminal(
     monkeypatch.setenv("COLUMNS", "12")
     progress = Progress("job")
     progress.show("123456789")
-    progress.say("all is done")
+    progress.print_line("all is done")
     assert capsys.readouterr().err == "\r\x1b[Kjob: 123456\r\x1b[Kjob: all is done\n"
 
 
@@ -210,7 +216,7 @@ def test_progress_is_one_line_that_is_written_over_on_a_terminal(
 )
 def test_time_spans(text: str, span: str | None) -> None:
     if span is None:
-        with pytest.raises(ArgumentTypeError, match="no time span"):
+        with pytest.raises(ArgumentTypeError, match="not a time span"):
             duration(text)
     else:
         assert duration(text) == span
@@ -247,7 +253,7 @@ def test_a_checkpoint_knows_what_was_sent_and_of_which_replay_it_is(tmp_path: Pa
     with pytest.raises(WrongOption, match="is of another replay, whose to is 't' and not 'other'"):
         Checkpoint(replay_of(place, to="other"))
     (place / "replay.json").write_text('{"replay": {}, "done": {"a": 1}}')
-    with pytest.raises(WrongOption, match="is no checkpoint of a replay"):
+    with pytest.raises(WrongOption, match="is not a checkpoint of a replay"):
         Checkpoint(replay_of(place))
     (tmp_path / "file").write_text("")
     with pytest.raises(WrongOption, match=r"--checkpoint .*file"):
@@ -263,10 +269,10 @@ def test_differences_are_told_in_a_sentence() -> None:
         "message 12,001, at 0:1:0 here and at 7:1 there, differs in its value and key"
     )
     assert str(Difference(None, 3, "0:1", None, [])) == (
-        "message 3, at 0:1 here, is not there: it has ended"
+        "message 3, at 0:1 here, is missing there: the topic has ended"
     )
     assert str(Difference("'k'", 3, None, "0:1", [])) == (
-        "message 3 of 'k', at 0:1 there, is not here: it has ended"
+        "message 3 of 'k', at 0:1 there, is missing here: the topic has ended"
     )
 
 
@@ -312,27 +318,27 @@ def test_bytes_are_told_as_people_read_them() -> None:
     ]
 
 
-def look_of(at_s: float, messages: int, backlog: int) -> Look:
+def snapshot_of(at_s: float, messages: int, backlog: int) -> Snapshot:
     subscription = {"msgBacklog": backlog, "msgOutCounter": 0, "consumers": [{}]}
     stats = {
         **{"msgInCounter": messages, "bytesInCounter": messages * 10, "msgOutCounter": 0},
         **{"storageSize": 99, "publishers": [], "subscriptions": {"s": subscription}},
     }
     internal = {"ledgers": [{}], "cursors": {"s": {"totalNonContiguousDeletedMessagesRange": 4}}}
-    return Look(at_s, {"t": stats}, {"t": internal})
+    return Snapshot(at_s, {"t": stats}, {"t": internal})
 
 
 def test_what_grows_between_two_looks_is_a_rate() -> None:
-    (topic,) = compared(look_of(10, 100, 50), look_of(20, 300, 20))
+    (topic,) = compare(snapshot_of(10, 100, 50), snapshot_of(20, 300, 20))
     assert (topic.rate_in, topic.bytes_in, topic.storage, topic.ledgers) == (20, 200, 99, 1)
     (backlog,) = topic.backlogs
     assert (backlog.entries, backlog.growth, backlog.consumers, backlog.holes) == (20, -3, 1, 4)
     # A topic that another broker has now counts from 0 again.
-    (topic,) = compared(look_of(10, 100, 0), look_of(20, 5, 0))
+    (topic,) = compare(snapshot_of(10, 100, 0), snapshot_of(20, 5, 0))
     assert topic.rate_in == 0
-    wrong = Look(20, {"t": {"subscriptions": json.loads("{}")}}, {"t": {}})
-    with pytest.raises(PulsarSparkError, match="are no statistics of topics"):
-        compared(look_of(10, 0, 0), wrong)
+    wrong = Snapshot(20, {"t": {"subscriptions": json.loads("{}")}}, {"t": {}})
+    with pytest.raises(PulsarSparkError, match="invalid statistics of topics"):
+        compare(snapshot_of(10, 0, 0), wrong)
 
 
 def test_partitions_are_summed_as_their_topic() -> None:
@@ -343,7 +349,7 @@ def test_partitions_are_summed_as_their_topic() -> None:
     whole = "persistent://public/default/t"
     alone = partition("persistent://public/default/u", ())
     parts = [partition(f"{whole}-partition-{n}", ("a", "b")[n:]) for n in range(2)]
-    found, other = summed([*parts, alone])
+    found, other = sum_partitions([*parts, alone])
     assert other == alone
     assert found == TopicStats(
         *(whole, 8.0, 80.0, 4.0, 200, 2, 2),

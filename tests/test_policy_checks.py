@@ -10,7 +10,7 @@ import pytest
 from one_broker import TOPIC, Broker, Client, run, section
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.broker.topics.subscribe_rate import (
-    FORGOTTEN_AT_ONCE,
+    FORGOTTEN_PER_CHECK,
     KNOWN_MAX,
     SubscribeLimiter,
 )
@@ -204,7 +204,7 @@ def test_who_has_not_come_for_a_period_is_forgotten() -> None:
     for number in range(1000, 1500):
         before = len(limiter._left)
         limiter.check(("here", "c", number), 15.0)
-        assert before - len(limiter._left) <= FORGOTTEN_AT_ONCE, "a bit of the work each time"
+        assert before - len(limiter._left) <= FORGOTTEN_PER_CHECK, "a bit of the work each time"
     assert len(limiter._left) == 999
     assert ("here", "c", 500) not in limiter._left and ("here", "c", 501) in limiter._left
     for number in range(1500, 3000):

@@ -129,7 +129,7 @@ class Flooding:
         self.size = 100
         self.published: list[tuple[float, int]] = []
         self._waits_for = 0
-        self._publish = rate.before(lambda run: None)
+        self._publish = rate.limit(lambda run: None)
         rate.cut_runs(cast(Any, self))
 
     messages = 1
@@ -250,7 +250,7 @@ def test_without_a_rate_all_go_on() -> None:
     for _ in range(3):
         flooding.append(Flooding(loop, rates))
         flooding[-1].messages = 1000
-        rates.before(lambda run: None)(cast(Any, flooding[-1]))
+        rates.limit(lambda run: None)(cast(Any, flooding[-1]))
     assert [each._waits_for for each in flooding] == [1, 1, 1]
     rates.change(Rate())
     assert [each._waits_for for each in flooding] == [0, 0, 0]

@@ -225,14 +225,14 @@ def test_a_producer_whose_turn_has_come_is_not_let_in_when_it_loses_its_right_me
         for each in (client, next_one):
             assert not (await each.request(wanted, "producer_success")).producer_ready
         topic = await broker.topic()
-        keep_epoch, beginning, go_on = topic.keep_epoch, asyncio.Event(), asyncio.Event()
+        store_epoch, beginning, go_on = topic.store_epoch, asyncio.Event(), asyncio.Event()
 
         async def slow(epoch: int) -> None:
             beginning.set()
             await go_on.wait()
-            await keep_epoch(epoch)
+            await store_epoch(epoch)
 
-        monkeypatch.setattr(topic, "keep_epoch", slow)
+        monkeypatch.setattr(topic, "store_epoch", slow)
         holder.send(pb.CommandCloseProducer(producer_id=1, request_id=9))
         await holder.receive("success")
         await beginning.wait()

@@ -203,7 +203,7 @@ def test_who_is_called_and_comes_later_when_there_is_no_time_is_called_again() -
 
         others += [asyncio.ensure_future(long()) for _ in range(2)]
         others.append(asyncio.ensure_future(takes_the_turn_of_commands()))
-        await asyncio.wait_for(paced(long(), pace.line()), 5)
+        await asyncio.wait_for(paced(long(), pace.queue()), 5)
         await asyncio.gather(*others)
 
     asyncio.run(main())

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 def rows(values: Values, names: Sequence[str], *stored: bytes) -> list[dict[str, Any]]:
     """The rows of entries 3:0 and on, of a topic `t`."""
-    columns = Columns.asked(values, names)
+    columns = Columns.requested(values, names)
     read = columns.entry_columns(-1, lambda _: b"")
     read.set_range(Position(3, -1), Position(4, 0))
     for number, each in enumerate(stored):
@@ -85,8 +85,8 @@ def test_each_column_has_its_part_of_a_message() -> None:
 @pytest.mark.parametrize(
     ("column", "what"),
     [
-        ("__producerName", "the producer of the message 3:1 has a name that is no UTF-8"),
-        ("__messageProperties", "properties of a message between 3:0 and 3:1 are no UTF-8"),
+        ("__producerName", "the producer of the message 3:1 has a name that is not UTF-8"),
+        ("__messageProperties", "properties of a message between 3:0 and 3:1 are not UTF-8"),
     ],
 )
 def test_text_that_is_none_is_told_with_its_place(column: str, what: str) -> None:
@@ -161,7 +161,7 @@ def test_the_key_of_a_pair_is_where_its_encoding_says(is_separated: bool) -> Non
     stored = section(payload, partition_key=encoded, partition_key_b64_encoded=True)
     assert rows(values, ["key", "value"], stored) == [{"key": 5, "value": value}]
     assert rows(values, ["value"], stored) == [{"value": value}]
-    told_otherwise = Columns.asked(values, ["key", "value"]).untold_by_client
+    told_otherwise = Columns.requested(values, ["key", "value"]).unknown_to_client
     assert told_otherwise == (["key"] if is_separated else [])
 
 

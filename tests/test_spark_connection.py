@@ -73,7 +73,7 @@ def test_a_pattern_is_of_local_names_in_a_namespace(before: str) -> None:
     [
         ("non-persistent://public/default/a.*", "only persistent topics can be read"),
         ("default/a.*", "the form tenant/namespace/expression"),
-        ("public/default/a(", "no regular expression"),
+        ("public/default/a(", "not a regular expression"),
     ],
 )
 def test_what_is_no_pattern_of_topics_is_told(pattern: str, what: str) -> None:
@@ -87,14 +87,14 @@ def test_what_is_no_pattern_of_topics_is_told(pattern: str, what: str) -> None:
     [
         (
             pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=pb.CommandMessage(consumer_id=1)),
-            "sent nonsense",
+            "broke the protocol",
         ),
         (
             pb.BaseCommand(
                 type=pb.BaseCommand.CLOSE_CONSUMER,
                 close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=1),
             ),
-            "gave the topic away",
+            "unloaded the topic",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_mark_proves_that_nothing_is_missing_where_the_query_put_it(
 ) -> None:
     """Or where brokers put it before they delete a ledger that was read to its end."""
     ends = plan.Ends(Position(7, -1), Position(7, 5), None, Position(7, 5), held)
-    assert plan.may_lack(Position(4, 2), ends) is not is_whole
+    assert plan.may_miss_messages(Position(4, 2), ends) is not is_whole
 
 
 def test_sequence_ids_grow_with_batch_and_row_and_hold_what_they_are_made_of() -> None:

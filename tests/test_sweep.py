@@ -39,7 +39,7 @@ KEEP = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB"
 
 @pytest.fixture(autouse=True)
 def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "REST_SHARE", 0)
+    monkeypatch.setattr(sweep, "PAUSE_SHARE", 0)
 
 
 async def closed_topic(broker: Broker, *data: bytes, ledgers: int = 1) -> PersistentTopic:
@@ -68,7 +68,7 @@ async def look(broker: Broker, later_s: float = 0.0) -> None:
     """The next look, so much later; nothing is open when it is done."""
     now = broker.topics.sweep.wall_clock()
     broker.topics.sweep.wall_clock = lambda: now + later_s
-    await broker.topics.sweep.look()
+    await broker.topics.sweep.run()
     assert len(broker.topics.registry) == 0
 
 
@@ -209,7 +209,7 @@ def test_who_uses_a_topic_keeps_it_open(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(sweep.upkeep, "expire_messages", while_somebody_comes)
         now = broker.topics.sweep.wall_clock()
         broker.topics.sweep.wall_clock = lambda: now + 100
-        await broker.topics.sweep.look()
+        await broker.topics.sweep.run()
         [topic] = broker.topics.registry
         assert topic.subscriptions["s"].backlog == 0
         assert len(topic.producers) == 1
@@ -247,7 +247,7 @@ def test_a_topic_that_somebody_has_just_used_is_not_inactive(
         monkeypatch.setattr(broker.topics.sweep, "_due_ms", while_somebody_comes)
         now = broker.topics.sweep.wall_clock()
         broker.topics.sweep.wall_clock = lambda: now + 301
-        await broker.topics.sweep.look()
+        await broker.topics.sweep.run()
         assert came
         assert (await broker.topic()).entries == 2
 
@@ -388,13 +388,13 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
         monkeypatch.setattr(sweep.upkeep, "expire_messages", while_a_disk_does_not_answer)
         now = broker.topics.sweep.wall_clock()
         broker.topics.sweep.wall_clock = lambda: now + 100
-        await asyncio.wait_for(broker.topics.sweep.look(), 5)
+        await asyncio.wait_for(broker.topics.sweep.run(), 5)
         assert len(begun) == 3
         assert set(begun) == set(names)
         assert await broker.topics.registry.open_names("public/default", "persistent") == [begun[0]]
         # Nor is it begun twice.
         broker.topics.sweep.wall_clock = lambda: now + 1000
-        await asyncio.wait_for(broker.topics.sweep.look(), 5)
+        await asyncio.wait_for(broker.topics.sweep.run(), 5)
         assert begun.count(begun[0]) == 1
         answer.set()
         await until(lambda: len(broker.topics.registry) == 0)
@@ -412,7 +412,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
     worked_s, at_s = 0.0, 0.0
 
     async def scenario(broker: Broker) -> None:
-        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+        monkeypatch.setattr(sweep, "PAUSE_SHARE", 30)
 
         async def noting(seconds: float) -> None:
             slept.append(seconds)
@@ -422,7 +422,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
             slept.clear()
             broker.topics.sweep._begin_work()
             worked_s, at_s = worked_s + worked, at_s + lasted
-            await broker.topics.sweep._rest()
+            await broker.topics.sweep._pause()
             return [round(each, 6) for each in slept]
 
         with monkeypatch.context() as patch:
@@ -432,7 +432,7 @@ def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
             assert await rest(0.001, 0.001) == []
             assert await rest(0.02, 0.03) == [0.6]
             assert await rest(0.001, 0.5) == [0.5]
-            assert await rest(1.0, 60.0) == [sweep.REST_MAX_S]
+            assert await rest(1.0, 60.0) == [sweep.PAUSE_MAX_S]
 
     run(tmp_path, scenario)
 
@@ -443,7 +443,7 @@ def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.Mo
     async def scenario(broker: Broker) -> None:
         await closed_topic(broker, b"x")
         await set_policies(broker)
-        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+        monkeypatch.setattr(sweep, "PAUSE_SHARE", 30)
         monkeypatch.setattr(sweep, "WORK_S", 0.0)
         sleep = asyncio.sleep
 
@@ -453,7 +453,7 @@ def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.Mo
 
         monkeypatch.setattr(sweep.asyncio, "sleep", noting)
         began = time.thread_time()
-        await broker.topics.sweep.look()
+        await broker.topics.sweep.run()
         worked_s = time.thread_time() - began
         assert sum(slept) > worked_s * 15
 

@@ -15,6 +15,7 @@ from sizes import functions_of_c, functions_of_cython, functions_of_python
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "pyxbroker"
 NATIVE = ROOT / "src" / "bookie_native"
+SPARK = ROOT / "spark"  # src/pyxbroker/spark is a symbolic link to it
 
 LINE_MAX = 100
 
@@ -69,7 +70,7 @@ def tracked(*suffixes: str) -> list[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     paths = [ROOT / name for name in names.split("\0") if name]
-    return [path for path in paths if path.exists() and (not suffixes or path.suffix in suffixes)]
+    return [path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes)]
 
 
 def relative(path: Path) -> str:
@@ -128,6 +129,8 @@ def imports_of(path: Path) -> set[str]:
 
 def room_of(path: Path) -> str:
     """The room of a module; "" for the two at the top that are the package's own."""
+    if SPARK in path.parents:
+        return "spark"
     parts = path.relative_to(PACKAGE).parts
     if len(parts) > 1:
         return parts[0]
@@ -142,7 +145,7 @@ def rooms_imported(path: Path) -> set[str]:
 
 def modules() -> list[Path]:
     files = tracked(".py", ".pyx", ".pxd", ".pyi")
-    return [path for path in files if PACKAGE in path.parents]
+    return [path for path in files if not {PACKAGE, SPARK}.isdisjoint(path.parents)]
 
 
 def test_rooms_import_along_the_arrows() -> None:
@@ -251,21 +254,55 @@ MACHINE = re.compile(
     "|".join(["/wo" + "rk/", "/ro" + "ot/", r"/ho" + r"me/\w", r"https?://[^\s/]*\bregis" + "try"])
 )
 
+PRODUCT = ("src/", "spark/")
+# docs/STYLE.md: a docstring commands or names, and actors and things have their field's word.
+FIRST_WORD = re.compile(
+    r'^\s*"""(Wh(at|en|ere|ether|ich|o|y)|How|If|It|Of|That|The same|There|Raises|Returns)\b'
+)
+RIDDLE = re.compile(
+    r"(?<![a-z.])(nobody|somebody|whoever|everybody|anybody|strangers?|told|tellings?|besides?"
+    r"|haste|mend(ed|s)?|lets? go|comes? again|goes on|gives? way|gave way|stands? in line"
+    r"|at once|bit by bit|in a hurry|now and then|there (is|are) none|what it is called"
+    r"|look(s|ed|ing)? (at|after|into))(?![a-z])".replace(" ", "[ _]"),
+    re.IGNORECASE,
+)
+
 
 @pytest.mark.parametrize(
-    ("pattern", "what"),
-    [(UNFINISHED, "unfinished work"), (MACHINE, "a machine's path or host")],
-    ids=["unfinished", "machine"],
+    ("pattern", "what", "folders"),
+    [
+        (UNFINISHED, "unfinished work", ""),
+        (MACHINE, "a machine's path or host", ""),
+        (FIRST_WORD, "a docstring that neither commands nor names", PRODUCT),
+        (RIDDLE, "a word for which the field has a better one", PRODUCT),
+    ],
+    ids=["unfinished", "machine", "first-word", "riddle"],
 )
-def test_no_line_has(pattern: re.Pattern[str], what: str) -> None:
+def test_no_line_has(pattern: re.Pattern[str], what: str, folders: str | tuple[str, ...]) -> None:
     wrong = []
     for path in tracked():
-        if path.name == "LICENSE" or b"\0" in path.read_bytes()[:4096]:
+        if path.name == "LICENSE" or not relative(path).startswith(folders):
+            continue
+        if b"\0" in path.read_bytes()[:4096]:
             continue
         text = path.read_text(errors="replace")
         for number, line in enumerate(text.splitlines(), start=1):
             if pattern.search(line):
                 wrong.append(f"{relative(path)}:{number}: {what}: {line.strip()[:80]}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_docstrings_of_functions_are_imperative() -> None:
+    wrong = []
+    for path in tracked(".py"):
+        if not relative(path).startswith(PRODUCT):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and not node.decorator_list:
+                first = (ast.get_docstring(node) or "").partition(" ")[0]
+                if re.fullmatch("[A-Z][a-z]*[^s]s", first):
+                    wrong.append(f"{relative(path)}:{node.lineno}: {node.name}: {first} ...")
     assert not wrong, "\n" + "\n".join(wrong)
 
 

@@ -106,7 +106,7 @@ def test_what_is_not_made_after_all_is_room_again(
         await asyncio.wait([creation])
         assert creation.cancelled() or isinstance(creation.exception(), Unavailable)
         await asyncio.gather(*(broker.topics.loader.ensure(another(number)) for number in range(5)))
-        assert broker.topics.loader.counts._rooms == {}
+        assert broker.topics.loader.counts._reservations == {}
 
     run(tmp_path, scenario, maxTopicsPerNamespace=MANY)
 

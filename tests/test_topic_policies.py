@@ -417,7 +417,7 @@ def test_events_that_cannot_be_read_are_passed_over(
         await reopened(broker)
         assert (await broker.topic()).policies.producers_max == 2
         assert caplog.messages.count("an event cannot be read") == 8
-        assert caplog.messages.count("an event is about another namespace") == 2
+        assert caplog.messages.count("an event names a topic of another namespace") == 2
 
     run(tmp_path, scenario)
 
@@ -604,7 +604,7 @@ def test_the_records_of_a_namespace_are_bounded(
         assert isinstance(events, PersistentTopic)
         records = broker.topics.policies.records
         namespace = records._namespaces["public/default"]
-        now = {"RECORDS_MAX": 3, "RECORDS_BYTES_MAX": namespace.said_bytes}
+        now = {"RECORDS_MAX": 3, "RECORDS_BYTES_MAX": namespace.records_bytes}
         monkeypatch.setattr(topic_policies, limit, now[limit])
         for number in range(3, 9):
             value = encode(TopicRecord(named(number), False, {"maxProducerPerTopic": 2}), "c")
@@ -613,12 +613,12 @@ def test_the_records_of_a_namespace_are_bounded(
         # What is there can be changed, and a record that goes makes room for another one.
         same = encode(TopicRecord(named(0), False, {"maxProducerPerTopic": 5}), "c")
         await append(events.managed_ledger, section(same, partition_key=str(named(0))))
-        with pytest.raises(PoliciesTooLarge, match="as much of themselves as is kept: 3 records"):
+        with pytest.raises(PoliciesTooLarge, match="limit on topic policies with 3 records"):
             await say(broker, name=named(3), maxProducerPerTopic=3)
         await say(broker, name=named(2), maxProducerPerTopic=None)
         said = [records.fields(named(number), False) for number in range(9)]
         assert said == [{"maxProducerPerTopic": 5}, {"maxProducerPerTopic": 1}] + [{}] * 7
-        told = "the topics of a namespace say more of themselves than is kept"
+        told = "topic policies of a namespace exceed the limit, and are ignored"
         assert caplog.messages.count(told) == 1
         monkeypatch.setattr(topic_policies, "RECORDS_BYTES_MAX", 1 << 20)
         await say(broker, name=named(3), maxProducerPerTopic=3)

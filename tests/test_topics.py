@@ -689,7 +689,7 @@ def test_partitions_are_read_from_metadata(tmp_path: Path) -> None:
         await broker.node.store.put(path, b'{"partitions": 4}')
         assert await broker.topics.partitions.partitions(name) == 4
         await broker.node.store.put(path, b"nonsense")
-        with pytest.raises(Exception, match="does not say how many partitions"):
+        with pytest.raises(Exception, match="has no valid number of partitions"):
             await broker.topics.partitions.partitions(name)
 
     run(tmp_path, scenario)

@@ -18,7 +18,7 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Request
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base.errors import AuthenticationError
-from pyxbroker.base.memory_budget import STRANGERS_PART
+from pyxbroker.base.memory_budget import UNAUTHENTICATED_PART
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
@@ -117,11 +117,11 @@ def test_who_goes_away_before_it_is_known_is_looked_at_no_longer(
     async def main() -> None:
         async with held(monkeypatch, memory_max=64 << 20) as side:
             writers = [(await side.waiting())[1] for _ in range(5)]
-            assert side.tasks == 5 and side.memory.stranger_bytes > 0
+            assert side.tasks == 5 and side.memory.unauthenticated_bytes > 0
             for each in writers:
                 reset(each)
             await until(lambda: not side.tasks)
-            assert side.memory.stranger_bytes == side.memory.used == 0
+            assert side.memory.unauthenticated_bytes == side.memory.used == 0
 
     run(main)
 
@@ -163,7 +163,7 @@ def test_who_is_not_known_yet_gives_way_where_places_are_wanted(
             writer.write(STATUS)
             assert parse(await reader.read())[0][0] == 404  # no statusFilePath
             await closed(waiting[0][0])
-            assert side.web.server.gave_way == 1 and side.tasks == 5
+            assert side.web.server.evicted == 1 and side.tasks == 5
             # Whose login is over has its place, as before.
             side.verdict.set_result(None)
             for reader, _ in waiting[1:]:
@@ -179,10 +179,10 @@ def test_requests_of_who_is_not_known_yet_have_a_part_of_the_memory(
 ) -> None:
     async def main() -> None:
         async with held(monkeypatch, memory_max=1 << 20) as side:
-            part = side.memory.total_max // STRANGERS_PART
+            part = side.memory.total_max // UNAUTHENTICATED_PART
             large = asking("slow" * 2_000)
             waiting = [await side.waiting(large) for _ in range(7)]
-            assert part - 40_000 < side.memory.stranger_bytes <= part
+            assert part - 40_000 < side.memory.unauthenticated_bytes <= part
             # One that costs as much is refused; for one that costs less the first gives way.
             reader, writer = await dial(side.web)
             writer.write(large)
@@ -190,7 +190,7 @@ def test_requests_of_who_is_not_known_yet_have_a_part_of_the_memory(
             writer.close()
             small = [await side.waiting() for _ in range(4)]
             await closed(waiting[0][0])
-            assert side.memory.stranger_bytes <= part and side.memory.closed == 1
+            assert side.memory.unauthenticated_bytes <= part and side.memory.closed == 1
             # Who is open to all is not asked, and answered.
             reader, writer = await dial(side.web)
             writer.write(STATUS)
@@ -198,7 +198,7 @@ def test_requests_of_who_is_not_known_yet_have_a_part_of_the_memory(
             side.verdict.set_result(None)
             for reader, _ in [*waiting[1:], *small]:
                 assert (await reader.readline()).split()[1] == b"200"
-            assert side.memory.stranger_bytes == side.memory.used == 0
+            assert side.memory.unauthenticated_bytes == side.memory.used == 0
             for _, writer in [*waiting, *small]:
                 writer.close()
 
@@ -212,17 +212,19 @@ def test_what_is_sent_behind_the_head_is_paid_for_while_its_sender_is_not_known(
         async with held(monkeypatch, memory_max=1 << 20) as side:
             head = asking("slow", b"Content-Length: 9999999", method=b"POST")
             _, writer = await side.waiting(head)
-            alone = side.memory.stranger_bytes
+            alone = side.memory.unauthenticated_bytes
             writer.write(bytes(20_000))
-            await until(lambda: side.memory.stranger_bytes >= alone + 20_000)
+            await until(lambda: side.memory.unauthenticated_bytes >= alone + 20_000)
             _, ahead = await side.waiting(asking("slow") + 4 * STATUS)
-            assert side.memory.stranger_bytes > 2 * alone + 20_000 + 4 * len(STATUS)
+            assert side.memory.unauthenticated_bytes > 2 * alone + 20_000 + 4 * len(STATUS)
             # More than there is for all strangers costs who sends it, and gives it back.
             more = [await side.waiting(head) for _ in range(12)]
             for _, each in more:
                 each.write(bytes(40_000))
             await until(lambda: side.memory.closed)
-            assert side.memory.stranger_bytes <= side.memory.total_max // STRANGERS_PART
+            assert (
+                side.memory.unauthenticated_bytes <= side.memory.total_max // UNAUTHENTICATED_PART
+            )
             for each in (writer, ahead, *(each for _, each in more)):
                 reset(each)
 

@@ -46,9 +46,9 @@ def hold_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_with(broker: Broker, shown: bytes = SLOW, **more: Any) -> Client:
-    client, before = Client(broker), memory(broker).stranger_bytes
+    client, before = Client(broker), memory(broker).unauthenticated_bytes
     client.send(connect(shown, **more))
-    await until(lambda: memory(broker).stranger_bytes != before)
+    await until(lambda: memory(broker).unauthenticated_bytes != before)
     return client
 
 
@@ -60,9 +60,9 @@ def test_strangers_who_wait_have_a_part_of_the_memory_and_who_has_most_of_it_giv
         known = await let_in(broker, connect(token("me")))
         for number in range(10):
             assert not hasattr(await known.produce(number, metadata=LONG), "error")
-        part = (2 << 20) // memory_budget.STRANGERS_PART
+        part = (2 << 20) // memory_budget.UNAUTHENTICATED_PART
         waiting = [await wait_with(broker) for _ in range(7)]
-        assert part - 80_000 < memory(broker).stranger_bytes <= part
+        assert part - 80_000 < memory(broker).unauthenticated_bytes <= part
         # One that costs as much is refused, one that costs less gets in.
         late = Client(broker)
         late.send(connect(SLOW))
@@ -73,7 +73,7 @@ def test_strangers_who_wait_have_a_part_of_the_memory_and_who_has_most_of_it_giv
         assert sum(each.connection.closed for each in waiting) <= 1
         for each in waiting:
             each.connection.close()
-        assert memory(broker).stranger_bytes == 0
+        assert memory(broker).unauthenticated_bytes == 0
 
     serve(tmp_path, scenario, maxClientStateSizeInMB=2)
 
@@ -104,7 +104,7 @@ def test_of_a_connect_that_waits_no_more_is_kept_than_what_is_looked_at(
         await wait_with(
             broker, b"slow", proxy_to_broker_url="x" * 60_000, original_auth_data="x" * 60_000
         )
-        assert memory(broker).stranger_bytes < memory_budget.COMMAND_BYTES + 1_000
+        assert memory(broker).unauthenticated_bytes < memory_budget.COMMAND_BYTES + 1_000
 
     serve(tmp_path, scenario)
 
@@ -117,8 +117,8 @@ def test_strangers_have_the_pace_of_the_door_and_who_is_let_in_that_of_clients(
         hold_up(broker, monkeypatch)
         waiting = await wait_with(broker)
         known = await let_in(broker, connect(token("me")))
-        assert waiting.connection.session.line.pace is broker.service.poller.pace
-        assert known.connection.session.line.pace is broker.service.pace
+        assert waiting.connection.session.step_queue.pace is broker.service.poller.pace
+        assert known.connection.session.step_queue.pace is broker.service.pace
         assert known.connection.session.pending_connection is None
 
     serve(tmp_path, scenario)
@@ -134,7 +134,7 @@ def test_who_goes_away_before_it_is_let_in_is_looked_at_no_longer(
         client.far.close()
         await until(task.done)
         assert task.cancelled() and not client.connection.session.tasks
-        assert memory(broker).stranger_bytes == memory(broker).used == 0
+        assert memory(broker).unauthenticated_bytes == memory(broker).used == 0
 
     serve(tmp_path, scenario)
 
@@ -191,7 +191,7 @@ def test_who_is_closed_before_it_is_looked_at_at_all_leaves_nothing_that_never_r
         client.far.send(b"".join(wire.frame(command_of(each)) for each in (first, behind)))
         await client.closed()
         await until(lambda: not client.connection.session.tasks)
-        assert memory(broker).stranger_bytes == memory(broker).used == 0
+        assert memory(broker).unauthenticated_bytes == memory(broker).used == 0
         assert not client.connection.established
 
     serve(tmp_path, scenario)

@@ -18,7 +18,7 @@ def test_run_within_its_rate(benchmark: Any) -> None:
     rate = PublishRate(Turn(loop), NO_BROKER_LIMITS)
     rate.change(Rate(10**9, 10**12))
     run = EntryRun.of(material.section())
-    benchmark(rate.before(lambda run: None), run)
+    benchmark(rate.limit(lambda run: None), run)
     assert rate.limited == 0
     loop.close()
 
@@ -31,6 +31,6 @@ def test_run_within_its_rate_and_that_of_the_broker(benchmark: Any) -> None:
     rate = PublishRate(turn, of_broker)
     rate.change(Rate(10**9, 10**12))
     run = EntryRun.of(material.section())
-    benchmark(rate.before(lambda run: None), run)
+    benchmark(rate.limit(lambda run: None), run)
     assert rate.limited == 0
     loop.close()

@@ -33,7 +33,7 @@ enum {
 static uint32_t powers[8][256];
 static uint32_t slices[8][256];
 
-/* a * b mod P, bit by bit. */
+/* a * b mod P, one bit per step. */
 static uint32_t multiply_portable(uint32_t a, uint32_t b) {
     uint32_t product = 0;
     for (int bit = 0; bit < CRC32C_POLYNOMIAL_BITS; bit++) {

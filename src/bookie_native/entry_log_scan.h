@@ -2,7 +2,7 @@
  * entry_log_scan.h - reading a log without its index: a byte range, or record by record.
  *
  * Data is read into separate memory and never mapped: SIGBUS for an unreadable page would end the
- * process, and a disk error could not be told from damage.
+ * process, and a disk error could not be distinguished from damage.
  */
 #ifndef PYXBROKER_ENTRY_LOG_SCAN_H
 #define PYXBROKER_ENTRY_LOG_SCAN_H

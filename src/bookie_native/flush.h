@@ -46,7 +46,7 @@ void flusher_flush(flusher *f, generation *g);
  * caller may retry. Flush thread, or the owner after that thread has ended. */
 int flusher_write(flusher *f, generation *g);
 
-/* Takes the returned generation; NULL when there is none. Owner. */
+/* Takes the returned generation; NULL when none exists. Owner. */
 generation *flusher_returned(flusher *f);
 
 /* While `on`, signals the eventfd periodically. Owner. */

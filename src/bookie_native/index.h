@@ -68,7 +68,7 @@ void log_list_close(log_list *list);
 int log_list_publish(log_list *list, entry_log *log, const generation *g);
 
 /* Takes the pending log of this generation, whose file is written while the manifest of entry logs
- * is not. NULL when there is none. Flush thread. */
+ * is not. NULL when none exists. Flush thread. */
 entry_log *log_list_take_pending(log_list *list, const generation *g);
 
 /* Removes a ledger and requests its space back. Returns 1 when a log contained it. Owner. */

@@ -236,7 +236,7 @@ static void journal_file_remove(journal_files *files, int fd, uint64_t id) {
                    strerror(-error));
 }
 
-/* Takes a retired file that the checkpoint covers from the list; NULL when there is none. */
+/* Takes a retired file that the checkpoint covers from the list; NULL when none exists. */
 static journal_file *journal_files_take_covered(journal_files *files) {
     for (journal_file **at = &files->retired; *at != NULL; at = &(*at)->next) {
         journal_file *file = *at;

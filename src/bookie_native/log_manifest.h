@@ -1,9 +1,9 @@
 /*
  * log_manifest.h - the list of entry logs that must exist.
  *
- * Without it nobody notices a log that was deleted by mistake or left out of a restore: its entries
- * are missing, and the journal that contained them is gone. The file "manifest" in the ledger
- * directory lists every log. All integers are little-endian.
+ * Without it the storage would not notice a log that was deleted by mistake or left out of a
+ * restore: its entries are missing, and the journal that contained them is gone. The file
+ * "manifest" in the ledger directory lists every log. All integers are little-endian.
  *
  *   offset size
  *        0    8  magic "PYXMNFS1"

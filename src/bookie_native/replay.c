@@ -292,7 +292,7 @@ static void replay_group(replay *r, replay_window *w, const group_header *h, uin
                        at + GROUP_HEADER_BYTES, h->sequence, h->salt, 1);
 }
 
-/* Returns the offset up to which to search for a valid group when there is none at `at`. */
+/* Returns the offset up to which to search for a valid group when none exists at `at`. */
 static uint64_t replay_limit(const replay *r, const found_file *file, const uint8_t *block,
                              uint64_t at, uint64_t next_previous) {
     if (next_previous > r->last)

@@ -142,7 +142,7 @@ int storage_failure(const storage *s);
  * journal is not included: see storage_failure. Any thread. */
 int storage_trouble(const storage *s);
 
-/* Takes the next event, oldest first. Returns 1, or 0 when there is none. After each signal of the
+/* Takes the next event, oldest first. Returns 1, or 0 when none exists. After each signal of the
  * eventfd call it until it returns 0: it also does deferred work, such as a flush that had no
  * memory. */
 int storage_next_event(storage *s, storage_event *out);

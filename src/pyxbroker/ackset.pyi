@@ -17,7 +17,7 @@ class AckSet:
     """The mark-delete position of a cursor, and the entries and messages acknowledged after it."""
 
     def __init__(self, ledger_id: int, entry_id: int, tracked: bool = False) -> None:
-        """If tracked, the set records changes for encode_runs and encode_batches."""
+        """Create an empty set. tracked: record changes for encode_runs and encode_batches."""
     @property
     def mark_ledger_id(self) -> int:
         """Ledger id of the mark-delete position."""

@@ -96,7 +96,7 @@ class ConsumerState:
     keys: KeyShared | None
     """Key hashes and look-ahead of a Key_Shared subscription."""
     slot: int
-    """Its index in keys."""
+    """The index of the consumer in keys."""
 
     def __init__(self, connection: Connection, consumer_id: int, partition: int = -1) -> None: ...
     @property

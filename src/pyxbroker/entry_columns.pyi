@@ -18,7 +18,7 @@ NUMBER: int
 TRUTH: int
 AVRO: int
 NONE: int
-"""How payloads are decoded; see Decoding in entry_columns.pxd."""
+"""Kinds of payload decoding; see Decoding in entry_columns.pxd."""
 
 KEY: int
 PUBLISH_TIME: int

@@ -130,7 +130,7 @@ cdef inline bint _is_past(int64_t ledger_id, int64_t entry_id, int64_t other_led
 
 
 cdef class KeyShared:
-    """Which consumer may receive which entries of which key; see keys.pxd."""
+    """The assignment of keys to consumers, and the order of each key; see keys.pxd."""
 
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
@@ -389,7 +389,7 @@ cdef class KeyShared:
         return _compare(&self.entries[at], entry) < 0
 
     cdef uint32_t _post_before(self, KeyState *state, const Waiting *entry) noexcept:
-        """Return the last post before an entry; 0 if there is none."""
+        """Return the last post before an entry; 0 if none exists."""
         cdef uint32_t post = 0
         cdef uint32_t following = state.first_post
         while following and self._is_before(following, entry):

@@ -229,19 +229,19 @@ class Server:
         self.heads: list[tuple[str, str]] = []
         self.counts = WebCounts()
 
-    def waits(self, connection: Any, is_waiting: bool) -> bool:
+    def set_waiting(self, connection: Any, is_waiting: bool) -> bool:
         """Nobody has to give way."""
         return False
 
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""
 
-    def line(self) -> pacing.Line:
-        return self._pace.line()
+    def queue(self) -> pacing.StepQueue:
+        return self._pace.queue()
 
-    strangers_line = line
+    unauthenticated_queue = queue
 
-    def spawn(self, answering: Any, line: pacing.Line) -> None:
+    def spawn(self, answering: Any, line: pacing.StepQueue) -> None:
         task = self.loop.create_task(pacing.paced(answering, line))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -71,7 +71,9 @@ def _twins(before: str) -> re.Pattern[str]:
 
 def sources_of(root: Path, language: str) -> Iterator[Source]:
     folder, pattern = FOLDERS[language]
-    for path in sorted((root / folder).glob(pattern)):
+    # Path.glob() does not follow the symbolic link to spark/.
+    places = (root / folder, root / folder / "spark")
+    for path in sorted(path for place in places for path in place.glob(pattern)):
         yield Source(path.relative_to(root).as_posix(), path.read_text())
 
 

@@ -193,10 +193,10 @@ KEPT: list[Kept] = [
         EQUIVALENT,
         "src/pyxbroker/broker/commands/session.py",
         "Session.__init__",
-        """        self.line = (pace or Pace()).line()  # of commands; another after login
+        """        self.step_queue = (pace or Pace()).queue()  # of commands; another after login
         self.pending_connection: PendingConnection | None = None  # until login""",
         """        self.pending_connection: PendingConnection | None = None  # until login
-        self.line = (pace or Pace()).line()  # of commands; another after login""",
+        self.step_queue = (pace or Pace()).queue()  # of commands; another after login""",
         "two attributes that do not know each other are set",
     ),
     Kept(

@@ -72,13 +72,15 @@ class Tree:
         shutil.rmtree(self.place, ignore_errors=True)
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
         listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-        names = [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
+        paths = [root / name for name in listed.stdout.split("\0") if name]
+        paths = [path for path in paths if path.is_file() or path.is_symlink()]
+        names = [path.relative_to(root).as_posix() for path in paths]
         for pattern in BUILT:
             names += [path.relative_to(root).as_posix() for path in root.glob(pattern)]
         for name in names:
             target = self.place / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, target)
+            shutil.copy2(root / name, target, follow_symlinks=False)
         for pattern in BUILT_FOLDERS:
             for folder in root.glob(pattern):
                 shutil.copytree(folder, self.place / folder.relative_to(root))

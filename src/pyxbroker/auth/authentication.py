@@ -61,7 +61,7 @@ class Authentication:
         """
         providers = self._providers.get(method or NONE)
         if providers is None:
-            return self._nobody(
+            return self._admit_anonymous(
                 NoCredentials(f"There is no authentication method {method or NONE!r}.")
             )
         return await self._first(
@@ -112,7 +112,7 @@ class Authentication:
                 lambda provider: _shown_by(provider, headers, query, common_name),
             )
         except AuthenticationError as error:
-            return self._nobody(error)
+            return self._admit_anonymous(error)
 
     async def _first(
         self, providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]
@@ -143,7 +143,7 @@ class Authentication:
         finally:
             del reason  # its traceback refers to this frame
 
-    def _nobody(self, reason: AuthenticationError) -> Verified:
+    def _admit_anonymous(self, reason: AuthenticationError) -> Verified:
         if self._anonymous is None:
             # A client that names no method learns no reason.
             raise reason if isinstance(reason, NotChecked) else AuthenticationError(str(reason))

@@ -41,7 +41,7 @@ CONSUME = "consume"
 class Scope(Enum):
     """The kind of resource that a right concerns."""
 
-    OPEN = "open to everybody"
+    OPEN = "open to all clients"
     AUTHENTICATED = "any authenticated role"
     BROKER = "broker operation"
     CLUSTER = "cluster operation"

@@ -47,7 +47,7 @@ class BasicProvider:
         data = read_secret("basicAuthConf", config.basicAuthConf)
         self._users = read_users(data, secret_name("basicAuthConf", config.basicAuthConf))
         # Checked for unknown users, so that they take as long as the most expensive user.
-        self._nobody = max(self._users.values(), key=lambda each: each.cost)
+        self._slowest_check = max(self._users.values(), key=lambda each: each.cost)
         hold_lock = any(each.holds_lock for each in self._users.values())
         self._checks = PasswordChecks(WAITING_MAX, hold_lock=hold_lock)
         self._key = os.urandom(32)
@@ -99,8 +99,8 @@ class BasicProvider:
         """
         check = self._users.get(user)
         is_right = check is not None and check(password)
-        if not is_right and (check is None or check.cost < self._nobody.cost):
-            self._nobody(password)
+        if not is_right and (check is None or check.cost < self._slowest_check.cost):
+            self._slowest_check(password)
         return is_right
 
     def _known(self, user: str, digest: bytes) -> bool | None:

@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 
 class IssuerLimits(NamedTuple):
-    """How long keys are used, and how long a read may take."""
+    """Limits on the age of an issuer's keys, and on the time to fetch them."""
 
     refresh_s: float
     expire_s: float

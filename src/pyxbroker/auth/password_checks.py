@@ -26,7 +26,7 @@ SUSPECTS_MAX = 16_384  # addresses with a recent wrong password
 NICENESS = 10  # of the thread, relative to the loop
 FIRST_OF_OTHERS = 4  # checks of other addresses for each check of a suspect
 
-Lines = OrderedDict[str, "deque[asyncio.Future[None]]"]
+Queues = OrderedDict[str, "deque[asyncio.Future[None]]"]
 
 
 class PasswordChecks:
@@ -36,8 +36,8 @@ class PasswordChecks:
         """`hold_lock`: some checks hold the GIL throughout."""
         self._waiting_max = waiting_max
         self._thread = ThreadPoolExecutor(1, "passwords", None if hold_lock else _stand_back)
-        self._lines: Lines = OrderedDict()
-        self._lines_of_suspects: Lines = OrderedDict()
+        self._queues: Queues = OrderedDict()
+        self._suspect_queues: Queues = OrderedDict()
         self._suspects: OrderedDict[str, None] = OrderedDict()
         self._others_in_a_row = 0
         self._waiting = 0
@@ -62,13 +62,15 @@ class PasswordChecks:
         try:
             found = known()
             if found is None:
-                found = await self._look(network, check, password)
+                found = await self._check_in_thread(network, check, password)
             return found
         finally:
             self._is_busy = False
             self._call_next()
 
-    async def _look(self, network: str, check: Callable[[bytes], bool], password: bytes) -> bool:
+    async def _check_in_thread(
+        self, network: str, check: Callable[[bytes], bool], password: bytes
+    ) -> bool:
         """Run a check in the thread, and wait for its end even if the caller is cancelled."""
         running = asyncio.get_running_loop().run_in_executor(self._thread, check, password)
         has_left = False
@@ -88,38 +90,38 @@ class PasswordChecks:
             self._suspects.pop(network, None)
             return
         remember(self._suspects, network, None, SUSPECTS_MAX)
-        line = self._lines.pop(network, None)
-        if line is not None:
-            self._lines_of_suspects.setdefault(network, deque()).extend(line)
+        queue = self._queues.pop(network, None)
+        if queue is not None:
+            self._suspect_queues.setdefault(network, deque()).extend(queue)
 
     async def _turn(self, network: str) -> None:
-        lines = self._lines_of_suspects if network in self._suspects else self._lines
+        queues = self._suspect_queues if network in self._suspects else self._queues
         if self._waiting >= self._waiting_max:
             self._make_room(network)
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lines.setdefault(network, deque()).append(place)
+        entry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queues.setdefault(network, deque()).append(entry)
         self._waiting += 1
         try:
-            await place
+            await entry
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
+            if entry.done() and not entry.cancelled() and entry.exception() is None:
                 self._is_busy = False
                 self._call_next()  # it had been called already
             raise
 
     def _make_room(self, network: str) -> None:
         """Refuse one waiting check. Raises NotChecked if that is the new one."""
-        lines = self._lines_of_suspects
-        if not lines or network in self._suspects:
-            every = (self._lines, self._lines_of_suspects)
-            lines = max(every, key=lambda each: max(map(len, each.values()), default=0))
+        queues = self._suspect_queues
+        if not queues or network in self._suspects:
+            every = (self._queues, self._suspect_queues)
+            queues = max(every, key=lambda each: max(map(len, each.values()), default=0))
             own = max(len(each.get(network, ())) for each in every)
-            if own >= max(map(len, lines.values())) - 1:
+            if own >= max(map(len, queues.values())) - 1:
                 raise self._too_many()
-        name = max(lines, key=lambda each: len(lines[each]))
-        last = lines[name].pop()
-        if not lines[name]:
-            del lines[name]
+        name = max(queues, key=lambda each: len(queues[each]))
+        last = queues[name].pop()
+        if not queues[name]:
+            del queues[name]
         self._waiting -= 1
         if not last.done():
             last.set_exception(self._too_many())
@@ -130,18 +132,18 @@ class PasswordChecks:
     def _call_next(self) -> None:
         """Start the next check; the thread is busy from then on."""
         while self._waiting:
-            lines = self._lines
-            if not lines or (self._lines_of_suspects and self._others_in_a_row >= FIRST_OF_OTHERS):
-                lines = self._lines_of_suspects
-            self._others_in_a_row = self._others_in_a_row + 1 if lines is self._lines else 0
-            name, line = lines.popitem(last=False)
-            place = line.popleft()
+            queues = self._queues
+            if not queues or (self._suspect_queues and self._others_in_a_row >= FIRST_OF_OTHERS):
+                queues = self._suspect_queues
+            self._others_in_a_row = self._others_in_a_row + 1 if queues is self._queues else 0
+            name, queue = queues.popitem(last=False)
+            entry = queue.popleft()
             self._waiting -= 1
-            if line:
-                lines[name] = line  # the address goes behind all others
-            if not place.done():
+            if queue:
+                queues[name] = queue  # the address goes behind all others
+            if not entry.done():
                 self._is_busy = True
-                place.set_result(None)
+                entry.set_result(None)
                 return
 
 

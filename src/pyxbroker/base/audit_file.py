@@ -44,7 +44,7 @@ class AuditFileHandler(AuditHandler):
 
 
 def write_audit_to(path: Path) -> None:
-    """Sends the audit log to a file instead of stderr. Raises ConfigError."""
+    """Write the audit log to a file instead of stderr. Raises ConfigError."""
     try:
         handler = AuditFileHandler(path)
     except OSError as error:

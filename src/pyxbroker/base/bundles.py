@@ -63,7 +63,7 @@ def text_of(boundary: int) -> str:
 
 
 def bundles_data(count: int) -> dict[str, Any]:
-    """Pulsar's BundlesData: `count` equal ranges."""
+    """Return Pulsar's BundlesData for `count` equal ranges."""
     if not 1 <= count <= LAST_BOUNDARY:
         raise ValueError(f"a namespace cannot have {count} bundles")
     size = 2**32 // count

@@ -149,19 +149,19 @@ class TopicNotFound(PulsarError):
 
 
 class TenantNotFound(TopicNotFound):
-    """There is no such tenant."""
+    """The tenant does not exist."""
 
     sentence = "The tenant does not exist; create it first."
 
 
 class NamespaceNotFound(TopicNotFound):
-    """There is no such namespace, or it is being deleted."""
+    """The namespace does not exist, or is being deleted."""
 
     sentence = "The namespace does not exist; create it first."
 
 
 class ClusterNotFound(TopicNotFound):
-    """There is no such cluster."""
+    """The cluster does not exist."""
 
     sentence = "The cluster does not exist; create it first."
 
@@ -173,7 +173,7 @@ class FailureDomainNotFound(TopicNotFound):
 
 
 class ResourceGroupNotFound(TopicNotFound):
-    """There is no such resource group."""
+    """The resource group does not exist."""
 
     sentence = "The resource group does not exist; create it first."
 

@@ -58,7 +58,7 @@ class EvictionQueue(Generic[K]):
         self._resize(network, len(members) + 1, len(members))
 
     def first(self) -> K | None:
-        """Return the entry to evict: the oldest of the largest network; None if there is none."""
+        """Return the entry to evict: the oldest of the largest network; None if none exists."""
         if not self._by_size:
             return None
         return next(iter(self._members[next(iter(self._by_size[-1]))]))

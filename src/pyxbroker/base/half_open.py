@@ -126,7 +126,7 @@ class HalfOpen:
         self._timeout_s = timeout_s
         self._close = close
         self._on_expired = on_expired
-        self._line = poller.pace.line()
+        self._step_queue = poller.pace.queue()
         self._queue: EvictionQueue[Any] = EvictionQueue() if queue is None else queue
         self._unidentified: dict[PendingConnection, None] = {}  # oldest first
         self._authenticating: dict[PendingConnection, None] = {}  # in the order of login requests
@@ -200,7 +200,7 @@ class HalfOpen:
     def _on_due(self) -> None:
         self._timer = None
         self._is_due = True
-        self._line.wait(self._close_due)
+        self._step_queue.wait(self._close_due)
 
     def _close_due(self) -> None:
         """Close one expired connection, since thousands may expire at the same time."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Histogram:
-    """How many values fell into each bucket, and their sum. The last bucket has no upper bound."""
+    """The number of values in each bucket, and their sum. The last bucket has no upper bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -17,6 +17,6 @@ class Histogram:
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        """Counts one more value."""
+        """Count one more value."""
         self.counts[min(bisect_left(self.bounds, value), len(self.counts) - 1)] += 1
         self.sum += value

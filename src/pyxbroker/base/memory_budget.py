@@ -1,4 +1,4 @@
-"""What clients make the broker remember, in bytes: one budget for all connections, and for each.
+"""Memory that clients use in the broker: a budget for all connections, and one for each.
 
 Producers, consumers, watchers, commands in progress and unread answers are charged when they are
 created, and released when they end. Messages are not charged. Sizes are estimates that err on the
@@ -36,7 +36,7 @@ COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
 
 # Answers of REST may use one of so many parts of the budget.
 ANSWERS_PART = 4
-STRANGERS_PART = 4  # likewise for CONNECTs and requests of unauthenticated clients
+UNAUTHENTICATED_PART = 4  # likewise for CONNECTs and requests of unauthenticated clients
 ANSWER_FREE_BYTES = 64 << 10  # smaller answers cost nothing, so errors can always be sent
 
 # Likewise for bodies of REST requests.
@@ -59,7 +59,7 @@ class Client(Protocol):
 
     @property
     def session(self) -> Any:
-        """Its `memory` is a ConnectionMemory, its `address` that of the client."""
+        """The session: its `memory` is a ConnectionMemory, its `address` that of the client."""
 
     @property
     def group(self) -> Any:
@@ -93,9 +93,9 @@ class MemoryBudget:
         self._coming_bytes = 0
         self.refused = 0  # refused commands
         self.closed = 0  # closed connections
-        self.stranger_bytes = 0  # CONNECTs and requests of unauthenticated clients; in `used`
+        self.unauthenticated_bytes = 0  # of CONNECTs and requests before authentication; in `used`
         # Unauthenticated clients, and the charge of each.
-        self._strangers: Costs[Client | WebStranger] = Costs()
+        self._unauthenticated: Costs[Client | UnauthenticatedRequest] = Costs()
         self._live = live
         # An upper bound of all charges; a request beyond it is refused without a search.
         self.most = 0
@@ -171,52 +171,54 @@ class MemoryBudget:
         self.body_bytes -= body.cost
         body.cost = 0
 
-    def charge_stranger(self, stranger: Client | WebStranger, size: int) -> None:
+    def charge_unauthenticated(self, client: Client | UnauthenticatedRequest, size: int) -> None:
         """Charge a client that waits for authentication. Raises TooManyRequests or NotAllowed above
         the limit; nothing is charged then.
         """
-        memory = stranger.memory if isinstance(stranger, WebStranger) else stranger.session.memory
-        most = self.total_max // STRANGERS_PART
-        while self.total_max and self.stranger_bytes + size > most:
-            if not self._close_stranger(size):
+        memory = (
+            client.memory if isinstance(client, UnauthenticatedRequest) else client.session.memory
+        )
+        most = self.total_max // UNAUTHENTICATED_PART
+        while self.total_max and self.unauthenticated_bytes + size > most:
+            if not self._close_unauthenticated(size):
                 self.note_refused(memory, size, TOTAL_SETTING)
                 raise TooManyRequests(
-                    f"The broker remembers {self.stranger_bytes} bytes of unauthenticated"
+                    f"The broker remembers {self.unauthenticated_bytes} bytes of unauthenticated"
                     f" clients, which is their limit (a part of {TOTAL_SETTING}); try again later."
                 )
         memory.charge(size)
-        self._strangers.add(stranger, self._strangers.remove(stranger) + size)
-        self.stranger_bytes += size
+        self._unauthenticated.add(client, self._unauthenticated.remove(client) + size)
+        self.unauthenticated_bytes += size
 
-    def forget_stranger(self, stranger: Client | WebStranger) -> None:
+    def forget_unauthenticated(self, client: Client | UnauthenticatedRequest) -> None:
         """Stop counting a client as unauthenticated: it is authenticated, refused, or gone."""
-        self.stranger_bytes -= self._strangers.remove(stranger)
+        self.unauthenticated_bytes -= self._unauthenticated.remove(client)
 
-    def _close_stranger(self, least: int) -> bool:
+    def _close_unauthenticated(self, least: int) -> bool:
         """Close the unauthenticated client with the largest charge above `least`. Return False if
         none.
         """
-        costliest, size = self._strangers.costliest()
+        costliest, size = self._unauthenticated.costliest()
         if costliest is None or size <= least:
             return False
-        if isinstance(costliest, WebStranger):
+        if isinstance(costliest, UnauthenticatedRequest):
             self._close_request(costliest)
         else:
             self.close(costliest, TOTAL_SETTING)
         return True
 
-    def _close_request(self, stranger: WebStranger) -> None:
-        log.warning("closed: it uses too much memory", peer=stranger.memory.address,
-                    bytes=stranger.memory.used, setting=TOTAL_SETTING)  # fmt: skip
+    def _close_request(self, client: UnauthenticatedRequest) -> None:
+        log.warning("closed: it uses too much memory", peer=client.memory.address,
+                    bytes=client.memory.used, setting=TOTAL_SETTING)  # fmt: skip
         self.closed += 1
-        self.forget_stranger(stranger)
-        stranger.memory.end()
-        stranger.close()
+        self.forget_unauthenticated(client)
+        client.memory.end()
+        client.close()
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Close the largest connections. Raises TooManyRequests if the asker is the largest."""
         while self.used + size > self.total_max:
-            if self._close_stranger(0 if asker.is_known else asker.used + size):
+            if self._close_unauthenticated(0 if asker.is_known else asker.used + size):
                 continue
             costliest = self._costliest(asker.used + size)
             if costliest is None:
@@ -372,7 +374,7 @@ class ConnectionMemory:
         self._ended = True
 
 
-class WebStranger:
+class UnauthenticatedRequest:
     """The sender of an HTTP request, until it is authenticated."""
 
     __slots__ = ("close", "memory")

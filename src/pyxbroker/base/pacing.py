@@ -4,7 +4,7 @@ A client may send a thousand commands in one write, and all of them may become r
 moment. Each command therefore runs in steps, from one await to the next. All steps of an iteration
 take BUDGET_S together, which the last step may exceed. The remaining steps wait for the next
 iteration; the loop serves sockets and timers before it. Clients take turns. Each has a FIFO queue
-(`Line`), so that a client with few commands does not wait for all commands of the others.
+(`StepQueue`), so that a client with few commands does not wait for all commands of the others.
 
 SEND, ACK and FLOW are not paced here: they are frequent and small, and counted where they are read.
 """
@@ -35,19 +35,19 @@ class Pace:
         self.clock = clock
         self._budget_s = budget_s
         self._spent_s = 0.0
-        self._lines: deque[Line] = deque()
+        self._queues: deque[StepQueue] = deque()
         self._is_scheduled = False
         # Work that a step starts must not inherit the context of the client that scheduled it.
         self._context = Context()
 
-    def line(self) -> Line:
+    def queue(self) -> StepQueue:
         """Return a queue for one more client."""
-        return Line(self)
+        return StepQueue(self)
 
     @property
     def is_free(self) -> bool:
         """True if a step may run immediately: there is budget left, and no queue is waiting."""
-        return not self._lines and self._spent_s < self._budget_s
+        return not self._queues and self._spent_s < self._budget_s
 
     def spend(self, seconds: float) -> None:
         """Account for a step that was run.
@@ -59,9 +59,9 @@ class Pace:
         if self._spent_s >= self._budget_s:
             self._schedule()
 
-    def enqueue(self, line: Line) -> None:
+    def enqueue(self, queue: StepQueue) -> None:
         """Add a queue that has become non-empty."""
-        self._lines.append(line)
+        self._queues.append(queue)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -73,25 +73,25 @@ class Pace:
     def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run one step of each queue in turn, until the budget is used up."""
         self._is_scheduled = False
-        lines, clock = self._lines, self.clock
+        queues, clock = self._queues, self.clock
         began = clock()
         self._spent_s = 0.0
-        while lines and self._spent_s < self._budget_s:
-            line = lines.popleft()
-            call = line.waiting.popleft()
-            if line.waiting:
-                lines.append(line)
+        while queues and self._spent_s < self._budget_s:
+            queue = queues.popleft()
+            call = queue.waiting.popleft()
+            if queue.waiting:
+                queues.append(queue)
             try:
                 call()
             except Exception as error:
                 loop.call_exception_handler({"message": "a paced step failed", "exception": error})
             # A step may have reported more through `spend`: work that it causes elsewhere.
             self._spent_s = max(self._spent_s, clock() - began)
-        if lines or self._spent_s >= self._budget_s:
+        if queues or self._spent_s >= self._budget_s:
             self._schedule()
 
 
-class Line:
+class StepQueue:
     """The queue of one client's steps, in order."""
 
     __slots__ = ("pace", "waiting")
@@ -119,7 +119,7 @@ class Line:
             pace.spend(pace.clock() - began)
 
 
-def run_incrementally(work: Iterator[Line], run: Callable[..., object]) -> None:
+def run_incrementally(work: Iterator[StepQueue], run: Callable[..., object]) -> None:
     """Run some steps now, and the remaining ones in batches, each queued for its client.
 
     work: runs a step and yields the queue in which the next one waits. run(call, *args) calls
@@ -128,38 +128,38 @@ def run_incrementally(work: Iterator[Line], run: Callable[..., object]) -> None:
     for _ in range(STEPS_PER_BATCH - 1):
         if next(work, None) is None:
             return
-    line = next(work, None)
-    if line is not None:
-        line.wait(partial(run, run_incrementally, work, run))
+    queue = next(work, None)
+    if queue is not None:
+        queue.wait(partial(run, run_incrementally, work, run))
 
 
-_line: ContextVar[Line | None] = ContextVar("line", default=None)
+_queue: ContextVar[StepQueue | None] = ContextVar("step_queue", default=None)
 
 
-async def paced(coroutine: Coroutine[Any, Any, T], line: Line | None = None) -> T:
+async def paced(coroutine: Coroutine[Any, Any, T], queue: StepQueue | None = None) -> T:
     """Run a coroutine in paced steps. It must be a task of its own.
 
-    line: the client's queue. By default that of the task that created this one, if it has one.
+    queue: the client's queue. By default that of the task that created this one, if it has one.
     """
-    line = line or _line.get()
-    if line is None:
+    queue = queue or _queue.get()
+    if queue is None:
         return await coroutine
-    _line.set(line)
-    return await _steps(coroutine, line)
+    _queue.set(queue)
+    return await _steps(coroutine, queue)
 
 
 @generator_based
-def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None, T]:
-    pace = line.pace
+def _steps(coroutine: Coroutine[Any, Any, T], queue: StepQueue) -> Generator[Any, None, T]:
+    pace = queue.pace
     clock = pace.clock
     failure: BaseException | None = None
     while True:
         # A cancelled task has to end without waiting.
         if not (pace.is_free or isinstance(failure, asyncio.CancelledError)):
-            place = _Place(asyncio.get_running_loop())
-            line.wait(place.resolve)
+            entry = _QueueEntry(asyncio.get_running_loop())
+            queue.wait(entry.resolve)
             try:
-                yield place
+                yield entry
             except BaseException as error:
                 failure = error
         began = clock()
@@ -178,7 +178,7 @@ def _steps(coroutine: Coroutine[Any, Any, T], line: Line) -> Generator[Any, None
         waited = None  # a cycle for the same reason
 
 
-class _Place:
+class _QueueEntry:
     """A queue entry of a task, which awaits it like a future.
 
     `resolve` runs the next step itself, so that its time is measured. A real future would run it

@@ -30,7 +30,7 @@ class Poller:
     def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace | None = None) -> None:
         self.loop = loop
         self.pace = pace or Pace(BUDGET_S)
-        self._line = self.pace.line()
+        self._step_queue = self.pace.queue()
         self._epoll = select.epoll()
         self._watched: dict[int, Watched] = {}
 
@@ -57,10 +57,10 @@ class Poller:
 
     def _on_ready(self) -> None:
         """Handle readiness; the loop calls it in each iteration while a descriptor is ready."""
-        line = self._line
-        while not line.waiting:
+        queue = self._step_queue
+        while not queue.waiting:
             if not self.pace.is_free:
-                line.wait(self._serve)
+                queue.wait(self._serve)
                 return
             began = self.pace.clock()
             try:

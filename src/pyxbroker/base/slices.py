@@ -22,7 +22,7 @@ Steps = Generator[None, None, T]
 # Time per loop iteration for long work of all kinds together; the last step may exceed it. Commands
 # have a millisecond of their own (pacing.py). Each iteration polls the sockets, some 20 us.
 SLICE_S = 0.001
-CALLED_MAX = 32  # tasks woken per iteration: enough to fill a slice with short remainders
+WOKEN_MAX = 32  # tasks woken per iteration: enough to fill a slice with short remainders
 
 
 class _Turn:
@@ -33,66 +33,66 @@ class _Turn:
         self.began: float | None = None
         self._clock = clock
         # Waiting tasks. The result is True for the first one woken, which resumes in any case.
-        self._line: deque[asyncio.Future[bool]] = deque()
-        self._called_in_vain: list[asyncio.Future[bool]] = []
-        self._is_calling = False
+        self._queue: deque[asyncio.Future[bool]] = deque()
+        self._woken_too_late: list[asyncio.Future[bool]] = []
+        self._is_waking = False
 
     def begin(self, now: float) -> float:
         self.began = now
         # This callback runs in the next iteration, before the tasks that yielded in this one.
-        asyncio.get_running_loop().call_soon(self._over)
+        asyncio.get_running_loop().call_soon(self._on_iteration_end)
         return now
 
-    def _over(self) -> None:
+    def _on_iteration_end(self) -> None:
         self.began = None
 
-    def stand_in_line(self) -> asyncio.Future[bool] | None:
+    def wait_in_queue(self) -> asyncio.Future[bool] | None:
         """Queue the calling task; None if the queue is idle and the next iteration will do."""
-        if self._call():
+        if self._start_waking():
             return None
-        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        return place
+        entry: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queue.append(entry)
+        return entry
 
-    def _call(self) -> bool:
+    def _start_waking(self) -> bool:
         """Start waking the queue from the next iteration on. Return False if it is being woken."""
-        if self._is_calling:
+        if self._is_waking:
             return False
-        self._is_calling = True
-        asyncio.get_running_loop().call_soon(self._end_of_line)
+        self._is_waking = True
+        asyncio.get_running_loop().call_soon(self._wake_next)
         return True
 
-    def keep_place(self) -> asyncio.Future[bool]:
+    def wait_at_head(self) -> asyncio.Future[bool]:
         """Queue a task that was woken without time left, ahead of all others."""
         # A paced task may run long after the iteration for which it was woken.
-        self._call()
-        place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._called_in_vain.append(place)
-        return place
+        self._start_waking()
+        entry: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._woken_too_late.append(entry)
+        return entry
 
-    def _call_some(self) -> None:
+    def _wake_batch(self) -> None:
         # All that is scheduled here runs in the next iteration, in this order.
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._begin_with_line)
+        loop.call_soon(self._begin_slice)
         is_first = True
-        for _ in range(min(len(self._line), CALLED_MAX)):
-            place = self._line.popleft()
-            if not place.done():  # the waiting task may have been cancelled
-                place.set_result(is_first)
+        for _ in range(min(len(self._queue), WOKEN_MAX)):
+            entry = self._queue.popleft()
+            if not entry.done():  # the waiting task may have been cancelled
+                entry.set_result(is_first)
                 is_first = False
-        loop.call_soon(self._end_of_line)
+        loop.call_soon(self._wake_next)
 
-    def _begin_with_line(self) -> None:
+    def _begin_slice(self) -> None:
         if self.began is None:
             self.begin(self._clock())
 
-    def _end_of_line(self) -> None:
-        self._line.extendleft(reversed(self._called_in_vain))
-        self._called_in_vain.clear()
-        if self._line:
-            self._call_some()
+    def _wake_next(self) -> None:
+        self._queue.extendleft(reversed(self._woken_too_late))
+        self._woken_too_late.clear()
+        if self._queue:
+            self._wake_batch()
         else:
-            self._is_calling = False
+            self._is_waking = False
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
@@ -122,14 +122,14 @@ class Slices:
         if self._has_time():
             return
         turn = self._turn
-        place = turn.stand_in_line()
-        if place is None:
+        entry = turn.wait_in_queue()
+        if entry is None:
             await asyncio.sleep(0)
             # Start the slice now, so that the next step, which may be long, counts.
             self._has_time()
             return
-        while not (await place or self._has_time()):
-            place = turn.keep_place()
+        while not (await entry or self._has_time()):
+            entry = turn.wait_at_head()
 
     def _has_time(self) -> bool:
         now = self._clock()

@@ -97,7 +97,7 @@ class ServerConnection(ssl.SSLObject):
                 return
 
     def _feed(self) -> bool:
-        """Pass the available bytes of one record to OpenSSL. Return False if there are none."""
+        """Pass the available bytes of one record to OpenSSL. Return False if none exist."""
         if self._has_ended:
             return False
         if self._left:

@@ -29,7 +29,7 @@ log = get_logger("pyxbroker.bookie")
 
 RESERVE_NAME = "reserve"
 METADATA_BYTES = 8 << 20
-"""For the change log of the metadata, and the growth of its database."""
+"""Space for the change log of the metadata, and for the growth of its database."""
 SHARE_MAX = 0.25
 """A small file system is not short while this share of it is free."""
 RESERVE_SHARE = 8

@@ -498,7 +498,7 @@ class Broker:
 
     def evict_half_open(self, setting: str) -> bool:
         """Close the oldest half-open connection of the network that has most of them. Return False
-        if there is none.
+        if none exists.
         """
         if not len(self.half_open):
             return False
@@ -627,7 +627,7 @@ class Broker:
         await self.topics.upkeep.check_quotas()
 
     async def _sweep(self) -> None:
-        await self.topics.sweep.look()
+        await self.topics.sweep.run()
 
     async def _check_ages(self) -> None:
         await self.topics.upkeep.check_ages()

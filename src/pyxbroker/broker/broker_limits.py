@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeduplicationLimits(NamedTuple):
-    """How much topics store about producers for deduplication, and how long."""
+    """Limits on the state that topics store about producers for deduplication."""
 
     entries_interval: int = 1000  # a snapshot is stored after so many entries
     producers_max: int = 10_000

@@ -1,4 +1,4 @@
-"""Which broker serves a topic: the answer is a value, which an ownership rule produces.
+"""Lookups of the broker that serves a topic, whose results are values of an ownership rule.
 
 LOOKUP and HTTP lookups return a Redirect to the client; commands that open a topic are refused, so
 that their client looks the topic up again; REST answers with a 307 (admin/owners.py).
@@ -31,7 +31,7 @@ class Redirect(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """No broker can be named; the error says why."""
+    """No broker can be named, for the reason of the error."""
 
     error: PulsarError
 

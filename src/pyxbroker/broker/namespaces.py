@@ -40,7 +40,7 @@ from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics.names import topic_of_node
-from pyxbroker.broker.topics.partition_nodes import each_of
+from pyxbroker.broker.topics.partition_nodes import for_each
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -255,7 +255,7 @@ class Namespaces:
             ):
                 for domain in DOMAINS:
                     found = await look(name, domain)
-                    await each_of((each for each in found if each.is_system == is_system), work)
+                    await for_each((each for each in found if each.is_system == is_system), work)
 
     async def _delete_nodes(self, name: str) -> bool:
         """Delete the metadata of a namespace except its topics; the record goes last.
@@ -288,7 +288,7 @@ class Namespaces:
         async def delete(node: str) -> None:
             await self._topics.schemas.delete_storage(f"{name}/{node}")
 
-        await each_of(await self._store.children(path), delete)
+        await for_each(await self._store.children(path), delete)
 
     async def _delete_node(self, path: str) -> None:
         try:
@@ -306,7 +306,7 @@ class Namespaces:
         """
         await self.record(name)
         found = self._topics.registry.in_namespace(name)
-        await each_of(await _inside(found, bundle), self._topics.deletion.unload)
+        await for_each(await _inside(found, bundle), self._topics.deletion.unload)
 
     async def clear_backlog(
         self,
@@ -383,7 +383,7 @@ class Namespaces:
                 await work(await self._topics.loader.get(topic, create=False))
 
         found = await self.topic_names(name, PERSISTENT)
-        await each_of(await _inside(found, bundle), do)
+        await for_each(await _inside(found, bundle), do)
         return count
 
     # --- bundles ------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ class Namespaces:
         if not force and not all(each.is_system for each in topics):
             raise BundleNotEmpty("Cannot delete non empty bundle")
         found = (each for each in topics if not each.is_system)
-        await each_of(found, lambda topic: self._topics.deletion.delete_by_name(topic, force=True))
+        await for_each(found, lambda topic: self._topics.deletion.delete_by_name(topic, force=True))
 
 
 async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:

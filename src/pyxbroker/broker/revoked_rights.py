@@ -183,7 +183,7 @@ class RevokedRights:
         while self._waiting:
             place, as_a_whole = next(iter(self._waiting.items()))
             del self._waiting[place]
-            judge = Judge(self._permissions)
+            judge = RightChecks(self._permissions)
             if isinstance(place, str):
                 await self._try(place, self._check_place(place, as_a_whole, judge))
                 continue
@@ -216,7 +216,7 @@ class RevokedRights:
         for place in failed:
             self._schedule(place, True)
 
-    async def _check_place(self, name: str, as_a_whole: bool, judge: Judge) -> None:
+    async def _check_place(self, name: str, as_a_whole: bool, judge: RightChecks) -> None:
         before = self._records.granted.get(name)
         after = await self._records.refresh(name)
         slices = Slices()
@@ -242,14 +242,14 @@ class RevokedRights:
         if in_all:
             await self._check_watchers(name, judge)
 
-    async def _check_topic(self, topic: Topic, judge: Judge) -> None:
+    async def _check_topic(self, topic: Topic, judge: RightChecks) -> None:
         slices = Slices()
         waiting = () if topic.access is None else topic.access.waiting_producers()
         for producer in [*topic.producers.values(), *waiting]:
             principal = producer.connection.session.principal
             if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
                 self._log_closed(producer, topic, "PRODUCE")
-                topic.turn.run(self._send_producer_away, topic, producer)
+                topic.turn.run(self._close_producer, topic, producer)
             await slices.pause()
         for subscription in topic.all_subscriptions():
             name = subscription.name
@@ -262,12 +262,12 @@ class RevokedRights:
                 await slices.pause()
 
     @staticmethod
-    def _send_producer_away(topic: Topic, producer: Producer) -> None:
+    def _close_producer(topic: Topic, producer: Producer) -> None:
         refused = AuthorizationError(REVOKED)
         if topic.access is None or not topic.access.refuse(producer, refused):
             topic.close_producer(producer)
 
-    async def _check_watchers(self, name: str, judge: Judge) -> None:
+    async def _check_watchers(self, name: str, judge: RightChecks) -> None:
         """Close watchers of topic lists whose role may not list topics any more."""
         slices = Slices()
         for namespace, watcher in self._lists().watchers():
@@ -278,7 +278,7 @@ class RevokedRights:
 
     @staticmethod
     async def _check_watcher(
-        watcher: TopicListWatcher, namespace: NamespaceName, judge: Judge
+        watcher: TopicListWatcher, namespace: NamespaceName, judge: RightChecks
     ) -> None:
         session = watcher.connection.session
         if not await judge.may(session.principal, GET_TOPICS, namespace):
@@ -307,7 +307,7 @@ class RevokedRights:
             self._running.cancel()
 
 
-class Judge:
+class RightChecks:
     """Checks each right once for all producers and consumers of the same role."""
 
     def __init__(self, permissions: Permissions) -> None:

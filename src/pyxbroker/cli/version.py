@@ -23,7 +23,7 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def commit_of(package: Path) -> str:
-    """Return the commit that a package was built from; empty where nobody knows.
+    """Return the commit that a package was built from; empty if unknown.
 
     In a checkout it is the present commit, with `-dirty` where files differ from it.
     """

@@ -11,7 +11,7 @@ _TLS_SCHEMES = ("pulsar+ssl", "https")
 
 
 class Address(NamedTuple):
-    """Where to connect. Behind a proxy, `proxied` is the URL of the broker that the proxy forwards
+    """An address to connect to. Behind a proxy, `proxied` is the URL of the broker that it forwards
     to.
     """
 
@@ -49,7 +49,7 @@ class ServiceUrl:
     """A service URL, which may name several hosts: `pulsar://a:6650,b:6650`."""
 
     def __init__(self, text: str) -> None:
-        """Raises BadSetting."""
+        """Parse a service URL. Raises BadSetting."""
         scheme, _, rest = text.partition("://")
         self.urls = [f"{scheme}://{each.strip()}" for each in rest.rstrip("/").split(",")]
         for each in self.urls:

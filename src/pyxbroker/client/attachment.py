@@ -1,4 +1,4 @@
-"""What producers and consumers share: they stay attached to the broker that owns their topic."""
+"""The attachment of a producer or consumer to the broker that owns its topic."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Attachment:
         self.number = number
         """The producer id or consumer id, unique in the client."""
         self.error: ClientError | None = None
-        """Why it ended for good."""
+        """The error that ended the attachment permanently."""
         self.last_failure: ClientError | None = None
-        """Why the last attempt to open it failed, for messages about time-outs."""
+        """The error of the last attempt to attach, for messages about time-outs."""
         self._pool = pool
         self._lookup = lookup
         self._connection: Connection | None = None
@@ -46,7 +46,7 @@ class Attachment:
 
     @property
     def url(self) -> str:
-        """The URL of the broker that serves the topic; empty while there is none."""
+        """The URL of the broker that serves the topic; empty while none exists."""
         return self._connection.url if self._connection is not None else ""
 
     async def open(self) -> None:
@@ -80,7 +80,7 @@ class Attachment:
         return self._connection
 
     def end(self, error: ClientError) -> None:
-        """Detach for good, for the first reason given."""
+        """Detach permanently; only the first reason counts."""
         if self.error is None:
             self.error = error
             self._forget()

@@ -181,7 +181,7 @@ METHODS: dict[str, Callable[[str, str], Authentication]] = {
 
 
 def method_named(plugin: str) -> Callable[[str, str], Authentication] | None:
-    """Return the class for a Java class name or its last word; None: there is none."""
+    """Return the class for a Java class name or its last word; None: none exists."""
     return METHODS.get(plugin.rpartition(".")[2].lower().removeprefix("authentication"))
 
 

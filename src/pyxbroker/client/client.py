@@ -21,10 +21,10 @@ from pyxbroker.proto import PulsarApi as pb
 
 
 class Client:
-    """Use it in `async with`, or close it. It belongs to one event loop."""
+    """A client of one cluster, for one event loop. Use it in `async with`, or close it."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """Raises BadSetting."""
+        """Create a client; it connects when needed. Raises BadSetting."""
         self.pool = ConnectionPool(settings)
         self.lookup = Lookup(self.pool)
         self._numbers = itertools.count(1)

@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.protocol_version = 0
         self.error: ClientError | None = None
-        """Why the connection ended; None while it is open."""
+        """The reason why the connection ended; None while it is open."""
         self.producers: dict[int, Handler] = {}
         self.consumers: dict[int, Handler] = {}
         self.received = ReceiveBuffer()
@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             self.send(command)
 
     def _check_alive(self) -> None:
-        """Runs at intervals; a peer that was silent for a whole one had a PING before it."""
+        """Send a PING, at intervals; end the connection if the peer has been silent since then."""
         if not self._has_heard:
             self._end(ConnectionFailed(self.url, "the broker does not answer PING"))
             return

@@ -32,7 +32,7 @@ class ConsumerSettings:
     is_durable: bool = True
     initial_position: int = pb.CommandSubscribe.Latest
     start: MessageId = LATEST
-    """Where a reader begins."""
+    """The start position of a reader."""
     is_start_included: bool = False
     receive_queue_size: int = 1000
     creates_topic: bool = True
@@ -62,7 +62,7 @@ class Consumer(Attachment):
     ) -> None:
         super().__init__(pool, lookup, topic, number)
         self.is_active: bool | None = None
-        """Of a Failover consumer: whether it receives messages; None: the broker did not say."""
+        """True if a Failover consumer is the active one; None before the first notification."""
         self.has_reached_end = False
         """True once a terminated topic has no more messages."""
         self._settings = settings

@@ -100,7 +100,7 @@ class OutgoingMessage:
 
 
 class Packing(NamedTuple):
-    """What all messages of a producer have in common."""
+    """The metadata that all messages of a producer have in common."""
 
     producer_name: str
     schema_version: bytes = b""

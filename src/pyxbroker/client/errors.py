@@ -61,7 +61,7 @@ class ProtocolFault(ConnectionFailed):
 
 
 class NotPulsar(ProtocolFault):
-    """What answers at the address is no broker."""
+    """The server at the address is not a Pulsar broker."""
 
 
 class UntrustedCertificate(ClientError):

@@ -93,5 +93,5 @@ def _reason_of(error: Exception) -> str:
     if isinstance(reason, OSError):
         return reason.strerror or str(reason)
     if isinstance(reason, json.JSONDecodeError):
-        return "what it says is no JSON"
+        return "the answer is not JSON"
     return type(error).__name__

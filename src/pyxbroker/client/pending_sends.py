@@ -89,7 +89,7 @@ class PendingSends:
         return True
 
     def reject(self, sequence_id: int, error: ClientError) -> bool:
-        """Fail the one entry that the broker refused for good; False: it is not pending."""
+        """Fail the entry that the broker refused permanently; False: it is not pending."""
         for pending in self._entries:
             if pending.sequence_id == sequence_id:
                 self._entries.remove(pending)

@@ -19,7 +19,7 @@ class ConnectionPool:
     """Opens a connection when it is first needed, and again after it ended."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """Raises BadSetting."""
+        """Create an empty pool. Raises BadSetting."""
         self.settings = settings
         self._service = ServiceUrl(settings.service_url)
         self._connections: dict[Address, Connection] = {}
@@ -48,7 +48,7 @@ class ConnectionPool:
         raise failure
 
     def close(self) -> None:
-        """Close all connections, for good."""
+        """Close all connections permanently."""
         self._is_closed = True
         for task in self._opening.values():
             task.cancel()
@@ -73,7 +73,7 @@ def _ignore(task: asyncio.Task[Any]) -> None:
 async def shared(
     running: dict[K, asyncio.Task[T]], key: K, start: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Return the result of the task that runs for a key, which is started if there is none.
+    """Return the result of the task that runs for a key, which is started if none exists.
 
     Callers that ask for the same while a task runs share it. A cancelled caller does not end it.
     """

@@ -38,7 +38,7 @@ ENDING_CODES = ("TopicTerminatedError", "ProducerFenced", "IncompatibleSchema")
 REFUSED_PAUSE_S = 0.1
 """The pause before entries are sent again that the broker refused for the moment."""
 SINGLE_OVERHEAD_BYTES = 64
-"""An estimate of what a batch has for each message besides its value, key and properties."""
+"""An estimate of what a batch has for each message in addition to its value, key and properties."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Producer(Attachment):
         return self.publish_now(message)
 
     def publish_now(self, message: OutgoingMessage | bytes) -> asyncio.Future[MessageId]:
-        """Publish without a wait for room. The caller looks at `is_full`; the event loop need not
+        """Publish without a wait for room. The caller checks `is_full`; the event loop need not
         run. Raises Closed, MessageTooLarge and what ended the producer.
         """
         self.raise_if_ended()

@@ -32,7 +32,7 @@ class ReceiveBuffer:
                 self._view = memoryview(bytearray(READ_BYTES))
 
     def room(self) -> memoryview:
-        """Return the memory for the next bytes, which is never empty; `add` says how many came."""
+        """Return the memory for the next bytes, which is never empty; `add` takes their number."""
         waiting = self._end - self._begin
         if waiting > len(self._view) // 2:
             self._move(memoryview(bytearray(2 * len(self._view))))

@@ -49,7 +49,7 @@ class ReceiveQueue:
 
 
 class BatchAcks:
-    """Which messages of batches are not acknowledged yet."""
+    """The unacknowledged messages of batches."""
 
     def __init__(self) -> None:
         self._left: dict[tuple[int, int], int] = {}

@@ -10,7 +10,7 @@ from pyxbroker.client.tls import TlsSettings
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """How a client connects, how long it waits, and its credentials."""
+    """The addresses, time limits and credentials of a client."""
 
     service_url: str
     """One or several hosts: `pulsar://a:6650,b:6650`, or with TLS `pulsar+ssl://a:6651`."""
@@ -18,9 +18,9 @@ class ClientSettings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     connect_timeout_s: float = 10.0
     operation_timeout_s: float = 30.0
-    """How long one request may take, and all attempts to find and open a topic together."""
+    """The time limit of one request, and of all attempts to find and open a topic together."""
     lookup_retry_s: float = 30.0
-    """How long a lookup is retried that a broker refuses for the moment; 0: never."""
+    """The time for which a temporarily refused lookup is retried; 0: never."""
     keep_alive_s: float = 30.0
     """A PING is sent at this interval, and a silent broker given up after two; 0: never."""
     listener: str = ""

@@ -19,7 +19,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """How to verify the server, and the client's own certificate."""
+    """The authorities that verify the server, and the client's own certificate."""
 
     trusted: str | None = None
     """A PEM file with authorities; None: those of the system."""

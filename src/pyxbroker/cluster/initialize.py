@@ -49,7 +49,7 @@ class ClusterIdentity(NamedTuple):
 
 
 async def initialize(store: MetadataStore, settings: ClusterSettings) -> ClusterIdentity:
-    """Create missing nodes, and leave existing ones unchanged. Several brokers may run it at once.
+    """Create missing nodes, and leave existing ones unchanged. Several brokers may run it together.
 
     It takes one round of reads, and one of writes if a node is missing.
     """

@@ -30,7 +30,7 @@ TIMED_OUT = -110
 FENCED = -116
 
 LOST_CODES = frozenset({NO_LEDGER, NO_ENTRY, DAMAGED})
-"""The bookie does not have the entry. Every other code says nothing about what is stored."""
+"""Codes of a missing entry. Any other code does not tell whether the entry is stored."""
 
 # Flags of an add.
 ADD_RECOVERY = 1
@@ -65,13 +65,13 @@ class Adder(Protocol):
     def digest(self) -> Digest: ...
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
-        """Entries first..last are durable on the bookie."""
+        """Take note that entries first..last are durable on the bookie."""
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
-        """The bookie will not store the entries from first on."""
+        """Take note that the bookie will not store the entries from first on."""
 
     def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
-        """The bookie has stored nothing of a run and drops it; return False to keep it waiting."""
+        """Take back a run that the bookie has not stored; return False to keep it waiting."""
 
 
 ReadCallback = Callable[[EntryBatch | int], None]
@@ -131,12 +131,12 @@ class Bookie(Protocol):
 
     def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
         """Refuse all further adds to the ledger but those with ADD_RECOVERY. When that is durable,
-        the callback gets the last add confirmed as far as the bookie knows it. A bookie without the
+        pass the last add confirmed that the bookie knows to the callback. A bookie without the
         ledger answers -1.
         """
 
     def last_entry(self, ledger_id: int, callback: PositionCallback) -> None:
-        """The callback gets the highest entry id that the bookie stores; -1 without any."""
+        """Pass the highest entry id that the bookie stores to the callback, -1 without any."""
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Free the ledger's space, now or when the bookie notices that the metadata is gone."""

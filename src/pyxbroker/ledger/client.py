@@ -79,7 +79,7 @@ class LedgerProtection(NamedTuple):
 
 PLAIN = LedgerProtection()
 COMPACTED = LedgerProtection()
-"""For compacted ledgers, which Pulsar opens without a password, whatever the settings are."""
+"""The protection of compacted ledgers, which Pulsar always opens without a password."""
 
 
 class LedgerClient:
@@ -95,10 +95,10 @@ class LedgerClient:
         publish_latency: PublishLatency | None = None,
     ) -> None:
         self.turn = turn
-        self.cursor_pace = Pace()  # of cursor writes that nobody waits for
+        self.cursor_pace = Pace()  # of cursor writes in the background
         self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
-        # Of managed ledgers, by their namespace with the domain.
+        # Errors of managed ledgers, by their namespace with the domain.
         self.add_errors: Counter[str] = Counter()
         self.read_errors: Counter[str] = Counter()
         self._store = store

@@ -84,7 +84,7 @@ class EnsembleHandle(LedgerHandle):
         self._perform(self.writer.on_failed(slot, first, code))
 
     def take_back(self) -> None:
-        """Nothing: a run that one bookie has no room for may be on another one already."""
+        """Do nothing: a run for which one bookie has no room may be on another one already."""
 
     def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
         return False

@@ -20,7 +20,7 @@ class LedgerFenced(LedgerError):
 
 
 class JournalFailed(LedgerError):
-    """A bookie stores nothing any more; what it has acknowledged can be read."""
+    """A bookie cannot store entries any more; acknowledged entries can be read."""
 
 
 class EntryDamaged(LedgerError):
@@ -32,19 +32,19 @@ class NoSuchEntry(LedgerError):
 
 
 class NoSuchLedger(NoSuchEntry):
-    """The ledger has no metadata (any more)."""
+    """The ledger has no metadata, or it was deleted."""
 
 
 class WrongPassword(LedgerError):
-    """A ledger was made with another password than this broker has."""
+    """A ledger was created with another password than this broker has."""
 
 
 class NotEnoughBookies(LedgerError):
-    """There are fewer of them than a new ledger is to be on."""
+    """Fewer bookies are available than a new ledger requires."""
 
 
 def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
-    """The error for a bookie's code about one entry."""
+    """Return the error for a bookie's code about one entry."""
     where = f"{ledger_id}:{entry_id}"
     if code == FENCED:
         return LedgerFenced(f"ledger {ledger_id} was taken over by another writer", code)
@@ -62,7 +62,7 @@ def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
 
 
 def journal_failed(bookie_id: str, code: int) -> JournalFailed:
-    """The error for a bookie whose journal failed with a code."""
+    """Return the error for a bookie whose journal failed with a code."""
     return JournalFailed(
         f"the journal of bookie {bookie_id} failed ({os.strerror(-code)}): nothing can be stored"
         " until the broker is started again, and what is stored can be read",
@@ -71,5 +71,5 @@ def journal_failed(bookie_id: str, code: int) -> JournalFailed:
 
 
 def is_lost(error: LedgerError) -> bool:
-    """Return True if the entry is gone for good. Any other error may pass."""
+    """Return True if the entry is lost. Any other error may be temporary."""
     return isinstance(error, (EntryDamaged, NoSuchEntry))

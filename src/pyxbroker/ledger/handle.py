@@ -80,7 +80,7 @@ class LedgerHandle(ReadHandle):
             run.release()
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
-        """A bookie has entries first..last (Adder)."""
+        """Take note that a bookie has entries first..last (Adder)."""
         confirmed = self.pending.on_ack(0, first, last)
         if self.failure is not None:
             return
@@ -97,7 +97,7 @@ class LedgerHandle(ReadHandle):
         return not self._runs
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
-        """A bookie will not store the entries from first on (Adder)."""
+        """Take note that a bookie will not store the entries from first on (Adder)."""
         if self.failure is not None:
             return
         bookie = self.bookie
@@ -117,9 +117,9 @@ class LedgerHandle(ReadHandle):
         self.bookie.take_back(self)
 
     def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
-        """The bookie has nothing of a run that waits for room; False when it has to wait on."""
+        """Take back a run that waits for room in the bookie; False if it has to wait longer."""
         if not self._runs or self._runs[-1] is not run:
-            return False  # one that comes after it was stored
+            return False  # a later run was stored
         self._runs.pop()
         self.pending.truncate(run.first_entry_id)
         self.length -= run.bytes

@@ -1,4 +1,4 @@
-"""The metadata of a ledger: BookKeeper's LedgerMetadata, its stored forms, and where it is kept.
+"""The metadata of a ledger: BookKeeper's LedgerMetadata, its encodings, and its storage.
 
 The stored value begins with ASCII `BookieMetadataFormatVersion\\t<n>\\n`. Then
 
@@ -40,7 +40,7 @@ _IN_RECOVERY_ENTRY_ID = -102
 
 
 class LedgerState(enum.IntEnum):
-    """Who may write a ledger: its writer, one that recovers it, nobody any more."""
+    """The state of a ledger: open for its writer, in recovery by another client, or closed."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -48,7 +48,7 @@ class LedgerState(enum.IntEnum):
 
 
 class DigestType(enum.IntEnum):
-    """How the entries of a ledger are checked (digest.h)."""
+    """The kind of digest that each entry of a ledger has (digest.h)."""
 
     CRC32 = 1
     HMAC = 2
@@ -86,17 +86,17 @@ class LedgerMetadata(NamedTuple):
         return self.state is LedgerState.CLOSED
 
     def last_ensemble(self) -> tuple[int, tuple[str, ...]]:
-        """The first entry and the bookies of the segment that is written last."""
+        """The first entry and the bookies of the last segment."""
         first_entry_id = max(self.ensembles)
         return first_entry_id, self.ensembles[first_entry_id]
 
     def ensemble_of(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies of the segment that `entry_id` belongs to."""
+        """Return the bookies of the segment that an entry belongs to."""
         first_entry_id = max(first for first in self.ensembles if first <= entry_id)
         return self.ensembles[first_entry_id]
 
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
-        """A segment more, or other bookies for the segment that begins at `first_entry_id`."""
+        """Return metadata with other bookies for the entries from `first_entry_id` on."""
         ensembles = {**self.ensembles, first_entry_id: bookies}
         return self._replace(ensembles=dict(sorted(ensembles.items())))
 
@@ -108,14 +108,14 @@ class LedgerMetadata(NamedTuple):
 
 
 class VersionedLedgerMetadata(NamedTuple):
-    """What is stored, and the version that the next update has to expect."""
+    """The stored metadata of a ledger, and the version that the next update has to expect."""
 
     metadata: LedgerMetadata
     version: int
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """The stored form, version 3."""
+    """Encode metadata in the current format, version 3."""
     message = _message_type()(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
@@ -139,7 +139,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(value: bytes) -> LedgerMetadata:
-    """The metadata from any of the three stored forms."""
+    """Decode metadata in any of the three formats."""
     if not value.startswith(_VERSION_KEY):
         raise MalformedLedgerMetadata(f"ledger metadata begins with {value[:40]!r}")
     version, newline, body = value[len(_VERSION_KEY) :].partition(b"\n")
@@ -156,7 +156,7 @@ def decode(value: bytes) -> LedgerMetadata:
 
 
 def _message_type() -> Any:
-    # With the first ledger: protobuf is a tenth of a start, which has none to read or to make.
+    # Imported with the first ledger: a start needs none, and protobuf would take a tenth of it.
     from pyxbroker.proto import DataFormats
 
     return DataFormats.LedgerMetadataFormat
@@ -211,7 +211,7 @@ def _decode_lines(body: bytes) -> LedgerMetadata:
 
 
 def _number(text: str, bits: int) -> int:
-    """A number that the other forms have room for. Raises ValueError."""
+    """Return a number, if it is within the range of the other formats. Raises ValueError."""
     value = int(text)
     if not -(1 << bits) <= value < 1 << bits:
         raise ValueError(f"{text[:40]} is out of range")
@@ -245,14 +245,14 @@ def _from_message(message: Any) -> LedgerMetadata:
 
 
 def _text(value: str | bytes) -> str:
-    """Protobuf gives bytes where they are not UTF-8. Raises ValueError."""
+    """Return text; protobuf returns bytes if they are not UTF-8. Raises ValueError."""
     if isinstance(value, str):
         return value
     raise ValueError(f"{value[:40]!r} is not UTF-8")
 
 
 def _decode_varint(data: bytes) -> tuple[int, int]:
-    """The value and how many bytes it took; at most five, as for any protobuf length."""
+    """Return the value of a varint and its length: at most five bytes, as for protobuf lengths."""
     value = 0
     for index, byte in enumerate(data[:5]):
         value |= (byte & 0x7F) << (7 * index)
@@ -262,13 +262,13 @@ def _decode_varint(data: bytes) -> tuple[int, int]:
 
 
 class LedgerMetadataStore:
-    """The ledgers of a metadata store. Each operation is issued when it is called, like theirs."""
+    """The ledgers of a metadata store. Each operation is issued by the call, as by the store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     def new_token(self) -> int:
-        """The c_token of a new ledger.
+        """Return the c_token of a new ledger.
 
         It makes the stored value unlike any other, which lets a store that had to repeat the write
         over a new connection see that its first attempt went through.
@@ -276,11 +276,11 @@ class LedgerMetadataStore:
         return int.from_bytes(os.urandom(8), "little") >> 1
 
     def creation(self, ledger_id: int, metadata: LedgerMetadata) -> Put:
-        """The write that stores a new ledger; refused with BadVersion when the id is taken."""
+        """Return the write that stores a new ledger; BadVersion means that the id is taken."""
         return Put(paths.ledger(ledger_id), encode(metadata), MUST_NOT_EXIST)
 
     def read(self, ledger_id: int) -> Awaitable[VersionedLedgerMetadata]:
-        """Raises NotFound, or MalformedLedgerMetadata."""
+        """Read the metadata of a ledger. Raises NotFound, MalformedLedgerMetadata."""
         return self._read(ledger_id, self._store.get(paths.ledger(ledger_id)))
 
     async def _read(
@@ -294,15 +294,15 @@ class LedgerMetadataStore:
     def update(
         self, ledger_id: int, metadata: LedgerMetadata, expected_version: int
     ) -> asyncio.Future[PutResult]:
-        """Replaces version `expected_version`. Raises BadVersion when another has been faster."""
+        """Replace the metadata if it still has the expected version. Raises BadVersion."""
         return self._store.put(paths.ledger(ledger_id), encode(metadata), expected_version)
 
     def delete(self, ledger_id: int, expected_version: int | None = None) -> asyncio.Future[None]:
-        """Raises NotFound when it is gone already."""
+        """Delete the metadata of a ledger. Raises NotFound."""
         return self._store.delete(paths.ledger(ledger_id), expected_version)
 
     async def ledger_ids(self) -> AsyncIterator[int]:
-        """All ledger ids in ascending order, as they are found; one listing is held at a time."""
+        """Yield all ledger ids in ascending order. Memory holds one listing at a time."""
         for digits in (2, 3):
             names = await self._store.children(paths.LEDGERS)
             for name in names:

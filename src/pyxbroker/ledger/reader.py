@@ -159,11 +159,11 @@ class _Read:
         )
 
     def on_read(self, result: EntryBatch | int) -> None:
-        """The only bookie has answered."""
+        """Take the answer of the only bookie."""
         self.on_answer(self.order[0], result)
 
     def on_answer(self, index: int, result: EntryBatch | int) -> None:
-        """A bookie has answered; only its first answer counts."""
+        """Take the answer of a bookie; only its first answer counts."""
         if self.callback is None or index in self.codes:
             return
         if not isinstance(result, int):
@@ -181,7 +181,7 @@ class _Read:
             self.finish(error_of(self.code(), self.handle.ledger_id, self.first))
 
     def on_slow(self) -> None:
-        """A bookie has not answered in time: another is asked as well, and the first one wins."""
+        """Ask another bookie as well, since one has not answered in time; the first answer wins."""
         self.timer = None
         if self.asked < len(self.order):
             self.ask()
@@ -189,7 +189,7 @@ class _Read:
             self.finish(error_of(TIMED_OUT, self.handle.ledger_id, self.first))
 
     def code(self) -> int:
-        """Return the code of the failed read: the entry is lost only if every bookie says so."""
+        """Return the code of the failed read: an entry is lost only if no bookie has it."""
         codes = self.codes.values()
         unsure = [code for code in codes if code not in LOST_CODES]
         if unsure:

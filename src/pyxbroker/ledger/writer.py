@@ -7,7 +7,7 @@ No socket, clock, future or logger inside: each input returns the actions that t
     append(run)                             Send to each bookie of the run's write sets
     on_acked(slot, first, last)             Confirm, in the order of appending
     on_failed(slot, first, code)            FindBookies, or Fail when the ledger is fenced
-    on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when there is none
+    on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when none exists
     on_metadata_written(version)            Send to the new bookies what is unconfirmed, Confirm
     on_metadata_lost()                      ReadMetadata: another client changed the node
     on_metadata_read(found)                 WriteMetadata once more, or Fail: there is another owner
@@ -133,7 +133,7 @@ class LedgerWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is unconfirmed, and no ensemble change is under way."""
+        """True if all entries are confirmed, and no ensemble change is under way."""
         return not self._runs and self.change is None
 
     def append(self, run: EntryRun) -> list[Action]:
@@ -146,14 +146,14 @@ class LedgerWriter:
         return [*self._sends(range(len(self.ensemble)), [added])]
 
     def on_acked(self, slot: int, first: int, last: int) -> list[Action]:
-        """The bookie of a slot has entries first..last."""
+        """Take note that the bookie of a slot has entries first..last."""
         index = self._index_of.get(slot)
         if index is None or self.failure is not None:
             return []  # the answer of a bookie that was replaced
         return self._confirm(self.pending.on_ack(index, first, last))
 
     def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
-        """The bookie of a slot has not stored the entries from first on."""
+        """Take note that the bookie of a slot will not store the entries from first on."""
         index = self._index_of.get(slot)
         if index is None or self.failure is not None:
             return []
@@ -173,7 +173,7 @@ class LedgerWriter:
         return self._begin_change()
 
     def on_bookies_found(self, found: Mapping[int, str]) -> list[Action]:
-        """Placement has chosen bookies for some of the indexes that it was asked for."""
+        """Use the bookies that the placement has found for some of the requested indexes."""
         if self.failure is not None:
             return []
         assert self.change is Change.FINDING
@@ -193,14 +193,14 @@ class LedgerWriter:
         return self._resume()
 
     def on_metadata_written(self, version: int) -> list[Action]:
-        """The proposed metadata is stored."""
+        """Take note that the proposed metadata is stored."""
         if self.failure is not None:
             return []
         assert self.change is Change.WRITING
         return self._adopt(version)
 
     def on_metadata_lost(self) -> list[Action]:
-        """Another client has changed the metadata since `version`."""
+        """Take note that another client has changed the metadata since `version`."""
         if self.failure is not None:
             return []
         assert self.change is Change.WRITING
@@ -208,7 +208,7 @@ class LedgerWriter:
         return [ReadMetadata()]
 
     def on_metadata_read(self, found: VersionedLedgerMetadata | None) -> list[Action]:
-        """The metadata as it is stored now; None: the ledger was deleted."""
+        """Use the current metadata; None if the ledger was deleted."""
         if self.failure is not None:
             return []
         assert self.change is Change.READING
@@ -230,7 +230,7 @@ class LedgerWriter:
         return self._propose()
 
     def retry(self) -> list[Action]:
-        """Look once more for bookies in place of those that failed without a replacement; bookies
+        """Search again for replacements of failed bookies that have none; bookies
         that failed may be well again. Called at intervals.
         """
         if not self.absent or self.failure is not None:

@@ -29,7 +29,7 @@ are for. All integers are little-endian, all checksums zlib's CRC-32 (of `123456
     24   8  offset up to which the file was synced when this record was added
   change, one after another, the last one padded with zeros
      0   1  kind: 1 node, 2 deletion (of the node and its counter), 3 counter, 4 damaged node,
-            5 absent: a restore went back to a state without this node; nobody deleted it
+            5 absent: a restore went back to a state without this node; no client deleted it
      1   3  zero
      4   4  length of the path
      8   4  length of the value

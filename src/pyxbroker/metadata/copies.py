@@ -1,4 +1,4 @@
-"""The folder of copies and change logs: the embedded store's record besides its database.
+"""The folder of copies and change logs: the embedded store's record in addition to its database.
 
 It is a sibling of the store's directory, so that it survives the deletion of that directory:
 

@@ -73,7 +73,7 @@ class Files:
     def open(self, accept_loss: bool = False) -> None:
         """Open or create the database. Raises a MetadataError that names the file.
 
-        `accept_loss`: open what is left of a store that would be refused for its damage.
+        `accept_loss`: open the readable rest of a store that would be refused for its damage.
 
         Disk errors are retried for a while: they indicate neither damage nor an older state.
         """

@@ -257,7 +257,7 @@ def _select(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Reco
     number = None if copy is None else int(copy.name.partition(".")[0])
     wanted = copies.load(number, with_changes)
     if not wanted.state.nodes or (wanted.copy is None and not with_changes):
-        found = "; ".join(each.sentence for each in wanted.findings) or "there is none"
+        found = "; ".join(each.sentence for each in wanted.findings) or "no copy exists"
         raise MetadataError(f"no copy in {copies.folder} can be restored: {found}")
     store_id = _store_id(copies)
     assert store_id is not None, "no file with an intact header, although one was just read"

@@ -438,7 +438,7 @@ class Opening:
         self._resume_after_rebuild(state, recorded)
 
     def _salvage(self) -> salvage.Found | None:
-        """Return the readable rows of the damaged database, or None if there are none."""
+        """Return the readable rows of the damaged database, or None if none exist."""
         from pyxbroker.metadata import salvage
 
         if self.database is None or self.reason is None:

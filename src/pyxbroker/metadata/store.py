@@ -161,7 +161,7 @@ class MetadataStore(ABC):
     operation_timeout_s = OPERATION_TIMEOUT_MS / 1000
     """The time after which an operation on an external store fails with Unavailable."""
     refused: tuple[float, Unavailable] | None = None
-    """When (time.monotonic) and why the disk last refused an operation."""
+    """The time (time.monotonic) and reason of the disk's last refusal of an operation."""
 
     def __init__(self) -> None:
         self._watchers = Watchers()

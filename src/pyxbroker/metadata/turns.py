@@ -21,7 +21,7 @@ from pyxbroker.metadata.store import MetadataStore, Unavailable
 
 K = TypeVar("K", bound=Hashable)
 
-Line = deque["asyncio.Future[None]"]
+WaitingCallers = deque["asyncio.Future[None]"]
 
 
 class WaitedTooLong(Unavailable):
@@ -32,62 +32,62 @@ class Turns(Generic[K]):
     """Locks by key. Only keys that are held are stored."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._patience_s = store.operation_timeout_s
-        self._lines: dict[K, Line] = {}  # the waiting callers of each held key
+        self._timeout_s = store.operation_timeout_s
+        self._waiting: dict[K, WaitingCallers] = {}  # the waiting callers of each held key
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._waiting)
 
     @asynccontextmanager
     async def turn(self, key: K) -> AsyncIterator[None]:
         """Hold the key exclusively. Raises WaitedTooLong, and Unavailable if the store was
         unavailable to an earlier holder.
         """
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = deque()
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = deque()
         else:
-            await self._wait(key, line)
+            await self._wait(key, waiting)
         try:
             yield
         except WaitedTooLong:
             # It concerns another key, which the callers waiting for this one may not need.
             raise
         except Unavailable as error:
-            for place in line:
-                _refuse(place, Unavailable(str(error)))
+            for caller in waiting:
+                _refuse(caller, Unavailable(str(error)))
             raise
         finally:
-            self._pass_on(key, line)
+            self._pass_on(key, waiting)
 
-    async def _wait(self, key: K, line: Line) -> None:
+    async def _wait(self, key: K, waiting: WaitingCallers) -> None:
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
-        line.append(place)
+        caller: asyncio.Future[None] = loop.create_future()
+        waiting.append(caller)
         late = WaitedTooLong(
-            f"earlier changes have waited {self._patience_s:g} s for the metadata store, or taken"
+            f"earlier changes have waited {self._timeout_s:g} s for the metadata store, or taken"
             " that long"
         )
-        timer = loop.call_later(self._patience_s, _refuse, place, late)
+        timer = loop.call_later(self._timeout_s, _refuse, caller, late)
         try:
-            await place
+            await caller
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self._pass_on(key, line)  # it was already this caller's turn
+            if caller.done() and not caller.cancelled() and caller.exception() is None:
+                self._pass_on(key, waiting)  # it was already this caller's turn
             raise
         finally:
             timer.cancel()
-            del place, late  # their tracebacks refer to this frame, which would be a cycle
+            del caller, late  # their tracebacks refer to this frame, which would be a cycle
 
-    def _pass_on(self, key: K, line: Line) -> None:
-        while line:
-            place = line.popleft()
-            if not place.done():
-                place.set_result(None)
+    def _pass_on(self, key: K, waiting: WaitingCallers) -> None:
+        while waiting:
+            caller = waiting.popleft()
+            if not caller.done():
+                caller.set_result(None)
                 return
-        del self._lines[key]
+        del self._waiting[key]
 
 
-def _refuse(place: asyncio.Future[None], error: Unavailable) -> None:
-    if not place.done():
-        place.set_exception(error)
+def _refuse(caller: asyncio.Future[None], error: Unavailable) -> None:
+    if not caller.done():
+        caller.set_exception(error)

@@ -54,7 +54,7 @@ class ClosedLedger(NamedTuple):
         return self.is_known and not self.is_terminated
 
     def slowest(self, but: Iterable[str] = ()) -> Position | None:
-        """Return the lowest mark-delete position of the other cursors; None if there is none."""
+        """Return the lowest mark-delete position of the other cursors; None if none exists."""
         marks = (each.mark_delete for name, each in self.cursors.items() if name not in but)
         return min(marks, default=None)
 

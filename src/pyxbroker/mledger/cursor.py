@@ -37,7 +37,7 @@ from pyxbroker.mledger.cursor_ledger import CursorLedger, recover_position
 from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.mledger")
@@ -173,7 +173,7 @@ class Cursor:
 
     @property
     def ledger_since_s(self) -> float:
-        """When the cursor ledger was begun, or the cursor opened, in s since 1970."""
+        """The time in s since 1970 when the cursor ledger was begun, or the cursor opened."""
         return self._ledger_since_s
 
     @property
@@ -266,15 +266,15 @@ class Cursor:
 
     def _on_timer(self) -> None:
         # Thousands of cursors may be due together, so they are paced.
-        line = self.managed_ledger.cursor_line
-        line.run(partial(self._on_turn, line))
+        queue = self.managed_ledger.cursor_queue
+        queue.run(partial(self._on_turn, queue))
 
-    def _on_turn(self, line: Line) -> None:
+    def _on_turn(self, queue: StepQueue) -> None:
         """Write, unless the timer was stopped meanwhile."""
         if self._timer is not None:
             self._stop_timer()
             if self._has_to_write and not self.closed:
-                self._start_writer(line)
+                self._start_writer(queue)
 
     @property
     def _has_to_write(self) -> bool:
@@ -316,12 +316,12 @@ class Cursor:
         if self.durable and self.managed_ledger.write_failure is not None:
             self.fail_writes(self.managed_ledger.write_failure)
 
-    def _start_writer(self, line: Line | None = None) -> None:
-        """Start the writer task; `line` is the queue in which its steps are paced."""
+    def _start_writer(self, queue: StepQueue | None = None) -> None:
+        """Start the writer task; `queue` is the queue in which its steps are paced."""
         if self._writer is None:
             writing = self._write_all()
             self._writer = asyncio.get_running_loop().create_task(
-                writing if line is None else paced(writing, line)
+                writing if queue is None else paced(writing, queue)
             )
             self._writer.add_done_callback(self._on_writer_done)
 
@@ -462,7 +462,7 @@ class Cursor:
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
             if self._node_may_be_gone and self.version != MUST_NOT_EXIST:
-                # We deleted it ourselves and were told of an error: recreate it.
+                # Our deletion succeeded although it returned an error: recreate the node.
                 self.version = MUST_NOT_EXIST
                 await self._write_node(ledger_id)
                 return

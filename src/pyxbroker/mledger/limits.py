@@ -8,7 +8,7 @@ from pyxbroker.ledger.client import LedgerQuorums
 
 
 class ManagedLedgerLimits(NamedTuple):
-    """When a ledger is closed and the next one begins, and how much is retained."""
+    """Limits of a ledger, after which the next one begins, and of retention."""
 
     entries_per_ledger_max: int = 50_000
     bytes_per_ledger_max: int = 2048 << 20

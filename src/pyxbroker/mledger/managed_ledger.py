@@ -53,7 +53,7 @@ from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.state import State
 
 if TYPE_CHECKING:
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.mledger.cursor import Cursor
     from pyxbroker.mledger.entry_cache import LedgerCache
 
@@ -89,7 +89,7 @@ class ManagedLedger:
     _failure: ManagedLedgerError | None = None
     _trim_failure: Exception | None = None  # the error of the last trim
     holder: Cursor | None = None  # a cursor that needed the oldest ledger at the last check
-    _cursor_line: Line | None = None
+    _cursor_queue: StepQueue | None = None
     cache: LedgerCache | None = None  # for bookies in other processes
 
     def __init__(
@@ -332,7 +332,7 @@ class ManagedLedger:
 
     @property
     def current_since_s(self) -> float:
-        """When the current ledger was begun, in s since 1970; 0: there was none yet."""
+        """The time in s since 1970 when the current ledger was begun; 0 before the first one."""
         if not self._current_since:
             return 0.0
         return time.time() - (time.monotonic() - self._current_since)
@@ -874,11 +874,11 @@ class ManagedLedger:
         task.add_done_callback(self._on_task_done)
 
     @property
-    def cursor_line(self) -> Line:
+    def cursor_queue(self) -> StepQueue:
         """The queue for background work of its cursors."""
-        if self._cursor_line is None:
-            self._cursor_line = self.client.cursor_pace.line()
-        return self._cursor_line
+        if self._cursor_queue is None:
+            self._cursor_queue = self.client.cursor_pace.queue()
+        return self._cursor_queue
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

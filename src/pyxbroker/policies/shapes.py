@@ -91,7 +91,7 @@ class Policy(NamedTuple):
     parts: tuple[Part, ...] = ()
     make: Callable[..., Any] = lambda value: value  # from the values of the parts, in their order
     is_unset: Callable[[Any], bool] = lambda value: False
-    """Returns True for a value that means the same as an absent one."""
+    """Function that returns True for a value that means the same as an absent one."""
 
     def is_absent(self, value: object) -> bool:
         """Return True if the next level decides."""

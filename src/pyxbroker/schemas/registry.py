@@ -37,7 +37,7 @@ class Rules(NamedTuple):
     may_update: bool = True  # clients may register further schemas
     user: str = ""  # the role that registers it
     check_open: Callable[[], None] = _is_open
-    """Raises an error if the topic is being deleted with its schema."""
+    """A function that raises an error if the topic is being deleted with its schema."""
 
 
 class SchemaRegistry:

@@ -31,7 +31,7 @@ class SchemaCounts:
 
     @contextmanager
     def counting(self, operation: str, schema_id: str) -> Iterator[None]:
-        """Counts what is done within it, and how long it takes."""
+        """Return a context that counts an operation and measures its duration."""
         counts = self._of(schema_id)
         began_s = time.perf_counter()
         try:
@@ -44,7 +44,7 @@ class SchemaCounts:
 
     @contextmanager
     def checking(self, schema_id: str) -> Iterator[None]:
-        """Counts the result of a compatibility check."""
+        """Return a context that counts the result of a compatibility check."""
         counts = self._of(schema_id)
         try:
             yield

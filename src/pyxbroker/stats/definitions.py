@@ -153,14 +153,14 @@ TOPIC = (
     ),
     Stat(
         "mean_size",
-        "Mean size of received messages in bytes; 0 if there are none.",
+        "Mean size of received messages in bytes; 0 without messages.",
         "pulsar_average_msg_size",
         namespace_series="",
     ),
     Stat(
         "backlog_age_s",
         "Age in seconds of the oldest message that a subscription has not acknowledged; -1 if"
-        " there is none or its time is not known yet.",
+        " none exists or its time is not known yet.",
         "pulsar_storage_backlog_age_seconds",
         namespace_series="",
     ),
@@ -323,7 +323,7 @@ SUBSCRIPTION = (
     ),
     Stat(
         "backlog_age_s",
-        "Age in seconds of the oldest message of the backlog; -1 if there is none or its time is"
+        "Age in seconds of the oldest message of the backlog; -1 if none exists or its time is"
         " not known yet.",
         "pulsar_subscription_storage_backlog_age_seconds",
     ),
@@ -514,7 +514,7 @@ BOOKIE = (
     ),
     Stat(
         "trouble",
-        "Error number (errno) of a persistent disk error; 0 if there is none.",
+        "Error number (errno) of a persistent disk error, or 0.",
         "pyxbroker_bookie_trouble",
     ),
 )

@@ -473,7 +473,7 @@ class Sample:
         return family(stat.series, stat.help, stat.kind, [(braced(self._cluster), value)])
 
     def write_counted(self, stat: Stat, label: str, counts: Mapping[str, int]) -> None:
-        """Add a series for each value of a label; there are none before the first count."""
+        """Add a series for each value of a label; none exist before the first count."""
         rows = [
             (braced(f'{self._cluster},{label}="{escaped(value)}"'), count)
             for value, count in counts.items()

@@ -78,9 +78,9 @@ class Command(NamedTuple):
     handler: Handler
     right: Right = AUTHENTICATED
     resource: Callable[[Any], Resource] = no_resource
-    """Returns the resource on which the right is checked. A command with one runs as a task."""
+    """A function for the resource of the right; a command with one runs as a task."""
     refusal: Callable[[Any, PulsarError], bytes] = answer_error
-    """Returns the frame that reports an error to the client."""
+    """A function for the frame that reports an error to the client."""
     unauthorized: str = ""
     """Error text for a client without the right."""
     no_tenant: str = ""
@@ -88,16 +88,16 @@ class Command(NamedTuple):
     May contain `{topic}` and `{namespace}`.
     """
     subscription: Callable[[Any], tuple[Right, str] | None] = no_subscription
-    """Returns a further right that the command needs, and the subscription it applies to."""
+    """A function for a further right that the command needs, and the subscription it is for."""
     change: str = ""
     """Name in the audit log, for commands that change a subscription durably."""
     opens: Callable[[Any], tuple[str, int]] | None = None
-    """Returns the key of what the command opens. It is marked as being opened before the right is
-    checked: authorization may take time, and further commands of the client must find it.
+    """A function for the key that the command opens. The key is marked as being opened before the
+    right is checked: authorization may take time, and further commands of the client must find it.
     """
 
     is_for_owner: bool = False
-    """It opens its topic, so that only the broker that serves the topic handles it."""
+    """True if the command opens its topic: only the broker that serves the topic handles it."""
 
     def refused(self, error: AuthorizationError, resource: Resource) -> PulsarError:
         """Return the error for a client without the right. The text is that of the command in

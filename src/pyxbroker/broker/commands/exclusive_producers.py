@@ -51,8 +51,8 @@ class WaitingProducer:
         if error is not None:
             self._refuse(error)
             return
-        line = self._producer.connection.session.line
-        self._task = asyncio.ensure_future(paced(self._begin(), line))
+        queue = self._producer.connection.session.step_queue
+        self._task = asyncio.ensure_future(paced(self._begin(), queue))
 
     async def _begin(self) -> None:
         producer = self._producer

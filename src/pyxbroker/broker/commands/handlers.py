@@ -36,7 +36,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import COMMAND_BYTES, COMMAND_FACTOR
-from pyxbroker.base.pacing import Line, paced
+from pyxbroker.base.pacing import StepQueue, paced
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.command import (
@@ -224,17 +224,17 @@ class Handlers:
     @staticmethod
     def may_begin(connection: Connection) -> bool:
         """Return True if this loop iteration has time for one more command."""
-        line: Line = connection.session.line
-        return line.pace.is_free
+        queue: StepQueue = connection.session.step_queue
+        return queue.pace.is_free
 
     @staticmethod
     def wait_turn(connection: Connection) -> None:
         """Resume a connection when it has passed the queue."""
-        connection.session.line.wait(connection.resume)
+        connection.session.step_queue.wait(connection.resume)
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         """Handle a command outside the hot path, or one in an unusual encoding."""
-        pace = connection.session.line.pace
+        pace = connection.session.step_queue.pace
         began = pace.clock()
         try:
             self._on_command(connection, kind, data)
@@ -345,7 +345,7 @@ class Handlers:
 
     def on_closed(self, connection: Connection) -> None:
         """Release everything that the client of a closed connection has opened."""
-        pace = connection.session.line.pace
+        pace = connection.session.step_queue.pace
         began = pace.clock()
         try:
             self._on_closed(connection)
@@ -362,10 +362,10 @@ class Handlers:
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
-        until = session.line.pace.clock() + LEAVE_PER_CALL_S
+        until = session.step_queue.pace.clock() + LEAVE_PER_CALL_S
         for _ in range(LEAVE_PER_CALL):
             self._leave_one(connection)
-            if session.line.pace.clock() >= until:
+            if session.step_queue.pace.clock() >= until:
                 break
         self._leave_later(connection)
 
@@ -375,7 +375,7 @@ class Handlers:
         """
         session = connection.session
         if connection.producers or connection.consumers or session.has_more:
-            session.line.wait(partial(self._leave_next, connection))
+            session.step_queue.wait(partial(self._leave_next, connection))
 
     def _leave_next(self, connection: Connection) -> None:
         self._leave_one(connection)
@@ -415,7 +415,7 @@ class Handlers:
             return
         if waiting is not None:
             running = self._run(connection, command, waiting, message)
-            task = asyncio.ensure_future(paced(running, connection.session.line))
+            task = asyncio.ensure_future(paced(running, connection.session.step_queue))
             tasks = connection.session.tasks
             tasks.add(task)
             if len(tasks) == COMMANDS_MAX:

@@ -117,9 +117,11 @@ class Handshake:
             and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
         )
         session.memory.is_known = True
-        session.line = self._broker.pace.line()  # no longer shared with unauthenticated connections
+        session.step_queue = (
+            self._broker.pace.queue()
+        )  # no longer shared with unauthenticated connections
         connection.establish()
-        self._broker.client_memory.forget_stranger(connection)
+        self._broker.client_memory.forget_unauthenticated(connection)
         self._broker.connects_succeeded += 1
         connection.send_frame(
             replies.connected(
@@ -142,20 +144,20 @@ class Handshake:
         # ByteSize() requires all required fields.
         cost = COMMAND_BYTES + COMMAND_FACTOR * len(connect.SerializePartialToString())
         try:
-            memory.charge_stranger(connection, cost)
+            memory.charge_unauthenticated(connection, cost)
         except PulsarError as error:
             self._refuse(connection, error.code, str(error))
             return
         if session.pending_connection is not None:
             self._broker.half_open.mark_authenticating(session.pending_connection)
         running = self._log_in(connection, connect, authentication)
-        task = asyncio.ensure_future(paced(running, session.line))
+        task = asyncio.ensure_future(paced(running, session.step_queue))
         session.tasks.add(task)
 
         def on_done(done: asyncio.Future[None]) -> None:
             session.tasks.discard(done)
             running.close()  # if the connection closed before its first step
-            memory.forget_stranger(connection)
+            memory.forget_unauthenticated(connection)
             session.memory.release(cost)
 
         task.add_done_callback(on_done)
@@ -164,7 +166,7 @@ class Handshake:
         """Cancel the login of a closed connection, because it holds the CONNECT in memory. A
         password check in progress continues, because it may be a guess and counts.
         """
-        self._broker.client_memory.forget_stranger(connection)
+        self._broker.client_memory.forget_unauthenticated(connection)
         if connection.established or not connection.session.tasks:
             return
         current = asyncio.current_task()  # may have closed the connection itself
@@ -214,9 +216,9 @@ class Handshake:
         login = connection.session.login
         assert login is not None
         # In the form that a CONNECT shows.
-        told_apart_by = joined(shown, _common_name(connection).encode(), b"")
+        distinguished_by = joined(shown, _common_name(connection).encode(), b"")
         try:
-            with self._count_failures(connection, method, told_apart_by):
+            with self._count_failures(connection, method, distinguished_by):
                 is_same = await login.renew(authentication, method, shown)
         except Exception as error:
             self._refuse_credentials(connection, error)
@@ -225,7 +227,7 @@ class Handshake:
             log.warning("closed: the renewed credentials have another role", peer=connection.peer)
             connection.group.turn.run(connection.close)
             return
-        self._note_success(login, method, told_apart_by)
+        self._note_success(login, method, distinguished_by)
 
     @contextmanager
     def _count_failures(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:

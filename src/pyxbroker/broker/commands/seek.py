@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
-from pyxbroker.base.pacing import Line, run_incrementally
+from pyxbroker.base.pacing import StepQueue, run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Session, wait_for
 from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -134,14 +134,14 @@ def moving(subscription: Subscription) -> Iterator[None]:
         run_incrementally(_forget_move(consumers, done), subscription.topic.turn.run)
 
 
-def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Iterator[Line]:
+def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Iterator[StepQueue]:
     while consumers:
         consumer = consumers.pop()
         session = consumer.connection.session
         # The consumer may have subscribed to another topic since, and been disconnected there.
         if session.moves.get(consumer.consumer_id) is move:
             del session.moves[consumer.consumer_id]
-        yield session.line
+        yield session.step_queue
 
 
 def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | None:

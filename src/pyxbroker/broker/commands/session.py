@@ -31,7 +31,6 @@ class Session:
         "client_version",
         "ended",
         "kept_readers",
-        "line",
         "listener",
         "login",
         "memory",
@@ -40,6 +39,7 @@ class Session:
         "pending_connection",
         "ping_sent",
         "principal",
+        "step_queue",
         "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
@@ -59,7 +59,7 @@ class Session:
         self.listener = listener  # name of the listener that accepted the connection
         self.client_version = ""
         self.memory = ConnectionMemory(budget or MemoryBudget(), address)
-        self.line = (pace or Pace()).line()  # of commands; another after login
+        self.step_queue = (pace or Pace()).queue()  # of commands; another after login
         self.pending_connection: PendingConnection | None = None  # until login
         self.principal = ANONYMOUS
         # How the principal was authenticated; None while authentication is off.
@@ -120,7 +120,7 @@ class Opening:
     """
 
     def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
-        """Raises ServiceNotReady if the id is being opened already."""
+        """Check the id. Raises ServiceNotReady if it is being opened already."""
         self._openings = connection.session.opening
         self._key = key
         self._before = self._openings.get(key)

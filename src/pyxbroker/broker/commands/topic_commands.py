@@ -80,7 +80,7 @@ class TopicCommands:
             producer.schema_version = schema_version
         if message.producer_access_mode:
             producer.access_mode = message.producer_access_mode
-        await self._make_room(connection, topic.holder(producer))
+        await self._make_room(connection, topic.name_holder(producer))
         if connection.closed:
             return
         connection.session.memory.charge(producer.cost)

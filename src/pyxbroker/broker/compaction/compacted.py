@@ -155,7 +155,7 @@ def _publish_time(batch: EntryBatch) -> int | None:
 async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | None:
     """Open the compacted ledger that the cursor names. Raises LedgerError.
 
-    Return None if there is none, or it is lost. Readers then get the whole log, with older values.
+    Return None if none exists, or it is lost. Readers then get the whole log, with older values.
     """
     ledger_id = compacted_ledger.current(managed_ledger)
     if ledger_id is None:
@@ -215,7 +215,7 @@ class CompactedSource:
         """Return the first entry of the compacted ledger published at a time or later, or None.
         Raises LedgerError.
         """
-        return await self._topic.ask_compacted(lambda ledger: ledger.first_since(time_ms))
+        return await self._topic.query_compacted(lambda ledger: ledger.first_since(time_ms))
 
     def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position | None) -> None:
         """Note acknowledged entries, which may not be in the log (any more). mark: the cursor's
@@ -295,7 +295,7 @@ class CompactedSource:
         return self._log.next_position(position)
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
-        """Return the first readable entry at or after a position, or None if there is none yet."""
+        """Return the first readable entry at or after a position, or None if none exists yet."""
         compacted = self._compacted
         if compacted is None or position > self._topic.horizon:
             return self._log.normalize(position)

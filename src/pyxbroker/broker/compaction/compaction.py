@@ -531,7 +531,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
-async def hold(topic: PersistentTopic) -> None:
+async def create_subscription(topic: PersistentTopic) -> None:
     """Retain entries of a topic from now on, because a policy wants them compacted."""
     try:
         await topic.compaction_subscription()

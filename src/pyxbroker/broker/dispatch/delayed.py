@@ -155,7 +155,7 @@ class DelayedDelivery:
         self._topic.turn.run(self._wake)
 
     def stop(self) -> None:
-        """Cancels the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

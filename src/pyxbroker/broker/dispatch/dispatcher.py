@@ -284,7 +284,7 @@ class Dispatcher:
                 # The waiting entries are being read from disk; nothing else is read meanwhile.
                 return False
         replay, position = self.replay, None
-        if replay is None or not replay.may_have_some:
+        if replay is None or not replay.may_have_positions:
             replay, position = None, self.source.normalize(self.read_position)
             if position is None:
                 return False
@@ -467,7 +467,7 @@ class Dispatcher:
                     use(result)
             else:
                 if trouble is None:
-                    trouble = self.trouble = self._make_trouble()
+                    trouble = self.trouble = self._create_read_trouble()
                 if not is_lost(result):
                     # Nothing else is read until the retry, however often the dispatcher is woken.
                     trouble.try_again(position, result)
@@ -484,7 +484,7 @@ class Dispatcher:
 
         self.source.read(position, count, size, in_share, last)
 
-    def _make_trouble(self) -> ReadTrouble:
+    def _create_read_trouble(self) -> ReadTrouble:
         # Imported here: most brokers never need it, and it would slow the start.
         from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
 

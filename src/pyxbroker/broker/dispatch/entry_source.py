@@ -22,7 +22,7 @@ class EntrySource(Protocol):
         """Return the position of the entry after a position, which may not be written yet."""
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
-        """Return the first readable entry at or after a position, or None if there is none yet."""
+        """Return the first readable entry at or after a position, or None if none exists yet."""
 
     def last_entry(self, ledger_id: int) -> int | None:
         """Return the id of a ledger's last entry (-1: none yet), or None for an unknown ledger."""

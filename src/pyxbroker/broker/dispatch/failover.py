@@ -17,7 +17,7 @@ from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
 from pyxbroker.broker.dispatch.selectors import FailoverRing
 
 if TYPE_CHECKING:
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.subscriptions.consumer import Consumer
 
@@ -44,7 +44,9 @@ class Failover(RedeliverFromMark):
         self._topic = dispatcher.topic
         self._chosen: Consumer | None = None  # the active consumer, now or when the delay is over
         self._switching: asyncio.TimerHandle | None = None
-        self._notifying: Iterator[Line] | None = None  # notifies all consumers of the active one
+        self._notifying: Iterator[StepQueue] | None = (
+            None  # notifies all consumers of the active one
+        )
         topic = dispatcher.topic
         self._ring: FailoverRing[Consumer] | None = None
         if topic.partition < 0 or topic.policies.failover_by_hash:
@@ -113,21 +115,21 @@ class Failover(RedeliverFromMark):
             run_incrementally(self._notify_all(), self._topic.turn.run)
         self._dispatcher.wake()
 
-    def _notify_all(self) -> Iterator[Line]:
+    def _notify_all(self) -> Iterator[StepQueue]:
         """Notify all consumers in steps; they may be many. A new switch starts the round again."""
         while self._notifying is not None:
             notifying = self._notifying
-            line = next(notifying, None)
-            if line is not None:
-                yield line
+            queue = next(notifying, None)
+            if queue is not None:
+                yield queue
             elif notifying is self._notifying:
                 self._notifying = None
 
-    def _notify_each(self, consumers: list[Consumer]) -> Iterator[Line]:
+    def _notify_each(self, consumers: list[Consumer]) -> Iterator[StepQueue]:
         for consumer in consumers:
             if not consumer.closed:
                 self._notify(consumer)
-            yield consumer.connection.session.line
+            yield consumer.connection.session.step_queue
 
     def _notify(self, consumer: Consumer) -> None:
         """Send ACTIVE_CONSUMER_CHANGE: is this consumer the active one?"""

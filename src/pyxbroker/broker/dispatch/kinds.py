@@ -20,12 +20,12 @@ def exclusive(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher
 
 
 def shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
-    """Entries go round-robin to consumers with permits; redeliveries go first."""
+    """Return a dispatcher that serves consumers with permits in rotation, redeliveries first."""
     return Dispatcher(subscription, RoundRobin, RedeliverEntries)
 
 
 def failover(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
-    """The active consumer gets everything, in order."""
+    """Return a dispatcher that sends all entries to the active consumer, in order."""
     return Dispatcher(subscription, SingleActive, Failover)
 
 

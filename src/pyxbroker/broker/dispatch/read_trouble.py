@@ -6,7 +6,7 @@ retries it until it succeeds, and everything behind it waits.
 An entry that is damaged or missing is lost. The dispatcher passes over it, and the entry stays in
 the backlog. Up to LOST_IN_A_ROW_MAX lost entries in a row count as one bad block. More of them mean
 a missing file or a failing disk. Passing over them would let the next cumulative acknowledgement
-cover them, so the subscription stops and retries now and then. With autoSkipNonRecoverableData it
+cover them, so the subscription stops and retries at intervals. With autoSkipNonRecoverableData it
 acknowledges lost entries and continues.
 """
 

@@ -12,7 +12,7 @@ from pyxbroker.broker.dispatch.replay import Replay
 from pyxbroker.delivery import TakenBack, free_items
 
 if TYPE_CHECKING:
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.delivery import FreedDict
@@ -96,7 +96,7 @@ class RedeliverEntries(RedeliverFromMark):
         self._limits = dispatcher.limits
         self._holders = dispatcher.holders
         # Deliveries being taken back, in order: (deliveries, counted as redelivered, queue).
-        self._returning: deque[tuple[TakenBack, bool, Line]] = deque()
+        self._returning: deque[tuple[TakenBack, bool, StepQueue]] = deque()
 
     def on_added(self, consumer: Consumer) -> None:
         consumer.tracks_pending = self._dispatcher.topic.name.is_persistent
@@ -107,7 +107,7 @@ class RedeliverEntries(RedeliverFromMark):
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
             self._free(consumer, [self.swap_counts()])
-            self._returning = deque((taken, False, line) for taken, _, line in self._returning)
+            self._returning = deque((taken, False, queue) for taken, _, queue in self._returning)
         if self._consumers or self._dispatcher.is_reusable:
             # Reading delayed entries again would take long, so the next consumer finds them here.
             # This does not count as a redelivery: the consumer has not failed.
@@ -120,8 +120,8 @@ class RedeliverEntries(RedeliverFromMark):
     def forget_counts_up_to(self, mark: Position) -> None:
         if self.counts:
             # Counts exist only while consumers do.
-            line = self._consumers[0].connection.session.line
-            work = _forget_up_to(mark, list(self.counts), self.counts, line)
+            queue = self._consumers[0].connection.session.step_queue
+            work = _forget_up_to(mark, list(self.counts), self.counts, queue)
             run_incrementally(work, self._dispatcher.topic.turn.run)
 
     def retire(self) -> None:
@@ -135,7 +135,7 @@ class RedeliverEntries(RedeliverFromMark):
         """Let all deliveries of a consumer wait for redelivery, now or after some steps."""
         taken = consumer.take_back()
         if self._returning or not self._put_back(taken, counted):
-            self._returning.append((taken, counted, consumer.connection.session.line))
+            self._returning.append((taken, counted, consumer.connection.session.step_queue))
             if not self.is_returning:
                 self.is_returning = True
                 # A read in progress would be sent before the redeliveries.
@@ -149,8 +149,8 @@ class RedeliverEntries(RedeliverFromMark):
         return taken.put_back(self._dispatcher.acks, to, counts, ENTRIES_PER_STEP)
 
     def _return_later(self) -> None:
-        line = self._returning[0][2]
-        line.wait(partial(self._dispatcher.topic.turn.run, self._return_some))
+        queue = self._returning[0][2]
+        queue.wait(partial(self._dispatcher.topic.turn.run, self._return_some))
 
     def _return_some(self) -> None:
         if not self._returning:
@@ -166,11 +166,11 @@ class RedeliverEntries(RedeliverFromMark):
 
     def rewound(self) -> None:
         if self._returning:
-            line = self._returning[0][2]
+            queue = self._returning[0][2]
             unused = [each for taken, _, _ in self._returning for each in taken.forget()]
             self._returning.clear()
             self.is_returning = False
-            self._free_in(line, unused)
+            self._free_in(queue, unused)
 
     def forget(self, consumers: list[Consumer]) -> None:
         for consumer in consumers:
@@ -179,11 +179,11 @@ class RedeliverEntries(RedeliverFromMark):
             self._free(consumers[0], [self.swap_counts(), self._holders.clear()])
 
     def _free(self, consumer: Consumer, dicts: list[FreedDict]) -> None:
-        self._free_in(consumer.connection.session.line, dicts)
+        self._free_in(consumer.connection.session.step_queue, dicts)
 
-    def _free_in(self, line: Line, dicts: list[FreedDict]) -> None:
+    def _free_in(self, queue: StepQueue, dicts: list[FreedDict]) -> None:
         if not free_items(dicts, ENTRIES_PER_STEP):
-            line.wait(partial(self._free_in, line, dicts))
+            queue.wait(partial(self._free_in, queue, dicts))
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):
@@ -213,11 +213,11 @@ def _forget_up_to(
     mark: Position,
     positions: list[tuple[int, int]],
     counts: dict[tuple[int, int], int],
-    line: Line,
-) -> Iterator[Line]:
+    queue: StepQueue,
+) -> Iterator[StepQueue]:
     """Drop counts up to a mark in steps. None of these entries is sent again meanwhile."""
     for at in range(0, len(positions), COUNTS_PER_STEP):
         for position in positions[at : at + COUNTS_PER_STEP]:
             if position <= mark:
                 counts.pop(position, None)
-        yield line
+        yield queue

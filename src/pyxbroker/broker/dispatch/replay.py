@@ -63,7 +63,7 @@ class Replay:
         return self.delayed_index is not None and self.delayed_index.is_full
 
     @property
-    def may_have_some(self) -> bool:
+    def may_have_positions(self) -> bool:
         """True if fill() may find positions."""
         return (
             len(self.positions) > 0

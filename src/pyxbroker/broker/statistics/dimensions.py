@@ -47,7 +47,7 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
     now = time.monotonic()
     publishers = []
     async for producer in producers_by_name(topic, slices):
-        publishers.append(_some(publisher_statistics(producer, now), PUBLISHER))
+        publishers.append(_selected(publisher_statistics(producer, now), PUBLISHER))
     found: dict[str, Json] = {}
     subscriptions: dict[str, Json] = {}
     for each in topic.all_subscriptions():
@@ -60,12 +60,12 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
         "replication": {},
         "subscriptions": subscriptions,
         "producerCount": len(topic.producers),
-        **_some(whole, ("averageMsgSize", "msgRateIn", "msgRateOut")),
+        **_selected(whole, ("averageMsgSize", "msgRateIn", "msgRateOut")),
         "msgInCount": whole["msgInCounter"],
         "bytesInCount": whole["bytesInCounter"],
         "msgOutCount": whole["msgOutCounter"],
         "bytesOutCount": whole["bytesOutCounter"],
-        **_some(whole, ("msgThroughputIn", "msgThroughputOut")),
+        **_selected(whole, ("msgThroughputIn", "msgThroughputOut")),
     }
     if isinstance(topic, PersistentTopic):
         slowest = await slowest_of(list(topic.subscriptions.values()))
@@ -81,19 +81,19 @@ async def _subscription(
     consumers = found.pop("consumers")
     for at, each in enumerate(consumers):
         # Frees the unused fields one by one.
-        consumers[at] = _some(each, CONSUMER)
+        consumers[at] = _selected(each, CONSUMER)
         await slices.pause()
-    answer: Json = {"consumers": consumers, **_some(found, RATES)}
+    answer: Json = {"consumers": consumers, **_selected(found, RATES)}
     if isinstance(topic, PersistentTopic):
         since = entries_since(topic, subscription)
         answer["numberOfEntriesSinceFirstNotAckedMessage"] = since
         ranges = found["nonContiguousDeletedMessagesRanges"]
         answer["totalNonContiguousDeletedMessagesRange"] = ranges
     answer["type"] = found["type"]
-    answer |= _some(found, (*FILTERS, "filterRescheduledMsgCount"))
-    return answer | _some(found, ("msgDropRate",))
+    answer |= _selected(found, (*FILTERS, "filterRescheduledMsgCount"))
+    return answer | _selected(found, ("msgDropRate",))
 
 
-def _some(fields: Json, names: tuple[str, ...]) -> Json:
+def _selected(fields: Json, names: tuple[str, ...]) -> Json:
     """Return those of the named fields that exist, in this order."""
     return {name: fields[name] for name in names if name in fields}

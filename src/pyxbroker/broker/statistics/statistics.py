@@ -247,7 +247,7 @@ async def rates_and_sizes(
         "msgOutCounter": outgoing["msgOutCounter"],
         "bytesOutInternalCounter": 0,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "msgChunkPublished": await in_slices(topic.look_for_chunks(), slices),
+        "msgChunkPublished": await in_slices(topic.find_chunks(), slices),
         "storageSize": topic.storage_size,
     }
 

@@ -62,13 +62,13 @@ async def analyze_backlog(
     managed_ledger = topic.managed_ledger
     begin = managed_ledger.next_position(subscription.acks.mark_delete) if start is None else start
     slices = Slices()
-    looked_at = 0
+    checked = 0
     async for batch in read_batches(managed_ledger, begin, "a backlog"):
         for index in range(len(batch)):
-            if looked_at == BACKLOG_ENTRIES_MAX:
+            if checked == BACKLOG_ENTRIES_MAX:
                 found.is_aborted = True
                 return found
-            looked_at += 1
+            checked += 1
             await slices.pause()
             position = Position(batch.ledger_id, batch.entry_id(index))
             if subscription.acks.is_acknowledged(*position):
@@ -85,7 +85,7 @@ async def analyze_backlog(
 
 
 async def position_of_index(topic: PersistentTopic, index: int) -> Position | None:
-    """Find the entry of the message with an index by bisection. Return None if there is none yet.
+    """Find the entry of the message with an index by bisection. Return None if none exists yet.
 
     Raises LedgerError if entries cannot be read now.
     """

@@ -31,7 +31,7 @@ from pyxbroker.metadata.store import MetadataError
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
-    from pyxbroker.base.pacing import Line
+    from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.compaction.compacted import CompactedSource
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.subscriptions.consumer import Consumer
@@ -358,29 +358,29 @@ class Subscription:
 
     def _release_detached(
         self, former: Dispatcher, detached: list[Consumer], but: Consumer | None
-    ) -> Iterator[Line]:
+    ) -> Iterator[StepQueue]:
         """Notify clients that their consumers are closed, from the end of the list on, and free the
         consumers' deliveries.
         """
         move = self.move
-        line = detached[-1].connection.session.line
+        queue = detached[-1].connection.session.step_queue
         while detached:
             consumer = detached[-1]
-            line = consumer.connection.session.line
+            queue = consumer.connection.session.step_queue
             self._release_one(consumer, consumer is not but, move)
             detached.pop()
             unused = former.detach(consumer)
-            yield line
+            yield queue
             while not free_items(unused, FREED_PER_STEP):
-                yield line
+                yield queue
         self._detached.remove(detached)
         self.dispatcher.limits.wake_other_subscriptions()
         unused = former.clear_notes()
         while not free_items(unused, FREED_PER_STEP):
-            yield line
+            yield queue
 
     def _release_one(
-        self, consumer: Consumer, is_told: bool, move: asyncio.Future[None] | None
+        self, consumer: Consumer, is_notified: bool, move: asyncio.Future[None] | None
     ) -> None:
         connection, consumer_id = consumer.connection, consumer.consumer_id
         self._count_past(consumer)
@@ -388,7 +388,7 @@ class Subscription:
         if connection.consumers.get(consumer_id) is not consumer:
             return  # its client has closed it, and may have another consumer with that id
         del connection.consumers[consumer_id]
-        if is_told:
+        if is_notified:
             connection.send_frame(replies.close_consumer(consumer_id))
         if move is not None and not move.done():
             connection.session.moves[consumer_id] = move
@@ -436,7 +436,7 @@ class Subscription:
                 for each in self.consumers:
                     self._notify_one_of_end(each)
             else:
-                self.topic.call_bit_by_bit(self._end_notifications(end))
+                self.topic.call_in_slices(self._end_notifications(end))
         elif consumer is not None:
             # Not all consumers: there may be a hundred thousand, and each causes a call.
             self._notify_one_of_end(consumer)

@@ -1,9 +1,9 @@
-"""Who may publish to a topic beside others: the access modes of producers, and the topic's epochs.
+"""The access modes of producers, and the epochs of a topic.
 
-An exclusive producer has the topic for itself, and an epoch that is one higher than that of the one
-before it. The epoch is durable before anybody is told of it, so none is given twice; a producer
-that comes back says which one it had, and is fenced where a later one was given since. Mirrors
-incrementTopicEpochIfNeeded of Pulsar's AbstractTopic.
+An exclusive producer is the only producer of its topic. Its epoch is one higher than that of the
+exclusive producer before it. An epoch is durable before the client receives it, so none is assigned
+twice. A producer that reconnects sends its epoch, and is fenced if a later one was assigned since.
+Mirrors incrementTopicEpochIfNeeded of Pulsar's AbstractTopic.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ log = get_logger("pyxbroker.topic")
 
 EPOCH_PROPERTY = "pulsar.topic.epoch"  # of a managed ledger, in decimals
 EPOCH_MAX = (1 << 63) - 1
-# Up to here a client is believed that it had a higher epoch than the topic knows of, as it is where
-# the topic was deleted. No client can bring so many that there is no next one.
-BROUGHT_EPOCH_MAX = 1 << 62
-FENCED_PER_STEP = 50  # producers that are sent away before others have their turn
+# A client may send a higher epoch than the topic knows, since the topic may have been deleted and
+# created again. Higher ones than this are ignored, so that no client can use up all epochs.
+CLIENT_EPOCH_MAX = 1 << 62
+FENCED_PER_STEP = 50  # producers that are disconnected before other tasks run
 
 
 class AccessMode(enum.IntEnum):
-    """How a producer wants a topic (ProducerAccessMode)."""
+    """The access that a producer requests (ProducerAccessMode)."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -49,31 +49,31 @@ OnTurn = Callable[[PulsarError | None], None]
 
 
 class ProducerAccess:
-    """The exclusive producer of a topic, and those that wait to be it.
+    """The exclusive producer of a topic, and the producers that wait to become it.
 
-    A topic has one once a producer has asked for more than to share.
+    Created when a producer requests a mode other than SHARED for the first time.
     """
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._holder: Producer | None = None  # also while it gets its epoch
-        self._waiting: dict[Producer, OnTurn] = {}  # in their order
-        self._called: dict[Producer, OnTurn] = {}  # whose turn has come, until they are let in
+        self._holder: Producer | None = None  # set before it gets its epoch
+        self._waiting: dict[Producer, OnTurn] = {}  # in order of arrival
+        self._chosen: dict[Producer, OnTurn] = {}  # chosen as holder, but not added yet
         self._epochs = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
-        """Producers that wait for their turn."""
+        """The number of producers that wait for exclusive access."""
         return len(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has the topic, or is to have it."""
-        return self._holder is None and not (self._waiting or self._called)
+        """True if no producer has exclusive access or waits for it."""
+        return self._holder is None and not (self._waiting or self._chosen)
 
     def refuse(self, producer: Producer, error: PulsarError) -> bool:
-        """Whether a producer waited for its turn, or to be let in: it is told why it is not."""
-        on_turn = self._waiting.get(producer) or self._called.get(producer)
+        """Send an error to a waiting producer and remove it. Return False if it does not wait."""
+        on_turn = self._waiting.get(producer) or self._chosen.get(producer)
         if on_turn is None:
             return False
         on_turn(error)
@@ -81,13 +81,14 @@ class ProducerAccess:
         return True
 
     def waiting_producers(self) -> list[Producer]:
-        """Those that are no producers of the topic yet: who wait for their turn, in their order,
-        and who have it and wait for what has to be stored first.
+        """Return the producers that are not added to the topic yet.
+
+        These wait for exclusive access, in order of arrival, or for their epoch to be stored.
         """
-        return [*self._called, *self._waiting]
+        return [*self._chosen, *self._waiting]
 
     def check_shared(self) -> None:
-        """Raises ProducerBusy for a producer that would share the topic with an exclusive one."""
+        """Raise ProducerBusy if an exclusive producer has the topic or waits for it."""
         if self._holder is not None or self._waiting:
             raise ProducerBusy(self._taken)
 
@@ -97,10 +98,9 @@ class ProducerAccess:
         return f"Topic has an existing exclusive producer: {name}"
 
     def claim(self, producer: Producer, mode: AccessMode, epoch: int | None) -> bool:
-        """Whether the topic is the producer's from now on, who has to begin() then; else it may
-        wait(). epoch is the one that it had before.
+        """Make a producer the holder, which must begin() then. Return False if it has to wait().
 
-        Raises ProducerFenced.
+        epoch: the one that the producer had before it reconnected. Raises ProducerFenced.
         """
         replaced = self._topic.replaced_by(producer)
         returns = replaced is not None and self._holder is replaced
@@ -118,9 +118,9 @@ class ProducerAccess:
         return True
 
     def _epoch_for(self, brought: int | None) -> int:
-        """The epoch that a producer is to have: its own where it comes back, else the next.
+        """Return the epoch for a producer: its own if it reconnects, else the next one.
 
-        Raises ProducerFenced for one that has passed.
+        Raises ProducerFenced if a later epoch was assigned since.
         """
         current = -1 if self._topic.epoch is None else self._topic.epoch
         if brought is None:
@@ -130,21 +130,22 @@ class ProducerAccess:
                 "Topic epoch has already moved."
                 f" Current epoch: {current}, Producer epoch: {brought}"
             )
-        is_believed = brought == current or brought <= BROUGHT_EPOCH_MAX
+        is_believed = brought == current or brought <= CLIENT_EPOCH_MAX
         return brought if is_believed else current + 1
 
     def wait(self, producer: Producer, on_turn: OnTurn) -> None:
-        """Puts a producer into the line. When its turn comes, on_turn(None) has to begin() it; it
-        is called with an error when that is never going to be.
+        """Queue a producer. When it becomes the holder, on_turn(None) has to begin() it.
+
+        on_turn is called with an error instead if the producer is refused.
         """
         self._waiting[producer] = on_turn
 
     async def begin(self, producer: Producer, epoch: int | None, *, fences: bool = False) -> None:
-        """Lets the producer whose turn it is in, with an epoch that is its own; one that fences
-        sends everybody else away.
+        """Store an epoch for the holder and add it to the topic.
 
-        Raises ProducerFenced when another one fences it meanwhile, and what keeps the epoch from
-        being stored or the producer from being added: then it is the turn of the next.
+        fences: disconnect all other producers first. Raises ProducerFenced if another producer
+        fences this one meanwhile, and the errors of storing the epoch and of adding the producer.
+        After an error the next waiting producer becomes the holder.
         """
         try:
             if fences:
@@ -153,14 +154,14 @@ class ProducerAccess:
                 self._check_holder(producer)
                 own = self._epoch_for(epoch)
                 if own > EPOCH_MAX:
-                    raise NotAllowed("The topic has given all the epochs that there are.")
+                    raise NotAllowed("The topic has used all epochs. Delete it to start anew.")
                 if own != self._topic.epoch:
-                    await self._topic.keep_epoch(own)
+                    await self._topic.store_epoch(own)
             self._check_holder(producer)
             if producer.connection.closed:
-                raise ServiceNotReady("The client of the producer is gone.")
+                raise ServiceNotReady("The client of the producer has disconnected.")
             self._topic.add_producer(producer)
-            self._called.pop(producer, None)
+            self._chosen.pop(producer, None)
         except BaseException:
             self.leave(producer)
             raise
@@ -170,8 +171,8 @@ class ProducerAccess:
             raise ProducerFenced("Fenced out")
 
     async def _fence_others(self) -> None:
-        """Sends away who is connected, and for good who waits."""
-        self.turn_away(ProducerFenced("Fenced out"))
+        """Disconnect the connected producers and refuse the waiting ones."""
+        self.refuse_waiting(ProducerFenced("Fenced out"))
         for number, other in enumerate(list(self._topic.producers.values()), start=1):
             if not other.closed:
                 self._topic.close_producer(other)
@@ -179,42 +180,42 @@ class ProducerAccess:
                 await asyncio.sleep(0)
 
     def leave(self, producer: Producer) -> None:
-        """A producer is gone, or does not wait any more; the next one may have its turn."""
+        """Remove a producer that was closed or stops waiting; another may become the holder."""
         self._waiting.pop(producer, None)
-        self._called.pop(producer, None)
+        self._chosen.pop(producer, None)
         if self._holder is producer:
             self._holder = None
         if self._holder is None and not self._topic.producers and not self._topic.fenced:
             self._call_next()
         if self.is_idle:
-            self._topic.on_used()  # also by one that only waited
+            self._topic.on_used()  # a producer that only waited counts too
 
     def _call_next(self) -> None:
         if self._waiting:
             producer = next(iter(self._waiting))
-            on_turn = self._called[producer] = self._waiting.pop(producer)
+            on_turn = self._chosen[producer] = self._waiting.pop(producer)
             self._holder = producer
             on_turn(None)
 
-    def turn_away(self, error: PulsarError) -> None:
-        """Nobody waits any more; they are told why, a few in each turn."""
+    def refuse_waiting(self, error: PulsarError) -> None:
+        """Send an error to all waiting producers, in batches, and remove them."""
         waiting, self._waiting = self._waiting, {}
         if waiting:
-            self._tell(waiting, error)
+            self._refuse_in_batches(waiting, error)
 
-    def _tell(self, waiting: dict[Producer, OnTurn], error: PulsarError) -> None:
+    def _refuse_in_batches(self, waiting: dict[Producer, OnTurn], error: PulsarError) -> None:
         for _ in range(min(FENCED_PER_STEP, len(waiting))):
             on_turn = waiting.pop(next(iter(waiting)))
             on_turn(error)
         if waiting:
-            asyncio.get_running_loop().call_soon(self._tell, waiting, error)
+            asyncio.get_running_loop().call_soon(self._refuse_in_batches, waiting, error)
 
 
-def stored_epoch(text: str, topic: str) -> int:
-    """The epoch that the properties of a managed ledger tell."""
+def parse_epoch(text: str, topic: str) -> int:
+    """Return the epoch from a property of a managed ledger, EPOCH_MAX if it is unreadable."""
     if text.isascii() and text.isdecimal() and len(text) <= len(str(EPOCH_MAX)):
         return min(int(text), EPOCH_MAX)
-    # Which ones were given nobody knows, so that there is no next one.
-    log.error("the epoch of a topic cannot be read: nobody has it exclusively", topic=topic,
+    # Any epoch may have been assigned already, so there is no next one.
+    log.error("the epoch of a topic cannot be read: exclusive producers are refused", topic=topic,
               found=text[:40])  # fmt: skip
     return EPOCH_MAX

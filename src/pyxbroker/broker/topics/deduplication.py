@@ -1,10 +1,10 @@
-"""Deduplication: what a producer sends again is answered and not stored twice.
+"""Deduplication: a message that a producer sends again is acknowledged but not stored twice.
 
-Of each producer's name the highest sequence id is known. It is kept in a snapshot, the properties
-of a cursor of the topic's own (`pulsar.dedup`), at whose mark they hold; opening the topic adds
-what the entries behind that say. The cursor keeps what would be read then, and no more: a snapshot
-is taken every so many entries, now and then, and when a ledger has come to its end. Mirrors
-Pulsar's MessageDeduplication.
+The broker knows the highest sequence id of each producer name. Snapshots of these ids are stored as
+properties of a cursor (`pulsar.dedup`); they are valid for the entries up to its mark-delete
+position. When the topic is opened, the ids of later entries are added by reading them. The cursor
+retains only these entries: a snapshot is taken after a number of entries, at intervals, and when a
+ledger is full. Mirrors Pulsar's MessageDeduplication.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-NOWHERE = Position(-1, -1)  # where a duplicate is, as its client is told
-SNAPSHOT_BYTES_MAX = 512 << 10  # of names; those that are connected, or left last, are in it
-NAME_BYTES = 12  # of a snapshot, besides the name
+NOWHERE = Position(-1, -1)  # the position in the receipt of a duplicate
+SNAPSHOT_BYTES_MAX = 512 << 10  # of names; connected producers and the last that left come first
+NAME_BYTES = 12  # of a snapshot for each name, in addition to the name
 ENTRIES_PER_NAME = 10  # between two snapshots at least: each writes all names
-LOOKED_AT_MAX = 8  # names of connected producers that are passed over for one to be forgotten
+FORGET_CHECKS_MAX = 8  # names that are checked to find one that may be forgotten
 NAMES_PER_STEP = 1000
-RETRY_MIN_S = 1.0  # until a change of the policy that failed is tried again; then twice as long
+RETRY_MIN_S = 1.0  # first delay before a failed policy change is retried; it doubles each time
 RETRY_MAX_S = 60.0
 
 Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError)
@@ -63,7 +63,7 @@ Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorErr
 class Deduplication:
     """The sequence ids of one topic, created when a policy asks for it, and closed with the topic.
 
-    The last publish step. Without other steps it needs no chain (see `publisher`).
+    The last publish step. If it is the only step, it needs no PublishChain (see `publisher`).
     """
 
     order = StepOrder.DEDUPLICATION
@@ -74,29 +74,29 @@ class Deduplication:
         self._topic = topic
         self._log = managed_ledger
         self._limits = limits
-        self._ids: dict[str, SequenceIds] = {}  # who left last, or has just come, is behind
+        self._ids: dict[str, SequenceIds] = {}  # ordered by when the producer came or left
         self._cursor: Cursor | None = None
         self._ledger_id, self._entry_id = NOWHERE  # see _position
         self._snapshot_at = NOWHERE
-        self._snapshot_s = topic.loop.time()  # when it was taken
-        self._entries = 0  # since then
-        self._entries_due = limits.entries_interval  # for the next one
-        self._begun_s = -math.inf  # when the last one was asked for by entries
+        self._snapshot_s = topic.loop.time()  # time of the last snapshot
+        self._entries = 0  # since the last snapshot
+        self._entries_due = limits.entries_interval  # entries after which the next one is due
+        self._begun_s = -math.inf  # time of the last snapshot that entries triggered
         self._task: asyncio.Task[None] | None = None
 
-    # --- coming and going ---------------------------------------------------------------------
+    # --- opening and closing ------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Learns what is stored, from the snapshot and what comes behind it.
+        """Read the stored sequence ids, from the snapshot and the entries after it.
 
-        What is stored while this runs is known as well when it returns, if nobody else has a turn
-        before on_confirmed is called. Raises LedgerError, MetadataError.
+        Entries that are stored while this runs are included. The caller must call on_confirmed for
+        later ones, and must not await before that. Raises LedgerError, MetadataError.
         """
         cursor = await self._open_cursor()
         self._cursor = cursor
         self._snapshot_at = cursor.acks.mark_delete
         self._note_position(self._snapshot_at)
-        # The newest were written first.
+        # A snapshot has the newest names first.
         newest = cursor.position_properties.items()
         found = {name.encode(): value for name, value in reversed(newest)}
         start = self._log.next_position(self._snapshot_at)
@@ -118,7 +118,7 @@ class Deduplication:
     async def _open_cursor(self) -> Cursor:
         name = DEDUPLICATION_CURSOR
         if name in self._log.unreadable:
-            # What it said is lost; nothing that is still stored is.
+            # The snapshot is lost. Entries that are still stored are read from the first one on.
             log.error("the snapshot of sequence ids cannot be read", topic=self._topic.name)
             await delete_unreadable_cursor(self._log, name)
             return await self._make_cursor(self._log.first_position())
@@ -139,20 +139,18 @@ class Deduplication:
         return cursor
 
     async def delete(self) -> None:
-        """Nothing is known any more, nor kept for it. Raises MetadataError."""
+        """Delete the cursor with its snapshot. Raises MetadataError."""
         await self.settle()
         if self._cursor is not None:
             await self._cursor.delete()
 
     async def settle(self) -> None:
-        """Waits for a snapshot that is being written."""
+        """Wait for a snapshot that is being written."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def prepare_close(self) -> None:
-        """The topic is about to be closed, and its cursors with it: who opens it next finds all
-        that is known now.
-        """
+        """Put the current ids into the cursor, which is written when the topic is closed."""
         cursor = self._cursor
         if cursor is not None and self._position > self._snapshot_at and not cursor.closed:
             self._put_snapshot(cursor)
@@ -168,27 +166,27 @@ class Deduplication:
 
         def publish(run: EntryRun) -> None:
             name = run.owner.name
-            if (self._ids.get(name) or self._of(name)).take(run):
+            if (self._ids.get(name) or self._ids_of(name)).take(run):
                 append(run)
             else:
-                self._publish_rest(run, append)
+                self._publish_undecided(run, append)
 
         return publish
 
-    def _publish_rest(self, run: EntryRun, append: Callable[[EntryRun], None]) -> None:
-        """Append those SENDs of a run that are not stored yet."""
+    def _publish_undecided(self, run: EntryRun, append: Callable[[EntryRun], None]) -> None:
+        """Append the SENDs of a run that are not stored yet."""
         publication = Publication(run)
         self.check(publication)
-        publication.producer.publish_rest(publication, append)
+        publication.producer.publish_undecided(publication, append)
 
     def check(self, publication: Publication) -> None:
-        """Answers what is stored already, and refuses what may still fail.
+        """Answer SENDs that are stored already, and refuse SENDs that are pending elsewhere.
 
-        What its producer has sent behind that is refused, too: it sends all of it again, and the
-        order has to stay. So it is sent away.
+        A pending SEND may still fail. All later SENDs of the run are refused too, to preserve the
+        order, and the producer is disconnected. Its client reconnects and sends them again.
         """
         producer, run = publication.producer, publication.run
-        ids = self._of(producer.name)
+        ids = self._ids_of(producer.name)
         unknown: PersistenceError | None = None
         for index in publication.undecided:
             kind = IS_UNKNOWN if unknown is not None else ids.classify(run, index)
@@ -201,9 +199,9 @@ class Deduplication:
                 )
                 publication.refuse(index, unknown)
         if unknown is not None:
-            self._send_away(producer)
+            self._disconnect(producer)
 
-    def _of(self, name: str) -> SequenceIds:
+    def _ids_of(self, name: str) -> SequenceIds:
         ids = self._ids.get(name)
         if ids is None:
             ids = self._ids[name] = SequenceIds()
@@ -213,16 +211,18 @@ class Deduplication:
         return ids
 
     def _forget_one(self) -> None:
-        """Forgets one of those that came first and are not connected."""
-        for _ in range(LOOKED_AT_MAX):
+        """Forget one of the oldest names that no connected producer has."""
+        for _ in range(FORGET_CHECKS_MAX):
             name = next(iter(self._ids))
             ids = self._ids.pop(name)
             if name not in self._topic.producers and ids.pushed == ids.persisted:
                 return
             self._ids[name] = ids
 
-    def confirming(self, listen: Callable[[EntryRun], None] | None) -> Callable[[EntryRun], None]:
-        """What a log calls for each run, where others may listen, too."""
+    def confirm_function(
+        self, listen: Callable[[EntryRun], None] | None
+    ) -> Callable[[EntryRun], None]:
+        """Return the function that the log calls for each run: on_confirmed, then `listen`."""
         if listen is None:
             return self.on_confirmed
         others = listen
@@ -234,10 +234,10 @@ class Deduplication:
         return on_run
 
     def on_confirmed(self, run: EntryRun) -> None:
-        """A run is stored. Called for each, so it makes no objects."""
+        """Take note of a stored run. This is called for each run, so it creates no objects."""
         name = getattr(run.owner, "name", None)
         if name is not None:
-            ids = self._ids.get(name) or self._of(name)
+            ids = self._ids.get(name) or self._ids_of(name)
             ids.confirm(run)
             if ids.has_failed:
                 self._reset_if_idle(run.owner, ids)
@@ -248,11 +248,12 @@ class Deduplication:
         if before != self._ledger_id:
             self.begin_snapshot()
         elif self._entries >= self._entries_due:
-            self._begin_in_time()
+            self._begin_within_rate()
 
-    def _begin_in_time(self) -> None:
-        """No cursor is written more often than its rate says: a topic that is published to as fast
-        as it goes would ask for hundreds of snapshots in a second.
+    def _begin_within_rate(self) -> None:
+        """Begin a snapshot unless that exceeds the rate of cursor writes, else defer it.
+
+        A topic with a high publish rate would trigger hundreds of snapshots in a second.
         """
         now = self._topic.loop.time()
         rate = self._log.limits.mark_delete_per_s
@@ -263,7 +264,7 @@ class Deduplication:
             self._entries_due = self._entries + self._limits.entries_interval
 
     def on_left(self, name: str) -> None:
-        """A producer is not connected any more: of those its name is forgotten last."""
+        """Move the name of a producer that has disconnected to the end: it is forgotten last."""
         ids = self._ids.pop(name, None)
         if ids is not None:
             ids.last_seen = self._topic.loop.time()
@@ -271,45 +272,47 @@ class Deduplication:
 
     @property
     def _position(self) -> Position:
-        """Up to here the ids are those of what is stored."""
+        """The position of the last entry that the ids include."""
         return Position(self._ledger_id, self._entry_id)
 
     def _note_position(self, position: Position) -> None:
         self._ledger_id, self._entry_id = position
 
     def on_failed(self, producer: Producer) -> None:
-        """Something of a producer will never be stored. What it has sent behind that must not be:
-        the same would be taken for a duplicate when it is sent again.
+        """Take note that a SEND of a producer was not stored, and disconnect the producer.
+
+        Later SENDs must not be stored either: the failed one would be taken for a duplicate when
+        the client sends it again.
         """
-        ids = self._of(producer.name)
+        ids = self._ids_of(producer.name)
         ids.has_failed = True
         self._reset_if_idle(producer, ids)
-        self._send_away(producer)
+        self._disconnect(producer)
 
     def _reset_if_idle(self, producer: Producer, ids: SequenceIds) -> None:
         now = self._topic.producers.get(producer.name)
         if producer.pending_sends == 0 and (now is None or now.pending_sends == 0):
             ids.reset()
 
-    def _send_away(self, producer: Producer) -> None:
-        # What comes behind it is not looked at any more, also of what this turn has read already.
+    def _disconnect(self, producer: Producer) -> None:
+        # Drop all later SENDs, including those that this loop iteration has read already.
         producer.forget()
 
-        def send_away() -> None:
+        def disconnect() -> None:
             if not producer.closed:
                 self._topic.close_producer(producer)
 
-        self._topic.turn.at_end(send_away)
+        self._topic.turn.at_end(disconnect)
 
     def last_sequence_id(self, name: str) -> int:
-        """What a producer of that name has sent last; -1: nobody knows."""
+        """Return the last sequence id that a producer of that name has sent, -1 if unknown."""
         ids = self._ids.get(name)
         return -1 if ids is None or ids.pushed == NO_SEQUENCE_ID else ids.pushed
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    async def look(self) -> None:
-        """Called now and then: takes a snapshot where that is due. Raises what it met."""
+    async def snapshot_if_due(self) -> None:
+        """Take a snapshot if one is due. The broker calls this at intervals."""
         interval_s = self._topic.policies.deduplication_snapshot_s
         is_due = interval_s > 0 and self._topic.loop.time() - self._snapshot_s >= interval_s
         if is_due and self._position > self._snapshot_at:
@@ -317,7 +320,7 @@ class Deduplication:
         await self.settle()
 
     async def forget_inactive(self) -> None:
-        """Called now and then: names that nobody was connected with for long are forgotten."""
+        """Forget names that no producer has used for long. The broker calls this at intervals."""
         now = self._topic.loop.time()
         names = list(self._ids)
         is_less = False
@@ -335,13 +338,13 @@ class Deduplication:
             await self.settle()
 
     def begin_snapshot(self) -> None:
-        """Takes one, unless one is being written; the next one is due later then."""
+        """Begin a snapshot, unless one is being written."""
         if self._task is None and self._cursor is not None and not self._topic.fenced:
             self._task = asyncio.get_running_loop().create_task(self._snapshot(self._cursor))
             self._task.add_done_callback(self._on_snapshot)
 
     async def snapshot(self) -> None:
-        """One that has all that is stored now, where there is more than in the last one."""
+        """Take a snapshot that includes all stored entries, unless the last one does."""
         await self.settle()
         if self._position > self._snapshot_at:
             self.begin_snapshot()
@@ -354,9 +357,9 @@ class Deduplication:
         self._log.trim()
 
     def _put_snapshot(self, cursor: Cursor) -> None:
-        """The cursor's state is that of now."""
+        """Put the current ids into the cursor."""
         if cursor.kept_after is None:
-            # What is behind the state that is stored is kept until this one is.
+            # Entries after the stored state must be retained until the new state is stored.
             cursor.kept_after = cursor.acks.mark_delete
         cursor.put_state(self._position, self._newest())
         self._snapshot_at = self._position
@@ -365,7 +368,9 @@ class Deduplication:
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
     def _newest(self) -> dict[str, int]:
-        """What a snapshot has room for: of those that are connected, and of who left last."""
+        """Return the ids that fit into a snapshot: connected producers first, then the last that
+        left.
+        """
         room = SNAPSHOT_BYTES_MAX
         found: dict[str, int] = {}
         for name in chain(self._topic.producers, reversed(self._ids)):
@@ -382,29 +387,30 @@ class Deduplication:
         self._task = None
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Errors):
-            # The log says why the cursor was not written. More is read at the next opening.
+            # The log has the reason. The next opening of the topic reads more entries.
             log.warning("a snapshot was not taken", topic=self._topic.name, error=error)
         elif error is not None:
             log.failure("a snapshot was not taken", error, topic=self._topic.name)
 
 
-# --- as the policy says ---------------------------------------------------------------------------
+# --- following the policy -------------------------------------------------------------------------
 
 
 async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
-    """Begins, or ends, what the policy of a topic wants. Raises LedgerError, MetadataError: then it
-    is as it was.
+    """Begin or end deduplication as the policy of a topic requires.
+
+    Raises LedgerError, MetadataError; nothing has changed then.
     """
     if managed_ledger.write_failure is not None:
-        # Nothing can be sent, and nothing be noted.
+        # No message can be published, and no snapshot be stored.
         return
     now = topic.deduplication
-    # Nobody sends anything to a topic that has come to its end: nothing is kept for it.
+    # No messages are published to a terminated topic, so it needs no sequence ids.
     is_wanted = topic.policies.deduplication and not managed_ledger.is_terminated
     if is_wanted and now is None:
         deduplication = Deduplication(topic, managed_ledger, topic.broker_limits.deduplication)
         await deduplication.open()
-        # Nothing was confirmed since the last entry that it has read.
+        # No await since open() has read the last entry, so no confirmed run was missed.
         topic.set_deduplication(deduplication)
     elif not is_wanted and now is not None:
         topic.set_deduplication(None)
@@ -415,11 +421,11 @@ async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
             await cursor.delete()
 
 
-class Switch:
-    """Keeps the deduplication of an open topic as its policy says, which may change at any time.
+class DeduplicationSwitch:
+    """Begins and ends the deduplication of an open topic when its policy changes.
 
-    What the storage or the metadata refuses is tried again, later each time, until the policy is in
-    force or the topic closes.
+    A change that the storage or the metadata store refuses is retried with increasing delays, until
+    it succeeds or the topic closes.
     """
 
     def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
@@ -431,23 +437,23 @@ class Switch:
         self._is_closed = False
 
     def check_soon(self) -> None:
-        """The policy has changed."""
+        """Begin to apply a changed policy."""
         if self._task is not None or self._is_closed:
-            # Who looks does so until nothing has changed.
+            # The running task checks again until the policy is unchanged.
             return
         self._forget_timer()
         self._task = self._topic.loop.create_task(self._check())
         self._task.add_done_callback(self._on_checked)
 
     async def close(self) -> None:
-        """Nothing is tried again; what is under way is over when this returns."""
+        """Cancel retries, and wait for a running check."""
         self._is_closed = True
         self._forget_timer()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _check(self) -> bool:
-        """Whether the policy is in force, as far as that can be."""
+        """Apply the policy until it is unchanged. Return False if that has to be retried."""
         topic = self._topic
         wanted, is_done = None, True
         while wanted != topic.policies.deduplication and not topic.fenced:
@@ -458,15 +464,15 @@ class Switch:
             except Errors as error:
                 is_done = False
                 log.error(
-                    "deduplication stays as it was for now",
+                    "deduplication was not changed yet",
                     topic=topic.name,
                     error=error,
                     again_in_s=self._retry_s,
                 )
             except Exception as error:
-                # Nor would it go better the next time.
-                log.failure("deduplication stays as it was", error, topic=topic.name)
-        # Of a topic that is about to go nothing is changed, but it may stay after all.
+                # A defect: a retry would fail as well.
+                log.failure("deduplication was not changed", error, topic=topic.name)
+        # A topic that is being closed stays unchanged, but the closing may be abandoned.
         return is_done and wanted == topic.policies.deduplication
 
     def _on_checked(self, task: asyncio.Task[bool]) -> None:
@@ -482,7 +488,7 @@ class Switch:
         if self._topic.is_gone:
             return
         if self._topic.fenced:
-            # It is about to go, and may stay after all.
+            # The topic is being closed or deleted, which may be abandoned.
             self._timer = self._topic.loop.call_later(RETRY_MAX_S, self._on_time)
         else:
             self.check_soon()

@@ -1,10 +1,10 @@
-"""Broker entry metadata: what the broker puts in front of each entry that it stores.
+"""Broker entry metadata: a header that the broker puts in front of each entry that it stores.
 
-A block of 0x0e02, the size of a BrokerEntryMetadata and that: when the entry was appended, and the
-index of its last message among all that the topic ever had. Which of the two is there the settings
-say (brokerEntryMetadataInterceptors). The index goes on after a restart: the list of ledgers has
-what it was when that was written, and the last entry what it is. Mirrors Pulsar's
-ManagedLedgerInterceptorImpl.
+The header is 0x0e02, the size of a BrokerEntryMetadata, and the BrokerEntryMetadata. It holds the
+time at which the entry was appended, and the index of its last message among all messages that the
+topic ever had. The setting brokerEntryMetadataInterceptors selects either or both. The index
+continues after a restart: the record of the managed ledger has the index as of its last write, and
+the last entry has the current one. Mirrors Pulsar's ManagedLedgerInterceptorImpl.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 INDEX_PROPERTY = "index"  # of a managed ledger, in decimals
-INDEX_DIGITS_MAX = 18  # far from what 64 bits hold
+INDEX_DIGITS_MAX = 18  # fewer than the largest number of 64 bits has
 NO_INDEX = -2
-"""For prefix(): the index before the first one is -1, and this one says that there is none."""
+"""No index is added. (-1 is the index before the first message.)"""
 
 
 class EntryMetadata:
-    """Appends runs to one topic's log with a block before each entry."""
+    """Appends runs to the log of one topic, with a header before each entry."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class EntryMetadata:
 
     @property
     def has_indexes(self) -> bool:
-        """Whether entries get the indexes of their messages."""
+        """True if entries get the indexes of their messages."""
         return self._kinds.indexes
 
     async def open(self) -> None:
-        """Learns the index of the last message. Raises LedgerError."""
+        """Read the index of the last message. Raises LedgerError."""
         if not self._kinds.indexes:
             return
         found = self._managed_ledger.properties.get(INDEX_PROPERTY, "-1")
-        # Whoever makes a topic may give it properties of any name.
+        # Clients may set any property when they create a topic.
         is_number = found.isascii() and found.isdecimal() and len(found) <= INDEX_DIGITS_MAX
         self.index = int(found) if is_number else -1
         last = self._managed_ledger.last_confirmed
@@ -76,7 +76,7 @@ class EntryMetadata:
         self._managed_ledger.properties[INDEX_PROPERTY] = str(self.index)
 
     def append(self, run: EntryRun) -> None:
-        """Raises ManagedLedgerError like the log's own."""
+        """Append a run with headers. Raises ManagedLedgerError as the log does."""
         timestamp_ms = int(self._wall_clock() * 1000) if self._kinds.timestamps else 0
         index = run.add_broker_metadata(
             timestamp_ms, self.index if self._kinds.indexes else NO_INDEX
@@ -90,12 +90,12 @@ class EntryMetadata:
             raise
 
     def take_back(self, run: EntryRun) -> None:
-        """A run was not stored, nor any that was appended behind it."""
+        """Take back the indexes of a run that was not stored; no later run was stored either."""
         self.index -= run.messages
 
 
 def index_of(batch: EntryBatch) -> int:
-    """The index in the first entry of a batch; -1: it has none."""
+    """Return the index in the header of a batch's first entry, -1 without one."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb

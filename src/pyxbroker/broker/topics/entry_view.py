@@ -1,7 +1,7 @@
-"""One entry as somebody sees it who looks into a topic: its metadata and its payload, unpacked.
+"""The decoded view of one stored entry: its metadata and its payload, decompressed.
 
-An entry is what a producer sent, a single message or a batch, with what the broker put in front
-of it (entry_metadata.py). The layout is that of frames.pxd.
+An entry is a single message or a batch as the producer sent it, after a header of the broker
+(entry_metadata.py). frames.pxd defines the layout.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from pyxbroker.base.compression import decompress
 from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryBatch
-from pyxbroker.entry import Position as Position  # who asks for an entry needs it
+from pyxbroker.entry import Position as Position  # exported for callers of read_view
 from pyxbroker.ledger.errors import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.retries import Retries
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
 
-PLAIN_BYTES_MAX = 32 << 20  # of a payload that is unpacked
-AT_ONCE_BYTES_MAX = 64 << 10  # more is unpacked beside the loop
-# A megabyte of metadata may have half a million fields, each an object once it is parsed.
+PLAIN_BYTES_MAX = 32 << 20  # of a decompressed payload
+INLINE_BYTES_MAX = 64 << 10  # larger payloads are decompressed in a thread
+# A megabyte of metadata may have half a million fields, each of which becomes an object.
 METADATA_BYTES_MAX = 64 << 10
 
 
 class EntryView(NamedTuple):
-    """An entry: `metadata` is its MessageMetadata, `broker_metadata` a BrokerEntryMetadata or None,
-    `payload` its bytes as they are stored.
+    """A decoded entry.
+
+    `metadata` is its MessageMetadata, `broker_metadata` a BrokerEntryMetadata or None, `payload`
+    the stored bytes.
     """
 
     position: Position
@@ -37,17 +39,19 @@ class EntryView(NamedTuple):
     payload: bytes
 
     async def plain(self) -> bytes:
-        """The payload unpacked, or as it is when only its reader can decrypt it.
+        """Return the payload, decompressed unless it is encrypted.
 
-        Raises ValueError when it is not what its metadata says, or too large.
+        Raises ValueError if it is too large, or does not match its metadata.
         """
         metadata = self.metadata
         if not metadata.compression or metadata.encryption_keys:
             return self.payload
         size = metadata.uncompressed_size
         if size > PLAIN_BYTES_MAX:
-            raise ValueError(f"it has {size} bytes, and at most {PLAIN_BYTES_MAX} are unpacked")
-        if size <= AT_ONCE_BYTES_MAX:
+            raise ValueError(
+                f"the payload has {size} bytes; at most {PLAIN_BYTES_MAX} are decompressed"
+            )
+        if size <= INLINE_BYTES_MAX:
             return decompress(metadata.compression, self.payload, size)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
@@ -80,7 +84,7 @@ def view(batch: EntryBatch) -> EntryView:
         _check_length(size)
         metadata.ParseFromString(entry[at : at + size])
     except DecodeError as error:
-        raise ValueError(f"its metadata cannot be read: {error}") from error
+        raise ValueError(f"the metadata of the entry cannot be parsed: {error}") from error
     position = Position(batch.ledger_id, batch.entry_id(0))
     return EntryView(position, metadata, broker_metadata, entry[at + size :])
 
@@ -88,22 +92,23 @@ def view(batch: EntryBatch) -> EntryView:
 def _check_length(size: int) -> None:
     if size > METADATA_BYTES_MAX:
         raise ValueError(
-            f"its metadata has {size} bytes, and at most {METADATA_BYTES_MAX} are shown"
+            f"the metadata of the entry has {size} bytes; at most {METADATA_BYTES_MAX} are shown"
         )
 
 
 async def read_view(topic: PersistentTopic, position: Position) -> EntryView | None:
-    """The entry at a position; None when there is none.
+    """Return the entry at a position, None if there is no entry.
 
-    Raises LedgerError when it cannot be read now, ValueError when nobody can read it.
+    Raises LedgerError if the entry cannot be read now, ValueError if it cannot be decoded.
     """
     found = await _read(topic, position)
     return None if found is None else view(found)
 
 
 async def read_batch_size(topic: PersistentTopic, position: Position) -> int:
-    """How many messages the batch at a position has; 0 when there is none. Its metadata may be of
-    any length. Raises LedgerError when it cannot be read now.
+    """Return the number of messages of the batch at a position, 0 if there is no batch.
+
+    The metadata may have any length. Raises LedgerError if the entry cannot be read now.
     """
     found = await _read(topic, position)
     peeked = None if found is None else peek_entry(found, 0)
@@ -115,7 +120,7 @@ async def _read(topic: PersistentTopic, position: Position) -> EntryBatch | None
     last = managed_ledger.last_entry(position.ledger_id)
     if last is None or not 0 <= position.entry_id <= last:
         return None
-    retries = Retries(f"looking at {position} of {topic.name}")
+    retries = Retries(f"reading {position} of {topic.name}")
     try:
         return await retries.call(lambda: managed_ledger.read_one(position))
     except (EntryDamaged, NoSuchEntry):

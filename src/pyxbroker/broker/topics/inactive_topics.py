@@ -55,11 +55,11 @@ class InactiveTopics:
         """Delete a topic if it is inactive. Raises as TopicDeletion.delete does."""
         policies = await self._policies.of_existing(topic.name)
         if policies.refused & DELETING_POLICIES:
-            # These policies cannot be read; the log has said so. Nothing is deleted by a guess.
+            # These policies cannot be read, as the log says. No topic is deleted by a guess.
             return
         if policies.inactive_topics.delete and not topic.fenced and topic.is_inactive(policies):
             await self._deletion.delete(topic)
-            log.info("deleted, since nobody uses it", topic=topic.name)
+            log.info("an inactive topic was deleted", topic=topic.name)
             self._loader.note_deleted_as_inactive(topic.name)
             await self._forget_partitions(topic.name)
 
@@ -74,4 +74,6 @@ class InactiveTopics:
         try:
             await self._partitioned.forget_unused(whole)
         except (PulsarError, MetadataError) as error:
-            log.warning("the number of partitions was not deleted", topic=whole, error=error)
+            log.warning(
+                "the record of a partitioned topic was not deleted", topic=whole, error=error
+            )

@@ -1,7 +1,7 @@
-"""Which message of a log is the last one: markers may be behind it, and what is lost.
+"""The last message of a log, which is before any trailing markers and lost entries.
 
-Each entry is looked into once, however many ask: what was found holds until more is stored, and
-then only that is looked at. All who ask while one looks share the look that begins afterwards.
+Each entry is scanned once: the result stays valid until further entries are stored, and then only
+these are scanned. Callers that come during a scan share the scan that begins after it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 Found = tuple[Position, int]
-"""A message, and its index in its batch, which is -1 outside of one."""
+"""The position of a message and its index in its batch, -1 outside of a batch."""
 
 NO_MESSAGE: Found = (Position(-1, -1), -1)
 
 
 class LastMessage:
-    """Looks for that of one topic."""
+    """The search for the last message of one topic."""
 
     def __init__(
         self, topic: str, managed_ledger: ManagedLedger, peeking: Callable[[], Peeking]
@@ -34,34 +34,37 @@ class LastMessage:
         self._topic = topic
         self._managed_ledger = managed_ledger
         self._peeking = peeking
-        self._seen = Position(-1, -1)  # of the entries up to here, what was found is the last
-        self._found = NO_MESSAGE
-        self._looking: asyncio.Future[Found] | None = None  # that has begun last
-        self._next: asyncio.Future[Found] | None = None  # that begins when it is over
+        self._seen = Position(-1, -1)  # the last entry that was scanned
+        self._found = NO_MESSAGE  # the last message up to _seen
+        self._running: asyncio.Future[Found] | None = None  # the running scan
+        self._next_scan: asyncio.Future[Found] | None = None  # the scan that begins after it
 
     async def find(self) -> Found:
-        """It, or NO_MESSAGE. Raises LedgerError, and PersistenceError where too much is lost."""
+        """Return the last message, or NO_MESSAGE.
+
+        Raises LedgerError, and PersistenceError if too many entries are lost.
+        """
         if self._seen == self._managed_ledger.last_confirmed:
             return self._known()
-        if self._next is None:
-            self._next = asyncio.ensure_future(paced(self._look_after(self._looking)))
-        looking = self._next
-        await asyncio.wait([looking])  # who does not wait any more leaves it to the others
+        if self._next_scan is None:
+            self._next_scan = asyncio.ensure_future(paced(self._scan_after(self._running)))
+        scan = self._next_scan
+        await asyncio.wait([scan])  # a caller that is cancelled does not cancel the scan
         try:
-            return looking.result()
+            return scan.result()
         finally:
-            del looking  # whose error has this frame in its traceback
+            del scan  # the traceback of its error refers to this frame
 
-    async def _look_after(self, last: asyncio.Future[Found] | None) -> Found:
+    async def _scan_after(self, last: asyncio.Future[Found] | None) -> Found:
         if last is not None:
             await asyncio.wait([last])
-        self._looking, self._next = self._next, None
+        self._running, self._next_scan = self._next_scan, None
         try:
-            return await self._look()
+            return await self._scan()
         finally:
-            self._looking = None
+            self._running = None
 
-    async def _look(self) -> Found:
+    async def _scan(self) -> Found:
         managed_ledger = self._managed_ledger
         end = managed_ledger.last_confirmed
         peeking, slices = self._peeking(), Slices()
@@ -80,22 +83,22 @@ class LastMessage:
             elif peeking.has_lost_too_many:
                 peeking.report()
                 raise PersistenceError(
-                    f"The last {len(peeking.lost)} entries of {self._topic} cannot be read; the"
-                    " broker's log says why."
+                    f"The last {len(peeking.lost)} entries of {self._topic} cannot be read. See"
+                    " the broker's log for the reason."
                 )
             await slices.pause()
-            # Nobody gets a marker or what is lost, so no reader shall wait for it. Ledgers may have
-            # been trimmed meanwhile, so it is counted anew.
+            # Consumers receive neither markers nor lost entries, so no reader must wait for one.
+            # Ledgers may have been trimmed meanwhile, so the index is computed again.
             index = managed_ledger.ordinal(position) - 1
         if found is None:
             found = self._known()
         if not peeking.lost:
-            # What is lost may be found again.
+            # Lost entries may become readable, so a scan without them is not remembered.
             self._seen, self._found = end, found
         return found
 
     def _known(self) -> Found:
-        """What was found, unless it is not kept any more: then nothing before it is."""
+        """Return the last message that was found, or NO_MESSAGE if it was trimmed since."""
         position = self._found[0]
         kept = self._managed_ledger.ordinal(position)
         if not kept or self._managed_ledger.position_of(kept - 1) != position:

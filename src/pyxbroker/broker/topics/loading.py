@@ -273,7 +273,7 @@ class TopicLoader:
             async def missing() -> int:
                 return int(create and not await self._registry.exists(name))
 
-            async with self.room(name, policies, missing):
+            async with self.reservation(name, policies, missing):
                 managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
             raise self.not_found(name, is_forbidden)
@@ -348,7 +348,7 @@ class TopicLoader:
         self._unused.note_left(topic)
         return topic
 
-    def room(
+    def reservation(
         self,
         name: TopicName,
         policies: Policies,
@@ -362,7 +362,7 @@ class TopicLoader:
         """
         if not policies.topics_max or name.is_system:
             return UNLIMITED
-        return self.counts.room(name, policies.topics_max, missing, partitions)
+        return self.counts.reservation(name, policies.topics_max, missing, partitions)
 
     async def forget_former(self, name: TopicName) -> None:
         """Delete policies of a former topic of that name whose deletion was interrupted.
@@ -389,7 +389,7 @@ class TopicLoader:
     # --- topics that were deleted as inactive -------------------------------------------------
 
     def note_deleted_as_inactive(self, name: TopicName) -> None:
-        """Remember a name, so that the error for a missing topic tells the reason."""
+        """Remember a name, so that the error for a missing topic has the reason."""
         for each in _with_whole(name):
             self._deleted_as_inactive[each] = None
         while len(self._deleted_as_inactive) > DELETED_MAX:

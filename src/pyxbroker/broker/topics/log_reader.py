@@ -1,4 +1,4 @@
-"""Reads a topic's log from a position on, for what the broker itself keeps in a topic."""
+"""Iteration over the log of a topic, for data that the broker itself stores in topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ BYTES_PER_READ = 1 << 20
 async def read_log(
     managed_ledger: ManagedLedger, start: Position, what: str
 ) -> AsyncIterator[tuple[Position, bytes]]:
-    """The entries that are there from a position on, each with its own; as read_batches."""
+    """Yield the position and the bytes of each stored entry from a position on.
+
+    Lost entries and errors as with read_batches.
+    """
     async for batch in read_batches(managed_ledger, start, what):
         for index in range(len(batch)):
             yield Position(batch.ledger_id, batch.entry_id(index)), batch.data(index)
@@ -29,10 +32,10 @@ async def read_log(
 async def read_batches(
     managed_ledger: ManagedLedger, start: Position, what: str
 ) -> AsyncIterator[EntryBatch]:
-    """The entries that are there from a position on.
+    """Yield batches of the stored entries from a position on.
 
-    What is lost is passed over, with one line in the log for all of it. Raises LedgerError when an
-    entry cannot be read now.
+    Lost entries are skipped, and logged in one line. Raises LedgerError if an entry cannot be read
+    now.
     """
     retries = Retries(f"reading {what} of {managed_ledger.name}")
     lost: list[Position] = []

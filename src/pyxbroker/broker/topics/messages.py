@@ -1,6 +1,6 @@
-"""Messages that the broker itself writes and reads: one in an entry, neither packed nor encrypted.
+"""Messages that the broker itself writes and reads: one per entry, uncompressed and unencrypted.
 
-The layout of an entry is that of frames.pxd.
+frames.pxd defines the layout of an entry.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ BROKER_METADATA_MAGIC = b"\x0e\x02"
 
 
 def write_message(metadata: Any, payload: bytes) -> bytes:
-    """An entry of one message, with its MessageMetadata."""
+    """Return an entry that consists of one message."""
     head = metadata.SerializeToString()
     body = len(head).to_bytes(4, "big") + head + payload
     return CHECKSUM_MAGIC + crc32c(body).to_bytes(4, "big") + body
 
 
 def read_message(entry: bytes) -> tuple[Any, bytes]:
-    """The metadata and payload of the message in an entry.
+    """Return the metadata and payload of the message in an entry.
 
-    Raises ValueError when it is not one plain message.
+    Raises ValueError if the entry is a batch, compressed, encrypted or malformed.
     """
     from google.protobuf.message import DecodeError
 
@@ -42,11 +42,11 @@ def read_message(entry: bytes) -> tuple[Any, bytes]:
     try:
         metadata.ParseFromString(entry[at : at + size])
     except DecodeError as error:
-        raise ValueError(f"its metadata cannot be read: {error}") from error
+        raise ValueError(f"the metadata of the entry cannot be parsed: {error}") from error
     if (
         metadata.HasField("num_messages_in_batch")
         or metadata.compression
         or (metadata.encryption_keys)
     ):
-        raise ValueError("it is a batch, compressed or encrypted")
+        raise ValueError("the entry is a batch, compressed or encrypted")
     return metadata, entry[at + size :]

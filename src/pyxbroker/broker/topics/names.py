@@ -1,4 +1,4 @@
-"""The topics that metadata names: a node for each, below those of their namespace."""
+"""The names of topics from their nodes in metadata."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ log = get_logger("pyxbroker.topics")
 
 
 def topic_of_node(domain: str, namespace: str, node: str) -> TopicName | None:
-    """The topic of a node's name; None, with a line in the log, where none can have that name."""
+    """Return the topic of a node; log a warning and return None if its name is invalid."""
     try:
         return TopicName.get(f"{domain}://{namespace}/{decode(node)}")
     except InvalidTopicName as error:
         log.warning(
-            "metadata has a topic that cannot be one", namespace=namespace, node=node, error=error
+            "a node in metadata has an invalid topic name",
+            namespace=namespace,
+            node=node,
+            error=error,
         )
         return None

@@ -1,11 +1,11 @@
-"""Non-persistent topics: what is published is handed to who is there to take it, and forgotten.
+"""Non-persistent topics: messages are sent to the connected consumers, and not stored.
 
-An entry goes to each subscription within the turn that brings it, and where that takes long within
-several; its producer has its receipt when all had it. Who has no permits, or does not
-read its socket, does not get it; it is dropped and counted. There are no positions: every message
-has the id 0:0, nothing is acknowledged, redelivered or moved, and a subscription lives as long as
-it has consumers. Mirrors Pulsar's NonPersistentTopic and its dispatchers, of which there are four
-as for persistent topics: who is chosen is the same.
+An entry is sent to every subscription in the loop iteration that received it, or over several
+iterations if that takes long. Then the producer gets its receipt. An entry is dropped and counted
+for a consumer that has no permits or does not read its socket. There are no positions: every
+message has the id 0:0, and nothing is acknowledged, redelivered or moved. A subscription exists
+while it has consumers. Mirrors Pulsar's NonPersistentTopic and its dispatchers. The four
+subscription types choose consumers as those of persistent topics do.
 """
 
 from __future__ import annotations
@@ -31,40 +31,41 @@ from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.topic")
 
-NOWHERE = Position(0, -1)  # before the only id there is
-ENTRIES_AT_ONCE = 64  # that one subscription gets before the clock is looked at
+NOWHERE = Position(0, -1)  # before 0:0, the id of every message
+ENTRIES_PER_STEP = 64  # entries that one subscription gets per step
 
 
 class NoLedger(Log):
-    """In the place of a managed ledger: keeps nothing, and hands out what is appended.
+    """A substitute for a managed ledger, which sends appended entries and stores nothing.
 
-    To dispatchers it is a log that is always empty.
+    Dispatchers see a log that is always empty.
     """
 
     def __init__(self, send_unstored: Callable[[EntryRun], None]) -> None:
         self.is_closed = False
-        self._hand_out = send_unstored
+        self._send_run = send_unstored
 
     def append(self, run: EntryRun) -> None:
-        """Hands a run out; its owner is told when that is done. Raises ManagedLedgerError when
-        closed.
+        """Send a run to all subscriptions, then notify its owner.
+
+        Raises ManagedLedgerError if the log is closed.
         """
         if self.is_closed:
             raise ManagedLedgerError("The topic is closed.")
         run.copy_data()
         run.ledger_id, run.first_entry_id = 0, 0
-        self._hand_out(run)
+        self._send_run(run)
 
     def close(self) -> None:
-        """Nothing is handed out any more; what would do that is let go, so that no ring is left."""
+        """Refuse further runs. Releases the topic, so that no reference cycle remains."""
         self.is_closed = True
-        self._hand_out = _hand_out_nothing
+        self._send_run = _refuse_run
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Nobody waits: entries are handed out when they come, or never."""
+        """Do nothing: dispatchers do not read, so there is nothing to wait for."""
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
     def next_position(self, position: tuple[int, int]) -> Position:
         return Position(0, 0)
@@ -88,12 +89,12 @@ class NoLedger(Log):
         callback: Callable[[EntryBatch | LedgerError], None],
         last: int | None = None,
     ) -> None:
-        """Nobody reads where nothing is next."""
-        raise AssertionError(f"{position} of a log that keeps nothing")
+        """Raise AssertionError: dispatchers do not read from an empty log."""
+        raise AssertionError(f"read of {position} from a log that stores nothing")
 
 
 class NoCursor:
-    """In the place of a cursor: there is nothing to acknowledge, and nowhere to go."""
+    """A substitute for a cursor, without acknowledgements and positions."""
 
     durable = False
 
@@ -118,7 +119,7 @@ class NoCursor:
         return 0
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
-        """It is there already."""
+        """Do nothing: there are no positions."""
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
         self.position_properties[key] = value
@@ -138,7 +139,7 @@ class NoCursor:
         return future
 
     async def created(self) -> None:
-        """It is kept nowhere."""
+        """Return immediately: nothing has to be stored."""
 
     async def delete(self) -> None:
         self.closed = True
@@ -157,15 +158,15 @@ class NonPersistentTopic(Topic):
         ledger = NoLedger(self.send_unstored)
         super().__init__(name, ledger, turn, policies, broker_limits=broker_limits)
         self._ledger = ledger
-        # By whose they are: entries whose turn has not come, with no list of who will get them.
+        # Runs that were not sent yet, by the connection that published them.
         self._waiting: OrderedDict[Connection | None, deque[EntryRun]] = OrderedDict()
-        self._steps: Iterator[None] | None = None  # while entries are handed out
+        self._steps: Iterator[None] | None = None  # while entries are being sent
         self.on_left: Callable[[NonPersistentTopic], None] = _ignore
-        """Somebody who used it is gone; others may be there."""
+        """Called when a producer or consumer has left the topic; others may still use it."""
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
-        super()._apply(_of_its_own(policies))
+        super()._apply(_without_storage(policies))
 
     @property
     def limits_dispatch(self) -> bool:
@@ -187,7 +188,7 @@ class NonPersistentTopic(Topic):
         create: bool,
         replicated: bool = False,
     ) -> Subscription:
-        """The subscription of that name, which goes with its last consumer."""
+        """Return the subscription of a name, which is deleted with its last consumer."""
         subscription = self.reader_for(name, mark_delete)
         if not subscription.consumers:
             subscription.cursor.properties = properties
@@ -201,54 +202,60 @@ class NonPersistentTopic(Topic):
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
 
     def send_unstored(self, run: EntryRun) -> None:
-        """Has entries go to every subscription, and their owner told then; where that takes long,
-        in several turns.
-        """
-        self._waiting.setdefault(_whose(run), deque()).append(run)
-        if self._steps is None:
-            self._steps = self._give_to_all()
-            self.turn.notifications.run(self._go_on)
+        """Queue a run, to be sent to every subscription. Its owner is notified after that.
 
-    def _go_on(self) -> None:
-        """Some steps of what is under way."""
+        Long work continues in later loop iterations.
+        """
+        self._waiting.setdefault(_connection_of(run), deque()).append(run)
+        if self._steps is None:
+            self._steps = self._send_to_all()
+            self.turn.notifications.run(self._continue_sending)
+
+    def _continue_sending(self) -> None:
+        """Send queued runs until the slice of this loop iteration is used up."""
         news = self.turn.notifications
         began_ns = news.now_ns()
         assert self._steps is not None
         for _ in self._steps:
             if news.has_used_slice(began_ns):
-                news.later(self._go_on)
+                news.later(self._continue_sending)
                 return
         self._steps = None
 
-    def _give_to_all(self) -> Iterator[None]:
-        """Gives what waits to who subscribes when its turn comes: some entries to one subscription
-        in each step.
+    def _send_to_all(self) -> Iterator[None]:
+        """Send the queued runs in steps, each of some entries to one subscription.
+
+        A run goes to the subscriptions that exist when it is sent.
         """
         while self._waiting:
             run = self._next_run()
             batch = EntryBatch.of_run(run)
-            starts = range(0, batch.count, ENTRIES_AT_ONCE)
-            parts = [(start, min(start + ENTRIES_AT_ONCE, batch.count)) for start in starts]
+            starts = range(0, batch.count, ENTRIES_PER_STEP)
+            parts = [(start, min(start + ENTRIES_PER_STEP, batch.count)) for start in starts]
             for subscription in tuple(self._readers.values()):
                 for start, stop in parts:
-                    # Some may have gone meanwhile.
+                    # The subscription may have been deleted since the last step.
                     if self._readers.get(subscription.name) is not subscription:
                         break
                     try:
-                        _give(batch, start, stop, subscription)
+                        _send(batch, start, stop, subscription)
                     except Exception as error:
-                        # A defect of one must keep the entries from nobody else.
-                        log.failure("entries were not handed out", error, topic=self.name)
+                        # A defect in one subscription must not affect the others.
+                        log.failure(
+                            "entries were not sent to a subscription", error, topic=self.name
+                        )
                     yield
             try:
                 run.owner.on_run_added(run)
             except Exception as error:
-                # Of one producer: others wait for what is behind.
-                log.failure("what was handed out was not taken in", error, topic=self.name)
+                # A defect in one producer must not hold up the runs of others.
+                log.failure("a producer was not notified of a run", error, topic=self.name)
             yield
 
     def _next_run(self) -> EntryRun:
-        """Connections take turns: who publishes much holds up the others for one run of it."""
+        """Return the next run. Connections take turns, so that a busy one delays others by one
+        run.
+        """
         whose = next(iter(self._waiting))
         runs = self._waiting.pop(whose)
         run = runs.popleft()
@@ -268,12 +275,12 @@ class NonPersistentTopic(Topic):
         self.on_left(self)
 
     def close_unused(self) -> bool:
-        """Closes it at once if nobody uses it, or is about to; whether it did."""
+        """Close the topic immediately if no client uses it. Return False if one does."""
         is_free = self.access is None or self.access.is_idle
         if self.fenced or self.producers or self._readers or not is_free:
             return False
         self.fenced = True
-        self.access = None  # no ring is left of what is closed
+        self.access = None  # it refers to the topic: leave no reference cycle
         self._ledger.close()
         return True
 
@@ -282,43 +289,41 @@ class NonPersistentTopic(Topic):
         return self._ledger.is_closed
 
     async def close(self) -> None:
-        """Sends the clients away; there is nothing to make durable."""
+        """Disconnect the clients. Nothing has to be stored."""
         self.fenced = True
         await self.delete()
 
     async def terminate(self) -> Position:
-        raise NotAllowed(f"Topic {self.name} is non-persistent; it has no end.")
+        raise NotAllowed(f"Topic {self.name} is non-persistent and cannot be terminated.")
 
     async def delete(self) -> None:
-        """Sends the clients away; there is nothing else to delete."""
-        assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
+        """Disconnect the clients. Nothing else has to be deleted."""
+        assert self.fenced, "the caller fences a topic before it deletes it"
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self._ledger.close()
 
 
-def _whose(run: EntryRun) -> Connection | None:
-    """The connection that a run came by; None: it is the broker's own."""
+def _connection_of(run: EntryRun) -> Connection | None:
+    """Return the connection that published a run, None for a run of the broker itself."""
     return run.owner.connection if isinstance(run.owner, Producer) else None
 
 
-def _give(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
+def _send(batch: EntryBatch, start: int, stop: int, subscription: Subscription) -> None:
     chooser = subscription.dispatcher.chooser
     subscription.msg_drop += chooser.send_unstored(batch, start, stop, subscription.acks)
 
 
-def _hand_out_nothing(run: EntryRun) -> None:
-    raise AssertionError("a topic that is closed hands nothing out")
+def _refuse_run(run: EntryRun) -> None:
+    raise AssertionError("a closed topic sends no runs")
 
 
 def _ignore(topic: NonPersistentTopic) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
-def _of_its_own(policies: Policies) -> Policies:
-    """What is not kept is not limited either, and nobody waits for what another has not
-    acknowledged.
-    """
+def _without_storage(policies: Policies) -> Policies:
+    """Return policies without those that need stored messages or acknowledgements."""
     return policies._replace(
         unacked_per_consumer_max=0,
         unacked_per_subscription_max=0,

@@ -18,9 +18,9 @@ from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, 
 
 NODES_PER_BATCH_MAX = 128
 BYTES_PER_BATCH_MAX = 256 << 10  # of paths; ZooKeeper takes 1 MiB in one request
-BATCHES_AT_ONCE = 2
-AT_ONCE = 16  # workers of each_of
-ASKED_FOR_MAX = 128  # partitions; for more, the list of the namespace's topics is read
+BATCHES_IN_PARALLEL = 2
+WORKERS = 16  # workers of for_each
+SINGLE_LOOKUPS_MAX = 128  # partitions that are looked up singly; else the namespace's list is read
 INDEX_DIGITS_MAX = 10
 
 T = TypeVar("T")
@@ -38,19 +38,19 @@ def one_batch(name: TopicName, count: int) -> list[Put] | None:
     return batch if len(batch) == count else None
 
 
-async def make_nodes(store: MetadataStore, name: TopicName, first: int, count: int) -> None:
+async def create_nodes(store: MetadataStore, name: TopicName, first: int, count: int) -> None:
     """Create the partitions from first to count; existing ones stay as they are."""
 
     async def make(batch: list[Put]) -> None:
         try:
             await store.put_all(batch)
         except BadVersion:
-            await asyncio.gather(*(_make_missing(store, put) for put in batch))
+            await asyncio.gather(*(_create_missing(store, put) for put in batch))
 
-    await each_of(_batches(nodes_of(name, first, count)), make, BATCHES_AT_ONCE)
+    await for_each(_batches(nodes_of(name, first, count)), make, BATCHES_IN_PARALLEL)
 
 
-async def _make_missing(store: MetadataStore, put: Put) -> None:
+async def _create_missing(store: MetadataStore, put: Put) -> None:
     try:
         await store.put(*put)
     except BadVersion:
@@ -78,7 +78,7 @@ async def existing_partitions(
     The time depends on the number of topics that exist, however large count is.
     """
     slices = Slices()
-    if count <= ASKED_FOR_MAX:
+    if count <= SINGLE_LOOKUPS_MAX:
         indexes = []
         for index in range(count):
             if await registry.exists(name.partition(index)):
@@ -116,12 +116,12 @@ def index_of(digits: str) -> int:
     return index if str(index) == digits else -1
 
 
-async def each_of(
-    items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE
+async def for_each(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], parallel: int = WORKERS
 ) -> None:
-    """Do the work for each item, several in parallel; after the first error no more is begun.
+    """Call work for each item, several in parallel; after the first error begin no more calls.
 
-    Work that was begun is completed, so that a caller that retries finds none under way.
+    Running calls are completed before this returns, so that a retry does not overlap with them.
     """
     iterator = iter(items)
     slices = Slices()
@@ -129,7 +129,7 @@ async def each_of(
 
     async def do() -> None:
         for item in iterator:
-            # Work often never waits, and all workers start in one loop iteration.
+            # Calls often never wait, and all workers start in one loop iteration.
             await slices.pause()
             if errors:
                 return
@@ -140,7 +140,7 @@ async def each_of(
             if errors:
                 return
 
-    workers = [asyncio.ensure_future(do()) for _ in range(at_once)]
+    workers = [asyncio.ensure_future(do()) for _ in range(parallel)]
     try:
         await asyncio.gather(*workers)
         if errors:

@@ -36,7 +36,7 @@ from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, 
 
 log = get_logger("pyxbroker.topics")
 
-BEING_MADE = "beingMade"  # in the record until all partitions exist; Pulsar ignores it
+BEING_CREATED = "beingMade"  # in the record until all partitions exist; Pulsar ignores it
 GROWING_TO = "growingTo"  # the number of partitions that an update creates; Pulsar ignores it too
 
 
@@ -50,9 +50,9 @@ class PartitionedTopic(NamedTuple):
     version: int
 
     @property
-    def is_being_made(self) -> bool:
+    def is_being_created(self) -> bool:
         """True until every partition exists; a request for a missing one creates it."""
-        return BEING_MADE in self.fields
+        return BEING_CREATED in self.fields
 
 
 NOT_PARTITIONED = PartitionedTopic(0, 0, False, {}, MUST_NOT_EXIST)
@@ -70,7 +70,7 @@ class PartitionRecords:
     # --- reading ------------------------------------------------------------------------------
 
     async def partitions(self, name: TopicName) -> int:
-        """Return the number of partitions, 0 for a topic without. The number may be out of date."""
+        """Return the number of partitions, which may be outdated; 0 for an unpartitioned topic."""
         return (await self._cached(name)).partitions
 
     async def _cached(self, name: TopicName) -> PartitionedTopic:
@@ -83,7 +83,7 @@ class PartitionRecords:
         return NOT_PARTITIONED if value is None else _decode(path, value, 0)
 
     async def read(self, name: TopicName) -> PartitionedTopic:
-        """Return the record as it is in metadata now; NOT_PARTITIONED if there is none."""
+        """Return the record as it is in metadata now; NOT_PARTITIONED if none exists."""
         path = _path(name)
         found = await self._store.get(path)
         self._cache.forget_value(path)
@@ -192,7 +192,7 @@ class PartitionRecords:
     async def mark(
         self, name: TopicName, found: PartitionedTopic, marks: dict[str, Any]
     ) -> PartitionedTopic:
-        """Add fields to a record that say what is about to be done. Raises ServiceNotReady."""
+        """Add fields to a record that announce an operation. Raises ServiceNotReady."""
         fields = found.fields | marks
         try:
             version = await self.write(name, fields, found.version)
@@ -232,7 +232,7 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         *(ValueError, OverflowError, KeyError, TypeError, AttributeError),
         RecursionError,  # nested too deeply for JSON
     ) as error:
-        event = "the record of a partitioned topic does not say how many partitions"
+        event = "the record of a partitioned topic has no valid number of partitions"
         reference = log.refused(event, error, path=path)
-        sentence = "The record of the topic does not say how many partitions it has."
+        sentence = "The record of the topic has no valid number of partitions."
         raise MetadataStoreError(with_reference(sentence, reference)) from error

@@ -25,9 +25,9 @@ from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.deletion import TopicDeletion
 from pyxbroker.broker.topics.loading import TopicLoader
-from pyxbroker.broker.topics.partition_nodes import each_of, make_nodes, one_batch
+from pyxbroker.broker.topics.partition_nodes import create_nodes, for_each, one_batch
 from pyxbroker.broker.topics.partition_records import (
-    BEING_MADE,
+    BEING_CREATED,
     GROWING_TO,
     PartitionedTopic,
     PartitionRecords,
@@ -68,7 +68,7 @@ class PartitionedTopics:
         self._loader = loader
         self._deletion = deletion
         self._policies = policies
-        self._asked_for_first = Turns[TopicName](store)
+        self._creation_turns = Turns[TopicName](store)
 
     async def metadata(self, name: TopicName, auto_create: bool) -> int:
         """Return the number of partitions for PARTITIONED_METADATA, 0 for a topic without.
@@ -107,7 +107,7 @@ class PartitionedTopics:
         Several clients may ask for the same topic at the same time, of any broker.
         """
         self._check_count(count)
-        async with self._asked_for_first.turn(name):
+        async with self._creation_turns.turn(name):
             await self._records.wait_unchanged(name)
             with self._records.changing(name):
                 if await self._loader.exists_when_opened(name):
@@ -115,14 +115,14 @@ class PartitionedTopics:
                 policies = await self._policies.of_topic(name)
                 fields = {"partitions": count, "deleted": False}
                 try:
-                    async with self._room(name, policies, count):
+                    async with self._reservation(name, policies, count):
                         version = await self._records.write(name, fields, MUST_NOT_EXIST)
                 except BadVersion:
                     return (await self._records.read(name)).partitions
                 if await self._is_taken(name):
                     await self._records.delete(name, version)
                     return 0
-        log.info("a partitioned topic was made", topic=name, partitions=count)
+        log.info("a partitioned topic was created", topic=name, partitions=count)
         return count
 
     # --- changing -----------------------------------------------------------------------------
@@ -146,20 +146,20 @@ class PartitionedTopics:
             if await self._loader.exists_when_opened(name):
                 raise TopicExists(f"Topic {name} exists already.")
             await self._loader.forget_former(name)
-            async with self._room(name, policies, count):
+            async with self._reservation(name, policies, count):
                 taken = await self._create(name, count, fields)
             if taken is not None:
                 await self._withdraw(name, taken, count)
 
-    def _room(
+    def _reservation(
         self, name: TopicName, policies: Policies, count: int
     ) -> AbstractAsyncContextManager[None]:
-        """Return a context in which partitions below `count` may be created (TopicLoader.room)."""
+        """Return a context in which partitions below `count` may be created."""
 
         async def missing() -> int:
             return count - len(await self._records.existing(name, count))
 
-        return self._loader.room(name, policies, missing, count)
+        return self._loader.reservation(name, policies, missing, count)
 
     async def _create(
         self, name: TopicName, count: int, fields: dict[str, Any]
@@ -171,10 +171,10 @@ class PartitionedTopics:
             if await self._is_taken(name):
                 return await self._records.read(name)
         else:
-            found = await self._claim(name, count, fields | {BEING_MADE: True})
+            found = await self._claim(name, count, fields | {BEING_CREATED: True})
             if await self._is_taken(name):
                 return found
-            await make_nodes(self._store, name, 0, count)
+            await create_nodes(self._store, name, 0, count)
             await self._finish(name, found)
         return None
 
@@ -221,20 +221,20 @@ class PartitionedTopics:
             version = await self._records.write(name, fields, MUST_NOT_EXIST)
         except BadVersion as error:
             found = await self._records.read(name)
-            if found.is_being_made and found.partitions == count and not found.deleted:
+            if found.is_being_created and found.partitions == count and not found.deleted:
                 return found
             raise TopicExists(f"Topic {name} exists already.") from error
         return PartitionedTopic(count, count, False, fields, version)
 
     async def _finish(self, name: TopicName, made: PartitionedTopic) -> None:
         """Remove the mark of an unfinished creation: all partitions exist."""
-        fields = {key: value for key, value in made.fields.items() if key != BEING_MADE}
+        fields = {key: value for key, value in made.fields.items() if key != BEING_CREATED}
         try:
             await self._records.write(name, fields, made.version)
         except BadVersion as error:
             found = await self._records.read(name)
             if (
-                found.is_being_made
+                found.is_being_created
                 or found.deleted
                 or found.partitions != made.partitions
                 or found.target != made.target
@@ -267,20 +267,24 @@ class PartitionedTopics:
                     f" {found.target}."
                 )
             if name.is_persistent:
-                await self._copied(name, found.partitions, count)  # raises PartitionsNotAllowed
+                await self._subscriptions_to_copy(
+                    name, found.partitions, count
+                )  # raises PartitionsNotAllowed
                 if count > found.target:
                     # If this is interrupted, its partitions are found again, and deleted.
                     found = await self._records.mark(name, found, {GROWING_TO: count})
                 # Subscriptions are created before the record changes, which shows the partitions to
                 # producers.
-                first = 0 if found.is_being_made else found.partitions
-                await make_nodes(self._store, name, first, count)
+                first = 0 if found.is_being_created else found.partitions
+                await create_nodes(self._store, name, first, count)
                 await self._copy_subscriptions(name, found.partitions, count)
             fields = found.fields | {"partitions": count}
             fields.pop(GROWING_TO, None)
             await self._finish(name, found._replace(partitions=count, target=count, fields=fields))
 
-    async def _copied(self, name: TopicName, first: int, count: int) -> list[Subscription]:
+    async def _subscriptions_to_copy(
+        self, name: TopicName, first: int, count: int
+    ) -> list[Subscription]:
         """Return the subscriptions of the partitions below first, for those from first to count.
 
         Raises PartitionsNotAllowed if the copies would be too many or too large.
@@ -289,16 +293,16 @@ class PartitionedTopics:
             return []
         wanted: dict[str, int] = {}  # and the index of a partition that has it
 
-        async def look(index: int) -> None:
+        async def collect(index: int) -> None:
             for each in await self._registry.subscription_names(name.partition(index)):
                 wanted.setdefault(each, index)
 
-        await each_of(range(first), look)
+        await for_each(range(first), collect)
         most = limits.PARTITIONS_SUBSCRIPTIONS_MAX
         if len(wanted) * (count - first) > most:
             raise PartitionsNotAllowed(
                 f"Each of {count - first} more partitions would have the {len(wanted)}"
-                f" subscriptions of the topic, and one request may make {most} of them together:"
+                f" subscriptions of the topic, and one request may create {most} subscriptions:"
                 " add fewer partitions, or delete subscriptions."
             )
         subscriptions: list[Subscription] = []
@@ -318,7 +322,7 @@ class PartitionedTopics:
     async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
         """Copy the subscriptions of the partitions below first to those from first to count."""
         # Subscriptions may have been created or deleted since the first check.
-        subscriptions = await self._copied(name, first, count)
+        subscriptions = await self._subscriptions_to_copy(name, first, count)
 
         from pyxbroker.broker.topics.persistent import PersistentTopic
 
@@ -334,7 +338,7 @@ class PartitionedTopics:
                 await topic.subscription_for(each.name, start, properties, True, each.replicated)
 
         if subscriptions:
-            await each_of(range(first, count), copy)
+            await for_each(range(first, count), copy)
 
     async def create_missing(self, name: TopicName) -> None:
         """Create the partitions that do not exist. Raises TopicNotFound, ServiceNotReady."""
@@ -344,7 +348,7 @@ class PartitionedTopics:
             if found.deleted:
                 raise ServiceNotReady(f"Topic {name} is being deleted.")
             if name.is_persistent:
-                await make_nodes(self._store, name, 0, found.partitions)
+                await create_nodes(self._store, name, 0, found.partitions)
 
     async def change_properties(
         self, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
@@ -374,7 +378,7 @@ class PartitionedTopics:
             marked = await self._records.mark(name, found, {"deleted": True})
             # From here on no partition is created any more.
             partitions = map(name.partition, await self._records.existing(name, found.target))
-            await each_of(partitions, partial(self._deletion.delete_by_name, force=True))
+            await for_each(partitions, partial(self._deletion.delete_by_name, force=True))
             await self._policies.forget_grants(name)
             await self._deletion.forget_schema(name)
             await self._records.delete(name, marked.version)
@@ -392,7 +396,7 @@ class PartitionedTopics:
             await self._deletion.forget_schema(name)
             await self._records.delete(name, found.version)
             await self._policies.forget_records(name)
-            log.info("its last partition was deleted", topic=name)
+            log.info("a partitioned topic without partitions was deleted", topic=name)
 
     def _check_count(self, count: int) -> None:
         if count <= 0:
@@ -409,9 +413,9 @@ class PartitionedTopics:
         return self._config.maxNumPartitionsPerPartitionedTopic or limits.PARTITIONS_MAX
 
     def _check_served(self, name: TopicName, count: int) -> None:
-        """Raise PartitionsNotAllowed if clients must not be told the number: they would open all.
+        """Raise PartitionsNotAllowed if a topic has too many partitions for clients to open all.
 
-        A number that the operator may set is served.
+        A number that the operator's settings allow is served.
         """
         limit = max(self._partitions_max, limits.PARTITIONS_MAX)
         if count > limit:

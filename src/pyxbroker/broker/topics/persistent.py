@@ -1,6 +1,6 @@
-"""A persistent topic: a managed ledger of what is published, and a cursor for each subscription.
+"""A persistent topic: a managed ledger that stores messages, and a cursor for each subscription.
 
-The door to both: what needs the log is here, and all else in topic.py.
+topic.py has the parts that do not depend on the managed ledger.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.subscriptions.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics import quotas
-from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
-from pyxbroker.broker.topics.system_messages import Waiting
+from pyxbroker.broker.topics.access import EPOCH_PROPERTY, parse_epoch
+from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.compaction.compaction import Compaction
     from pyxbroker.broker.subscriptions.peeking import Peeking
     from pyxbroker.broker.topics.confirmed import ConfirmListener
-    from pyxbroker.broker.topics.deduplication import Deduplication, Switch
+    from pyxbroker.broker.topics.deduplication import Deduplication, DeduplicationSwitch
     from pyxbroker.broker.topics.last_message import LastMessage
     from pyxbroker.broker.topics.producer import Producer
 
@@ -62,21 +62,21 @@ log = get_logger("pyxbroker.topic")
 
 T = TypeVar("T")
 
-LIMITS_MAX = 1_000  # different ones
-KEEPS_ALL = Retention(-1.0, -1)
-# What the broker keeps among the properties of a topic.
+LIMITS_MAX = 1_000  # different limits that are cached
+RETAIN_ALL = Retention(-1.0, -1)
+# Properties of the managed ledger that the broker uses itself.
 OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
 
 
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
-    horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
-    _deduplication_switch: Switch | None = None  # made when the policy changes
-    _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
+    horizon = Position(-1, -1)  # the last entry that the compacted ledger replaces
+    _deduplication_switch: DeduplicationSwitch | None = None  # created when the policy changes
+    _subscription_task: asyncio.Task[None] | None = None  # creates the subscription of compaction
     _confirm_listeners: tuple[ConfirmListener, ...] = ()
-    _last_message: LastMessage | None = None  # once somebody asked for it
-    _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
+    _last_message: LastMessage | None = None  # created by the first request
+    _oldest: tuple[Position, int] | None = None  # the last result of time_after, with its position
 
     def __init__(
         self,
@@ -94,26 +94,25 @@ class PersistentTopic(Topic):
         self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
         if EPOCH_PROPERTY in managed_ledger.properties:
-            self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
+            self.epoch = parse_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
         before = self.policies
         super().on_policies(policies)
         if policies.retention != before.retention:
-            # What is there when a topic is opened stays until somebody looks at ages: a reader that
-            # comes back shall find it.
+            # Opening a topic does not trim it: a reader that reconnects must find its position.
             self.managed_ledger.trim()
         if policies.message_ttl_s != before.message_ttl_s:
             self.on_ttl_changed(self)
         if policies.deduplication != before.deduplication:
             self._check_deduplication_soon()
         if policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
-            self._hold_for_compaction()
+            self._create_compaction_subscription()
 
     def _apply(self, policies: Policies) -> None:
-        # Nobody knows how much a policy that is refused would keep, so all is.
-        retention = KEEPS_ALL if "retention" in policies.refused else policies.retention
+        # A policy that cannot be read might retain everything.
+        retention = RETAIN_ALL if "retention" in policies.refused else policies.retention
         limits = self.managed_ledger.limits
         self.managed_ledger.set_limits(
             _limits_of(limits, retention, policies.persistence, self._broker_mark_delete_per_s)
@@ -127,32 +126,32 @@ class PersistentTopic(Topic):
             raise TopicTerminated("Topic was already terminated")
         failure = self.managed_ledger.write_failure
         if failure is not None:
-            # With this code clients fail the sends that they hold, instead of trying for ever.
+            # With this code clients fail their pending sends, instead of retrying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
         if self.managed_ledger.state is State.TOO_FEW_BOOKIES:
-            # Who tries again may do so after the policy has changed.
+            # The client may retry, since the policy may change.
             raise PersistenceError(
-                f"Topic {self.name} cannot be written: its persistence policy wants more bookies"
-                " than there are."
+                f"Topic {self.name} cannot be written: its persistence policy requires more"
+                " bookies than are available."
             )
 
-    async def keep_epoch(self, epoch: int) -> None:
-        """It is durable when this returns. Raises ManagedLedgerError, MetadataError."""
+    async def store_epoch(self, epoch: int) -> None:
+        """Store an epoch durably. Raises ManagedLedgerError, MetadataError."""
         await self.managed_ledger.put_property(EPOCH_PROPERTY, str(epoch))
-        await super().keep_epoch(epoch)
+        await super().store_epoch(epoch)
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
-        """The entries that are there from a position on, each with its own; log_reader.py."""
+        """Yield the stored entries from a position on, as read_log does."""
         from pyxbroker.broker.topics.log_reader import read_log
 
         return read_log(self.managed_ledger, start, what)
 
     async def append_message(self, entry: bytes) -> Position:
-        """Adds what the broker itself says, and waits until it is durable; its position.
+        """Append a message of the broker itself; return its position when it is durable.
 
         Raises ManagedLedgerError.
         """
-        waiting = Waiting(self)
+        waiting = PendingMessage(self)
         self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 
@@ -162,8 +161,8 @@ class PersistentTopic(Topic):
         try:
             await quotas.check_producer(self)
         except LedgerError as error:
-            # Nobody knows how old the backlog is: the next look asks again.
-            log.warning("a backlog quota was not looked at", topic=self.name, error=error)
+            # The age of the backlog is unknown. The next periodic check reads it again.
+            log.warning("a backlog quota was not checked", topic=self.name, error=error)
 
     def remove_producer(self, producer: Producer) -> None:
         super().remove_producer(producer)
@@ -188,11 +187,12 @@ class PersistentTopic(Topic):
         listen = resolve(self._confirm_listeners)
         self.managed_ledger.on_confirmed = listen
         if self.deduplication is not None:
-            self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
+            self.managed_ledger.on_confirmed = self.deduplication.confirm_function(listen)
 
     async def prepare(self) -> None:
-        """Makes its subscriptions, and reads what it has to know before it serves anybody. Raises
-        LedgerError, MetadataError.
+        """Create the subscriptions, and load the state that publishing and reading need.
+
+        The topic serves no client before that. Raises LedgerError, MetadataError.
         """
         slices = Slices()
         for cursor in list(self.managed_ledger.cursors.values()):
@@ -215,12 +215,13 @@ class PersistentTopic(Topic):
 
             await compaction.open_topic(self, self.managed_ledger)
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
-            self._hold_for_compaction()
+            self._create_compaction_subscription()
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
-        """Begins deduplication, or ends it, as the policy says; nothing changes when it does so
-        already. Raises LedgerError, MetadataError: then it is as it was.
+        """Begin or end deduplication as the policy requires.
+
+        Raises LedgerError, MetadataError; nothing has changed then.
         """
         if self.policies.deduplication or DEDUPLICATION_CURSOR in self.managed_ledger.cursors:
             # Most topics have none.
@@ -230,13 +231,13 @@ class PersistentTopic(Topic):
 
     def _check_deduplication_soon(self) -> None:
         if self._deduplication_switch is None:
-            from pyxbroker.broker.topics.deduplication import Switch
+            from pyxbroker.broker.topics.deduplication import DeduplicationSwitch
 
-            self._deduplication_switch = Switch(self, self.managed_ledger)
+            self._deduplication_switch = DeduplicationSwitch(self, self.managed_ledger)
         self._deduplication_switch.check_soon()
 
     async def _settle_deduplication(self) -> None:
-        """Nothing of it is under way any more; what it knows goes into its cursor."""
+        """Wait for running work of deduplication, and put its state into its cursor."""
         if self._deduplication_switch is not None:
             await self._deduplication_switch.close()
         if self.deduplication is not None:
@@ -253,51 +254,56 @@ class PersistentTopic(Topic):
 
     @property
     def compacting(self) -> Compaction:
-        """Its compactions."""
+        """The compaction of the topic, created at first use."""
         if self.compaction is None:
             from pyxbroker.broker.compaction.compaction import Compaction
 
             self.compaction = Compaction(self, self.managed_ledger, self.broker_limits.compaction)
         return self.compaction
 
-    def _hold_for_compaction(self) -> None:
-        if self._holding is None and not self.fenced:
-            from pyxbroker.broker.compaction.compaction import hold
+    def _create_compaction_subscription(self) -> None:
+        if self._subscription_task is None and not self.fenced:
+            from pyxbroker.broker.compaction.compaction import create_subscription
 
-            self._holding = self.loop.create_task(hold(self))
-            self._holding.add_done_callback(self._on_held)
+            self._subscription_task = self.loop.create_task(create_subscription(self))
+            self._subscription_task.add_done_callback(self._on_subscription_created)
 
-    def _on_held(self, task: asyncio.Task[None]) -> None:
-        self._holding = None
+    def _on_subscription_created(self, task: asyncio.Task[None]) -> None:
+        self._subscription_task = None
 
     async def _stop_compacting(self) -> None:
-        """Nothing of it is under way any more; the view stays as it is."""
-        if self._holding is not None:
-            await asyncio.wait([self._holding])
+        """Stop a running compaction and wait for its end; the compacted ledger stays."""
+        if self._subscription_task is not None:
+            await asyncio.wait([self._subscription_task])
         if self.compaction is not None:
             await self.compaction.stop()
 
     @property
     def is_compaction_due(self) -> bool:
-        """Whether as much as the policy says is not compacted yet."""
+        """True if more bytes than the policy's threshold are not compacted yet."""
         subscription = self.subscriptions[COMPACTION]
         behind = self.bytes_after(subscription.acks.mark_delete)
         return behind > self.policies.compaction_threshold and subscription.backlog > 0
 
     async def compaction_subscription(self) -> Subscription:
-        """The one that holds what is not compacted yet, made if need be."""
+        """Return the subscription that retains uncompacted entries, created if it is missing."""
         return await self._subscription_for(COMPACTION, self.first_position(), {}, True)
 
     def set_compacted(self, compacted: CompactedLedger | None, horizon: Position) -> None:
-        """What is read of it from now on by those who want the compacted view."""
+        """Set the compacted ledger that consumers with readCompacted read from now on."""
         self.compacted = compacted
         self.horizon = horizon if compacted is not None else Position(-1, -1)
         for subscription in self.all_subscriptions():
             if subscription.compacted is not None:
                 subscription.dispatcher.wake()
 
-    async def ask_compacted(self, question: Callable[[CompactedLedger], Awaitable[T]]) -> T | None:
-        """What the compacted ledger answers; None: there is none. Raises LedgerError."""
+    async def query_compacted(
+        self, question: Callable[[CompactedLedger], Awaitable[T]]
+    ) -> T | None:
+        """Return question(compacted ledger), None if no compacted ledger exists.
+
+        Raises LedgerError.
+        """
         while (compacted := self.compacted) is not None:
             try:
                 answer = await question(compacted)
@@ -305,21 +311,24 @@ class PersistentTopic(Topic):
                 if compacted is self.compacted:
                     raise
             else:
-                # One that was deleted meanwhile looks as if it had nothing.
+                # A ledger that was replaced meanwhile may have answered as if it were empty.
                 if compacted is self.compacted:
                     return answer
         return None
 
     async def last_compacted_message(self) -> tuple[Position, int]:
-        """The same as last_message for who reads the compacted view. Raises LedgerError."""
+        """Return the last message as consumers with readCompacted see it; as last_message.
+
+        Raises LedgerError.
+        """
         source = self.managed_ledger
         behind = source.normalize(source.next_position(self.horizon))
         if self.compacted is None or behind is not None:
             last = await self.last_message()
             if last[0] > self.horizon:
                 return last
-        # Nothing is behind it, or nothing but markers.
-        found = await self.ask_compacted(lambda compacted: compacted.last_message())
+        # The log has nothing but markers after the compacted ledger.
+        found = await self.query_compacted(lambda compacted: compacted.last_message())
         return await self.last_message() if found is None else found
 
     async def unsubscribe(self, subscription: Subscription) -> None:
@@ -354,7 +363,10 @@ class PersistentTopic(Topic):
         return subscription
 
     async def _begin_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
-        """That of a reader is not forgotten meanwhile, for another one of its name that goes."""
+        """Give a subscription the compacted view.
+
+        Meanwhile it is not dropped when another reader of the same name leaves.
+        """
         subscription.arriving += 1
         try:
             await self._read_compacted(subscription, request)
@@ -378,13 +390,13 @@ class PersistentTopic(Topic):
             subscription.compacted = source
 
     def _check_durability(self, request: SubscribeRequest) -> None:
-        """A name is either that of a subscription or that of a reader."""
+        """Raise NotAllowed if the name belongs to a subscription of the other durability."""
         if request.subscription in (self._readers if request.durable else self.subscriptions):
             kind = "NonDurable" if request.durable else "Durable"
             raise NotAllowed(f"{kind} subscription with the same name already exists.")
 
     async def _reader_start(self, request: SubscribeRequest) -> Position:
-        """The mark after which a reader begins."""
+        """Return the position after which a reader begins."""
         if request.since_ms is not None:
             return await self.position_before_time(request.since_ms)
         if request.start is not None:
@@ -399,7 +411,7 @@ class PersistentTopic(Topic):
         create: bool,
         replicated: bool = False,
     ) -> Subscription:
-        # Who could move that of compaction would lose what is not compacted yet.
+        # A client that moves the cursor of compaction would lose uncompacted entries.
         if is_system_cursor(name):
             raise ProducerBusy("Subscription with reserved subscription name attempted")
         return await self._subscription_for(name, mark_delete, properties, create, replicated)
@@ -417,7 +429,7 @@ class PersistentTopic(Topic):
         if found is not None:
             await found.cursor.created()
             if found.cursor.closed:
-                # It, or the topic, goes: who comes again finds what is then.
+                # The subscription or the topic is being deleted: the client has to retry.
                 self.check_open()
                 raise ServiceNotReady("Subscription is fenced")
             if replicated:
@@ -425,13 +437,13 @@ class PersistentTopic(Topic):
             return found
         if name in self.managed_ledger.unreadable:
             raise PersistenceError(
-                f"The state of subscription {name} of {self.name} cannot be read; the broker's log"
-                " says why."
+                f"The state of subscription {name} of {self.name} cannot be read. See the broker's"
+                " log for the reason."
             )
         if not create:
             raise SubscriptionNotFound(
-                f"Subscription {name} of {self.name} does not exist, and it may not be created"
-                " by a consumer (allowAutoSubscriptionCreation)."
+                f"Subscription {name} of {self.name} does not exist, and consumers may not create"
+                " it (allowAutoSubscriptionCreation)."
             )
         limit = self.policies.subscriptions_max
         if limit and len(self.subscriptions) >= limit and name != COMPACTION:
@@ -443,15 +455,15 @@ class PersistentTopic(Topic):
         cursor.properties = properties
         if replicated:
             cursor.position_properties[REPLICATED_SUBSCRIPTION] = 1
-        # From here on it counts, so that a second consumer of the name does not create it again and
-        # nothing behind its position is trimmed.
+        # Registered before its node is stored: a second consumer of the name must not create it
+        # again, and entries after its position must not be trimmed.
         subscription = Subscription(self, name, cursor)
         self.subscriptions[name] = subscription
         self.managed_ledger.cursors[name] = cursor
         try:
             await cursor.create_node()
         except Exception:
-            # The topic may have been deleted meanwhile, with both of them.
+            # The topic may have been deleted meanwhile, and these with it.
             self.subscriptions.pop(name, None)
             self.managed_ledger.cursors.pop(name, None)
             raise
@@ -481,7 +493,7 @@ class PersistentTopic(Topic):
         subscription = self.subscriptions[name]
         await subscription.cursor.created()
         while subscription.move is not None:
-            # A client moves it first, and may want something of what is cleared then.
+            # A seek that began earlier is completed first.
             await asyncio.wait([subscription.move])
         await subscription.seek(self.last_confirmed)
 
@@ -514,22 +526,23 @@ class PersistentTopic(Topic):
         return self.managed_ledger.first_position()
 
     def position_of(self, index: int) -> Position:
-        """Where the entry is that so many entries that are kept come before."""
+        """Return the position of the entry with an index among the stored entries."""
         return self.managed_ledger.position_of(index)
 
     def next_position(self, mark: Position) -> Position:
-        """Where the first entry after a mark is, or will be."""
+        """Return the position of the first entry after a mark, which may not exist yet."""
         return self.managed_ledger.next_position(mark)
 
     @property
     def properties(self) -> dict[str, str]:
-        """What users note about the topic."""
+        """The properties that users have set on the topic."""
         kept = self.managed_ledger.properties
         return {key: value for key, value in kept.items() if key not in OWN_PROPERTIES}
 
     async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Notes something else; as ManagedLedger.change_properties. What the broker itself keeps
-        there is neither shown to change nor taken from it.
+        """Change the properties that users have set; as ManagedLedger.change_properties.
+
+        `change` neither sees nor changes the broker's own properties.
         """
 
         def change_all(kept: dict[str, str]) -> dict[str, str]:
@@ -541,12 +554,14 @@ class PersistentTopic(Topic):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry."""
+        """The position of the last durable entry."""
         return self.managed_ledger.last_confirmed
 
     def mark_before(self, position: Position) -> Position:
-        """The mark after which the entry at a position is the next one, or the first that is left
-        behind it, or what is to come. Before all ledgers: the first that is kept.
+        """Return the mark-delete position whose next entry is the one at a position.
+
+        If that entry is not stored, the next entry is the first stored one after it, or else the
+        next one that is published. For a negative ledger id it is the first stored entry.
         """
         if position.ledger_id < 0:
             return self.managed_ledger.first_position()
@@ -556,8 +571,9 @@ class PersistentTopic(Topic):
         return Position(following.ledger_id, following.entry_id - 1)
 
     def mark_up_to(self, position: tuple[int, int]) -> Position | None:
-        """The last entry that is kept at or before a position; None: there is none, or the position
-        is beyond all entries.
+        """Return the last stored entry at or before a position.
+
+        Return None if none exists, or if the position is after the last entry.
         """
         kept = self.managed_ledger.ordinal(position)
         if position > self.managed_ledger.last_confirmed or not kept:
@@ -565,23 +581,23 @@ class PersistentTopic(Topic):
         return self.managed_ledger.position_of(kept - 1)
 
     def bytes_after(self, mark: Position) -> int:
-        """Bytes of the entries after a mark, about."""
+        """Return the approximate number of bytes of the entries after a mark."""
         return backlog.bytes_after(self.managed_ledger, mark)
 
     def mark_before_bytes(self, bytes_max: int) -> Position:
-        """The first mark with at most so many bytes after it."""
+        """Return the first mark that has at most bytes_max bytes after it."""
         return backlog.mark_before_bytes(self.managed_ledger, bytes_max)
 
     def closed_before(self, mark: Position, time_ms: int) -> Position:
-        """The end of the ledgers that were closed before a time, from a mark on."""
+        """Return the end of the ledgers after a mark that were closed before a time."""
         return backlog.closed_before(self.managed_ledger, mark, time_ms)
 
     def first_closed_ms(self, mark: Position) -> int:
-        """When the ledger of the first entry after a mark was closed; 0: it was not."""
+        """Return when the ledger of the first entry after a mark was closed, 0 if it is open."""
         return backlog.first_closed_ms(self.managed_ledger, mark)
 
     def mark_after(self, subscription: Subscription, count: int) -> Position:
-        """The mark of a subscription when it has acknowledged so many entries more."""
+        """Return the mark of a subscription after it acknowledges its first `count` entries."""
         managed_ledger, acks = self.managed_ledger, subscription.acks
         mark = acks.mark_delete
         if count >= subscription.backlog:
@@ -594,7 +610,7 @@ class PersistentTopic(Topic):
             last = managed_ledger.ordinal((ledger_id, ENTRY_ID_MAX))
             before = max(managed_ledger.ordinal((ledger_id, -1)), passed)
             if last <= before:
-                continue  # nothing of it is kept
+                continue  # no entry of the ledger is stored
             if left <= before - passed:
                 break
             left -= before - passed
@@ -603,15 +619,16 @@ class PersistentTopic(Topic):
             here = last - before - acks.acknowledged_up_to(ledger_id, first_entry, last_entry)
             if left <= here:
                 return Position(
-                    ledger_id, _entry_left(acks, ledger_id, first_entry, last_entry, left)
+                    ledger_id, _nth_unacknowledged(acks, ledger_id, first_entry, last_entry, left)
                 )
             passed, left = last, left - here
         return managed_ledger.position_of(passed + left - 1)
 
     async def last_message(self) -> tuple[Position, int]:
-        """(position, batch index) of the last message; the index is -1 outside of a batch.
+        """Return the position of the last message, and its index in its batch.
 
-        Markers are no messages. (-1, -1) when there is no message.
+        The index is -1 outside of a batch. Markers are not messages. The position is (-1, -1) if
+        there is no message.
         """
         if self._last_message is None:
             from pyxbroker.broker.topics.last_message import LastMessage
@@ -622,9 +639,10 @@ class PersistentTopic(Topic):
         return await self._last_message.find()
 
     async def time_after(self, mark: Position) -> int | None:
-        """When the first entry after a mark was published; None: there is none, or it is lost.
+        """Return the publish time of the first entry after a mark, None if none exists or it is
+        lost.
 
-        Raises LedgerError when it cannot be read now.
+        Raises LedgerError if the entry cannot be read now.
         """
         managed_ledger = self.managed_ledger
         position = managed_ledger.normalize(managed_ledger.next_position(mark))
@@ -652,8 +670,9 @@ class PersistentTopic(Topic):
         return peeked.time
 
     async def find_backlog_time(self, subscription: Subscription) -> None:
-        """Reads the first entry of a backlog for its publish time, which backlog_time_ms returns
-        from then on. Raises LedgerError.
+        """Read the publish time of the first entry of a backlog, for backlog_time_ms.
+
+        Raises LedgerError.
         """
         position = self._backlog_begin(subscription)
         if position is not None:
@@ -667,22 +686,23 @@ class PersistentTopic(Topic):
         return managed_ledger.normalize(managed_ledger.next_position(mark))
 
     async def position_before_time(self, time_ms: int, after: Position | None = None) -> Position:
-        """The last position whose entry was published before a time, by bisection; after: those up
-        to there were.
+        """Return the position of the last entry that was published before a time, by bisection.
+
+        after: entries up to here are known to be older.
         """
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
         peeking = self._peeking("the first message of a time")
 
         def place(index: int) -> Position | None:
-            # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
+            # Indexes count from the end, since ledgers may be trimmed meanwhile.
             kept = managed_ledger.ordinal(end) - count + index
             return managed_ledger.position_of(kept) if kept >= 0 else None
 
         low, high = 0 if after is None else managed_ledger.ordinal(after), count
         while low < high:
             middle = (low + high) // 2
-            # An entry that is lost tells nothing: the one before it is asked.
+            # A lost entry has no time: use the entry before it.
             at = middle
             while (peeked := await peeking.at(place(at))) is None and at > low:
                 at -= 1
@@ -702,13 +722,13 @@ class PersistentTopic(Topic):
     # --- the end ------------------------------------------------------------------------------
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
-        """Nothing more can be written: clients are sent away, and may find another owner."""
+        """Fence the topic and disconnect its clients, which look up its owner again."""
         log.error("the topic cannot be written any more", topic=self.name, error=error)
         self.fenced = True
         self.turn.at_end(self.disconnect)
 
     def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
-        """Nothing more can be written; consumers get on with what was acknowledged."""
+        """Disconnect the producers. Consumers can still read and acknowledge."""
         self.turn.at_end(self.close_producers)
 
     @property
@@ -716,36 +736,37 @@ class PersistentTopic(Topic):
         return self.managed_ledger.is_dead and not self.managed_ledger.is_closing
 
     async def settle(self) -> None:
-        await self.left()
+        await self.wait_disconnected()
         await self.managed_ledger.settle()
 
     def take_back_waiting(self) -> None:
-        """Fails the SENDs that wait for the next ledger, since there is no space for one."""
+        """Fail the SENDs that wait for the next ledger, since there is no space for one."""
         self.managed_ledger.take_back_waiting()
 
     def check_age(self) -> None:
-        """Closes and deletes ledgers that are old enough."""
+        """Close the open ledger if it is old enough, and begin to delete expired ledgers."""
         self.managed_ledger.check_age()
 
     async def trim(self) -> None:
-        """The same; old ledgers are gone when it returns. Raises ManagedLedgerError,
-        MetadataError.
+        """Close and delete ledgers as check_age does, and wait for the end.
+
+        Raises ManagedLedgerError, MetadataError.
         """
         self.managed_ledger.check_age()
         await self.managed_ledger.finish_trim()
 
     def free_space(self) -> None:
-        """Deletes what everybody has acknowledged, at once."""
+        """Begin to delete all entries that every subscription has acknowledged."""
         if self.deduplication is not None:
-            # What it keeps goes with the next look.
+            # After the snapshot, the next check can delete the entries that deduplication retains.
             self.deduplication.begin_snapshot()
         self.managed_ledger.roll_over_if_consumed()
 
     async def truncate(self) -> None:
-        """Acknowledges everything for all subscriptions, and deletes every ledger but the one that
-        is being written. Raises CursorError, ManagedLedgerError, MetadataError.
+        """Acknowledge all entries for all subscriptions, and delete all ledgers but the open one.
 
-        A kill in between leaves each subscription as it was or with nothing to come.
+        If the process is killed meanwhile, each subscription has its previous position or an empty
+        backlog. Raises CursorError, ManagedLedgerError, MetadataError.
         """
         self.managed_ledger.check_trimmable()
         await self._stop_compacting()
@@ -759,7 +780,7 @@ class PersistentTopic(Topic):
     async def close(self) -> None:
         self.fenced = True
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -771,23 +792,26 @@ class PersistentTopic(Topic):
 
     async def terminate(self) -> Position:
         position = await terminate(self.managed_ledger)
-        # Who asked for it may be gone before all are told.
-        await asyncio.shield(self._tell_end())
+        # All clients are notified, even if the request is cancelled.
+        await asyncio.shield(self._notify_end())
         return position
 
-    async def _tell_end(self) -> None:
-        """It is terminated. Who has not acknowledged everything yet is told when that is so."""
+    async def _notify_end(self) -> None:
+        """Disconnect producers, and notify consumers that have acknowledged everything.
+
+        Other subscriptions notify their consumers when they have acknowledged everything.
+        """
         self.turn.run(self.close_producers)
         slices = Slices()
         for subscription in self.all_subscriptions():
             self.turn.run(subscription.notify_end)
             await slices.pause()
-        await self.left()
+        await self.wait_disconnected()
 
     async def delete(self) -> None:
-        assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
+        assert self.fenced, "the caller fences a topic before it deletes it"
         self.disconnect()
-        await self.left()
+        await self.wait_disconnected()
         self.managed_ledger.take_back()
         await self._stop_compacting()
         await self._settle_deduplication()
@@ -804,7 +828,7 @@ def _limits_of(
     persistence: Persistence,
     broker_mark_delete_per_s: float,
 ) -> ManagedLedgerLimits:
-    """The same for all topics with the same policies: a namespace may have many."""
+    """Return the limits of a managed ledger. Topics with the same policies share one object."""
     rate = persistence.mark_delete_per_s
     return limits.keeping(*retention)._replace(
         quorums=quorums_of(persistence),
@@ -813,19 +837,19 @@ def _limits_of(
 
 
 def quorums_of(persistence: Persistence) -> LedgerQuorums:
-    """Of the next ledger of a topic."""
+    """Return the quorums for the next ledger of a topic."""
     return LedgerQuorums(persistence.ensemble, persistence.write_quorum, persistence.ack_quorum)
 
 
 def _ignore(topic: PersistentTopic) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
-def _entry_left(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
-    """Which of the entries from low on, up to high, is the left-th that is not acknowledged."""
+def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
+    """Return the left-th entry that is not acknowledged, of those from low to high."""
     while low < high:
         middle = (low + high) // 2
-        # Each step counts half of what the one before did: together no more than all of them.
+        # Each step counts half as many entries as the one before: the total is at most all of them.
         here = middle - low + 1 - acks.acknowledged_up_to(ledger_id, low, middle)
         if here >= left:
             high = middle

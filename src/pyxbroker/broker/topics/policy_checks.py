@@ -18,9 +18,9 @@ def policy_checks(encrypted: bool, bytes_max: int, delay_max_ms: int) -> PolicyC
 
 
 class PolicyChecks:
-    """A publish step that refuses what policies forbid; a limit of 0 is none.
+    """A publish step that refuses messages that policies forbid. A limit of 0 means no limit.
 
-    The step has no state of its topic, so that topics can share it.
+    The step holds no state of a topic, so that topics can share it.
     """
 
     order = StepOrder.POLICY

@@ -1,4 +1,4 @@
-"""A producer of one topic: the policy behind the SENDs of one client."""
+"""A producer of one topic: publishes the SENDs of one client and answers them in order."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Producer(ProducerState):
     """One producer; also the owner of its runs until they are answered."""
 
-    schema_version = b""  # of the schema that it came with; few have one
-    access_mode = 0  # ProducerAccessMode; few ask for another
+    schema_version = b""  # of the schema in PRODUCER; most producers have none
+    access_mode = 0  # ProducerAccessMode; SHARED for most producers
 
     def __init__(
         self,
@@ -48,19 +48,22 @@ class Producer(ProducerState):
         self.user_provided_name = user_provided_name
         self.metadata = metadata
         self.connected_s = time.time()  # since 1970
-        self.rates: Rates | None = None  # once somebody asked for them
+        self.rates: Rates | None = None  # created by the first request for statistics
         self.cost = PRODUCER_BYTES + len(name) + texts_bytes(metadata)  # client_memory.py
         self._waiting_idle: list[asyncio.Future[None]] = []
-        # Those that wait for their turn, in order. Few producers ever have one.
+        # Publications with answers that wait for earlier ones, in order. Most producers have none.
         self._publications: deque[Publication] | tuple[()] = ()
 
     def release(self) -> None:
-        """It is gone: its connection does not pay for it any more."""
+        """Return the memory of the closed producer to its connection's account."""
         cost, self.cost = self.cost, 0
         self.connection.session.memory.release(cost)
 
     def forget(self) -> None:
-        """Its id is not open any more, where it was still its own: SENDs for it are dropped."""
+        """Close the producer's id on its connection, so that later SENDs for it are dropped.
+
+        Nothing changes if the id belongs to another producer by now.
+        """
         if self.connection.producers.get(self.producer_id) is not self:
             return
         ids = self.connection.forget_producer(self.producer_id)
@@ -68,11 +71,11 @@ class Producer(ProducerState):
             self.connection.session.memory.take_over(ids * CLOSED_PRODUCER_BYTES)
 
     def leave(self) -> None:
-        """Its connection is closed; a second call changes nothing."""
+        """Leave the topic, since the connection was closed. A second call does nothing."""
         self.topic.remove_producer(self)
 
     def publish(self, run: EntryRun) -> None:
-        """Called once per turn with all SENDs that it brought, in order."""
+        """Publish all SENDs that one loop iteration has read, in order."""
         try:
             self.topic.publish(run)
         except ManagedLedgerError as error:
@@ -80,8 +83,10 @@ class Producer(ProducerState):
             self._on_not_stored()
 
     def refuse(self, sequence_id: int, highest_sequence_id: int, error: PulsarError) -> None:
-        """Answers a SEND that is not looked at, in its turn: a client expects the answers in the
-        order of its SENDs, and reconnects when an error is about one that is not the next.
+        """Answer a SEND with an error, after the answers to all SENDs before it.
+
+        A client expects answers in the order of its SENDs. It reconnects after an error for
+        a SEND that is not its oldest pending one.
         """
         if not self.pending_sends:
             frame = replies.send_error(self.producer_id, sequence_id, error.code, str(error))
@@ -94,12 +99,12 @@ class Producer(ProducerState):
         refused.sends_before = self._sends_behind - 1
         self._wait_for_turn(refused)
 
-    def publish_rest(self, publication: Publication, append: Append) -> None:
-        """Appends what the topic's steps have left of a run, and answers the rest in its turn."""
+    def publish_undecided(self, publication: Publication, append: Append) -> None:
+        """Append the undecided SENDs of a run, and answer the others in order."""
         publication.sends_before = self._sends_behind - publication.run.count
         self._wait_for_turn(publication)
         try:
-            publication.append_rest(append)
+            publication.append_undecided(append)
         except ManagedLedgerError as error:
             publication.on_settled(error)
             self._answer_what_is_due()
@@ -108,16 +113,16 @@ class Producer(ProducerState):
         self._answer_what_is_due()
 
     def on_run_added(self, run: EntryRun) -> None:
-        """The run is durable, or was handed out where nothing is."""
+        """Answer a run that is durable, or that a non-persistent topic has sent to consumers."""
         if self._publications:
             self._answer_in_order(run, None)
         else:
             self._answer(run, None)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
-        """The run will never be durable: each SEND of it is answered with the reason."""
+        """Answer each SEND of a run with the reason why the run was not stored."""
         if isinstance(error, ManagedLedgerTakenBack):
             self._refuse_newest(run, error)
         elif self._publications:
@@ -125,7 +130,7 @@ class Producer(ProducerState):
         else:
             self._answer(run, error)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
         if self.topic.entry_metadata is not None:
             self.topic.entry_metadata.take_back(run)
         self._on_not_stored()
@@ -136,7 +141,7 @@ class Producer(ProducerState):
 
     def _answer(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
         if self.closed:
-            # Its client was told to forget it, and may have another one under its id by now.
+            # The client knows that the producer is closed, and may have reused its id.
             self.settle(run)
         elif error is None:
             self.send_receipts(run, self.topic.name.is_persistent)
@@ -149,7 +154,7 @@ class Producer(ProducerState):
                 )
 
     def _answer_in_order(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
-        """The same while publications wait for their turn; the run may be what is left of one."""
+        """Answer a run while publications wait; the run may be the stored part of one of them."""
         for publication in self._publications:
             if publication.stored is run:
                 publication.on_settled(error)
@@ -164,9 +169,7 @@ class Producer(ProducerState):
         self._answer_what_is_due()
 
     def _refuse_newest(self, run: EntryRun, error: ManagedLedgerError) -> None:
-        """The same for the last run that the log has or was offered: those before it may still be
-        stored, and are answered first.
-        """
+        """Answer the newest run with an error, after the runs before it, which may be stored."""
         if any(each.stored is run for each in self._publications):
             self._answer_in_order(run, error)
             return
@@ -174,9 +177,9 @@ class Producer(ProducerState):
         if is_alone or (self.closed and not self._publications):
             self._answer(run, error)
             if self._waiting_idle and self.pending_sends == 0:
-                self._tell_idle()
+                self._notify_idle()
             return
-        # This is seldom, and most topics have no steps.
+        # Imported here since this is rare, and most topics have no steps.
         from pyxbroker.broker.topics.publish_steps import Publication
 
         refused = Publication.of_refused(run, error)
@@ -184,7 +187,7 @@ class Producer(ProducerState):
             refused.sends_before = behind - run.count
             self._wait_for_turn(refused)
         else:
-            # What is behind it was not appended whole.
+            # All later runs were only partly appended.
             at = max(at for at, each in enumerate(self._publications) if each.sends_before)
             refused.sends_before = self._publications[at].sends_before - run.count
             self._publications[at].sends_before = 0
@@ -193,7 +196,7 @@ class Producer(ProducerState):
 
     @property
     def _sends_behind(self) -> int:
-        """How many came after the last publication and are not answered."""
+        """The number of unanswered SENDs that came after the last waiting publication."""
         counted = sum(each.sends_before + each.run.count for each in self._publications)
         return self.pending_sends - counted
 
@@ -211,16 +214,16 @@ class Producer(ProducerState):
                 for frame in publication.answers(self.topic.name.is_persistent):
                     self.connection.send_frame(frame)
         if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
+            self._notify_idle()
 
     async def idle(self) -> None:
-        """Waits until every SEND so far is answered."""
+        """Wait until every SEND so far is answered."""
         if self.pending_sends:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_idle.append(waiter)
             await waiter
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         waiters, self._waiting_idle = self._waiting_idle, []
         for waiter in waiters:
             if not waiter.done():
@@ -228,7 +231,7 @@ class Producer(ProducerState):
 
 
 def refusal_of(error: ManagedLedgerError) -> PulsarError:
-    """What the client of a SEND is told that could not be stored."""
+    """Return the error for the client of a SEND that was not stored."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
     if isinstance(error, ManagedLedgerNotReady):

@@ -1,9 +1,9 @@
-"""How much may be published in a second: to a topic, and to the broker.
+"""Publish rate limits: messages and bytes per second to a topic, and to the broker.
 
-What a client has sent is stored, also what is too much. Then its connection is not read until the
-rate allows more, in its turn among all that wait for it; others go on. As in Pulsar that holds for
-all producers of the connection. A run is cut where it takes more than a hundredth of a second's
-share, so what was read waits as well, and no second begins with all that it may have.
+SENDs that exceed a rate are stored nevertheless. Then their connection is not read until the rate
+allows more; connections that wait for the same rate take turns. As in Pulsar, this holds up all
+producers of the connection. A run is limited to a hundredth of a second's share, so that SENDs that
+were already read are delayed too, and a second's share is not used up in one burst.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyxbroker.policies.values import Rate
     from pyxbroker.turn import Turn
 
-RUN_S = 0.01  # of the rate: what one run takes at most, but for its last entry
+RUN_S = 0.01  # a run has at most this time's share of the rate, not counting its last entry
 NO_MAX = 2**64 - 1
 
 
@@ -35,27 +35,27 @@ class PublishLimiter(RateLimiter):
         self.rate = rate
 
     def change(self, rate: Rate) -> None:
-        """From now on it is another one."""
+        """Apply a changed rate."""
         self.rate = rate
         self.set_rates(rate.messages, rate.bytes)
 
     def hold(self, connection: Connection) -> None:
-        """A connection is not read until it may publish again."""
+        """Stop reading a connection until it may publish again."""
         if self.wait(connection.end_throttling):
             connection.begin_throttling()
 
     def release(self, connection: Connection) -> None:
-        """A connection does not publish any more."""
+        """Stop limiting a connection, since one of its producers was closed."""
         if self.leave(connection.end_throttling):
             connection.end_throttling()
 
 
 class PublishRate:
-    """The rates that hold for one topic."""
+    """The rates that apply to one topic."""
 
     def __init__(self, turn: Turn, of_broker: BrokerLimits) -> None:
         self.limited = 0
-        """How often a connection was not read for them."""
+        """The number of times that these rates have stopped reading a connection."""
         self._turn = turn
         self._of_broker = of_broker
         self._of_topic: PublishLimiter | None = None
@@ -63,18 +63,19 @@ class PublishRate:
 
     @property
     def is_limit(self) -> bool:
-        """Whether there is any rate now."""
+        """True if any rate applies now."""
         return bool(self._limiters)
 
     def change(self, rate: Rate) -> bool:
-        """From now on this is the topic's, and the broker's is that of now; whether others limit it
-        than before.
+        """Apply a changed rate of the topic, and the current one of the broker.
+
+        Return True if the set of limiters that apply to the topic has changed.
         """
         topic = self._of_topic
         if not (rate.messages or rate.bytes):
             self._of_topic = None
-            for go_on in () if topic is None else topic.stop():
-                go_on()
+            for resume in () if topic is None else topic.stop():
+                resume()
         elif topic is None:
             self._of_topic = PublishLimiter(self._turn, rate)
         elif rate != topic.rate:
@@ -86,8 +87,10 @@ class PublishRate:
         self._limiters = limiters
         return True
 
-    def before(self, publish: Callable[[EntryRun], None]) -> Callable[[EntryRun], None]:
-        """Publishes a run, and has its connection wait when that was too much."""
+    def limit(self, publish: Callable[[EntryRun], None]) -> Callable[[EntryRun], None]:
+        """Return a function that publishes a run, and stops reading its connection if the run
+        exceeds a rate.
+        """
         limiters = tuple(self._limiters)
 
         def spend_and_publish(run: EntryRun) -> None:
@@ -101,13 +104,13 @@ class PublishRate:
         return spend_and_publish
 
     def cut_runs(self, producer: Producer) -> None:
-        """No run of a producer takes much more than its part of the rates."""
+        """Limit the size of a producer's runs to a part of the rates."""
         messages = [each.rate.messages for each in self._limiters if each.rate.messages]
         sizes = [each.rate.bytes for each in self._limiters if each.rate.bytes]
         producer.run_messages_max = max(int(min(messages) * RUN_S), 1) if messages else NO_MAX
         producer.run_bytes_max = max(int(min(sizes) * RUN_S), 1) if sizes else NO_MAX
 
     def release(self, connection: Connection) -> None:
-        """One of its producers is gone."""
+        """Stop limiting a connection, since one of its producers was closed."""
         for limiter in self._limiters:
             limiter.release(connection)

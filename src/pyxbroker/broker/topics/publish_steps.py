@@ -1,12 +1,11 @@
-"""What becomes of a run of SENDs before it is appended to a topic's log.
+"""Publish steps: checks of SENDs before they are appended to the log of a topic.
 
-A step sees each run on its way and decides about single SENDs of it: nobody is told (drop), the
-client gets an error (refuse), or a receipt, although nothing is stored (answer). What no step
-decides about is appended. A topic without steps has no chain either: its `publish` is the append.
+A step sees each run and may decide about single SENDs of it. A SEND is dropped without an answer
+(drop), refused with an error (refuse), or answered with a receipt without being stored (answer).
+Undecided SENDs are appended. A topic without steps has no chain: its `publish` is the append.
 
-Clients hold their SENDs in a queue and expect the answers in its order; a receipt that comes too
-early makes some of them reconnect. So what is decided here is answered when every SEND before it
-was.
+Clients queue their SENDs and expect answers in the same order. Some reconnect after an early
+receipt. A decision is therefore sent to the client after the answers to all SENDs before it.
 """
 
 from __future__ import annotations
@@ -45,34 +44,35 @@ class PublishStep(Protocol):
         """The place among the steps of a topic."""
 
     def check(self, publication: Publication) -> None:
-        """Decides about the SENDs of a run, where it has to; their data is there until it returns.
+        """Decide about SENDs of a run; their data is valid until this returns.
 
-        What an earlier step has decided stays.
+        A decision of an earlier step cannot be changed.
         """
 
 
-# What a step has decided about a SEND: an error, a position for a receipt, or nothing at all.
+# A step's decision about a SEND: an error, a position for a receipt, or None to drop it.
 Decision = PulsarError | Position | None
 
 
 class Publication:
-    """A run on its way through the steps, and until its SENDs are answered.
+    """A run from the first step until its SENDs are answered.
 
-    Without steps: a run, or a SEND, that was refused while others before it are not answered yet.
+    Topics without steps use it for a refused run or SEND that waits for earlier answers.
     """
 
     def __init__(self, run: EntryRun) -> None:
         self.run = run
         self.producer: Producer = run.owner
-        self.stored: EntryRun | None = None  # what was left of it, when it was appended
-        self.sends_before = 0  # appended whole after the one before it; they are answered first
+        self.stored: EntryRun | None = None  # the undecided SENDs, once they were appended
+        # SENDs between the previous publication and this one, which are answered first.
+        self.sends_before = 0
         self._decisions: dict[int, Decision] = {}
         self._is_settled = False
         self._error: ManagedLedgerError | None = None
 
     @classmethod
     def of_refused(cls, run: EntryRun, error: ManagedLedgerError) -> Publication:
-        """A run of which nothing will be stored, that waits for its turn to be answered."""
+        """Return the publication of a run that was refused as a whole."""
         publication = cls(run)
         publication.stored = run
         publication.on_settled(error)
@@ -81,7 +81,7 @@ class Publication:
 
     @property
     def undecided(self) -> list[int]:
-        """The indexes in the run of those SENDs that will be stored, as things are."""
+        """The indexes in the run of the SENDs that no step has decided about."""
         return [index for index in range(self.run.count) if index not in self._decisions]
 
     @property
@@ -89,45 +89,45 @@ class Publication:
         return bool(self._decisions)
 
     def drop(self, index: int) -> None:
-        """A SEND is not stored, and its client hears nothing of it."""
+        """Do not store a SEND, and do not answer it."""
         self._decisions.setdefault(index, None)
 
     def refuse(self, index: int, error: PulsarError) -> None:
-        """A SEND is not stored; its client gets the error."""
+        """Do not store a SEND; answer it with an error."""
         self._decisions.setdefault(index, error)
 
     def answer(self, index: int, position: Position) -> None:
-        """A SEND is not stored; its client gets a receipt that says it is at a position."""
+        """Do not store a SEND; answer it with a receipt for a position."""
         self._decisions.setdefault(index, position)
 
     def raise_refusal(self) -> None:
-        """Raises the first PulsarError that a SEND of the run was refused with."""
+        """Raise the first error with which a SEND of the run was refused."""
         for decision in self._decisions.values():
             if isinstance(decision, PulsarError):
                 raise decision
 
-    def append_rest(self, append: Append) -> None:
-        """Appends what no step has decided about. Raises ManagedLedgerError."""
+    def append_undecided(self, append: Append) -> None:
+        """Append the undecided SENDs. Raises ManagedLedgerError."""
         self.stored = self.run.without(self._decisions.keys())
         try:
             if self.stored is not None:
                 append(self.stored)
         finally:
-            # The data was that of the turn: whoever has to keep it has a copy by now.
+            # The data is in the buffer of this loop iteration: a log that needs it has copied it.
             self.run.release()
 
     def on_settled(self, error: ManagedLedgerError | None) -> None:
-        """What was appended is stored, or never will be."""
+        """Take note that the appended SENDs are stored, or of the error if they will not be."""
         self._is_settled = True
         self._error = error
 
     @property
     def is_due(self) -> bool:
-        """Its SENDs can be answered, when its turn has come."""
+        """True if the SENDs can be answered, provided that this publication is the oldest."""
         return self.sends_before == 0 and (self.stored is None or self._is_settled)
 
     def answers(self, is_persistent: bool) -> Iterator[bytes]:
-        """The frames that answer the SENDs of the run, in order."""
+        """Yield the frames that answer the SENDs of the run, in order."""
         producer_id = self.producer.producer_id
         stored, at = self.stored, 0
         for index, (sequence_id, highest) in enumerate(self.run.sequence_ids()):
@@ -138,7 +138,7 @@ class Publication:
             else:
                 assert stored is not None
                 outcome = Position(stored.ledger_id, stored.first_entry_id + at)
-                # What is not kept has no places: all of it gets the same id.
+                # All messages of a non-persistent topic have the same id.
                 at += is_persistent
             if isinstance(outcome, PulsarError):
                 yield replies.send_error(producer_id, sequence_id, outcome.code, str(outcome))
@@ -154,11 +154,11 @@ class PublishChain:
         self._append = append
 
     def publish(self, run: EntryRun) -> None:
-        """Appends what the steps leave of a run. Raises ManagedLedgerError like the append."""
+        """Run the steps, and append the undecided SENDs. Raises ManagedLedgerError."""
         publication = Publication(run)
         for step in self._steps:
             step.check(publication)
         if publication.has_decisions:
-            publication.producer.publish_rest(publication, self._append)
+            publication.producer.publish_undecided(publication, self._append)
         else:
             self._append(run)

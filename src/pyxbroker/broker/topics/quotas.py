@@ -1,6 +1,6 @@
-"""Backlog quotas: how much, and how old, what subscriptions have not acknowledged may be.
+"""Backlog quotas: limits on the size and the age of the unacknowledged messages of subscriptions.
 
-Looked at now and then, and when a producer comes; never for a message. Mirrors
+Quotas are checked at intervals, and when a producer is opened; never for single messages. Mirrors
 BacklogQuotaManager.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-EVICTED_TO = 0.9  # of the limit
+EVICTED_TO = 0.9  # eviction reduces the backlog to this share of the limit
 REFUSALS: dict[str, type[PulsarError]] = {
     PRODUCER_REQUEST_HOLD: ProducerBlockedQuotaExceededError,
     PRODUCER_EXCEPTION: ProducerBlockedQuotaExceededException,
@@ -43,7 +43,7 @@ REFUSED = "Cannot create producer on topic with backlog quota exceeded"
 
 
 async def check_producer(topic: PersistentTopic) -> None:
-    """Raises what a producer is told that comes while a quota is exceeded."""
+    """Raise the error for a producer that is opened while a quota is exceeded."""
     size, age = topic.policies.backlog_size, topic.policies.backlog_age
     if size.policy in REFUSALS and await is_size_exceeded(topic):
         raise REFUSALS[size.policy](REFUSED)
@@ -52,7 +52,7 @@ async def check_producer(topic: PersistentTopic) -> None:
 
 
 async def check(topic: PersistentTopic) -> None:
-    """Does what the policy of a quota that is exceeded says. Raises LedgerError."""
+    """Enforce the policy of a quota if it is exceeded. Raises LedgerError."""
     if await is_size_exceeded(topic):
         await _enforce(topic, "backlog_size", _evict_by_size)
     elif await is_age_exceeded(topic):
@@ -62,10 +62,10 @@ async def check(topic: PersistentTopic) -> None:
 async def _enforce(
     topic: PersistentTopic, name: str, evict: Callable[[PersistentTopic], Awaitable[None]]
 ) -> None:
-    """Nothing is evicted for a policy that is refused: nobody knows what it would be."""
+    """Evict messages or disconnect producers. Nothing is evicted for an unreadable policy."""
     quota: BacklogQuota = getattr(topic.policies, name)
     if quota.policy != CONSUMER_BACKLOG_EVICTION:
-        _send_producers_away(topic, quota.policy)
+        _disconnect_producers(topic, quota.policy)
     elif name not in topic.policies.refused:
         if topic.evictions is None:
             topic.evictions = Counter()
@@ -74,7 +74,7 @@ async def _enforce(
 
 
 async def is_size_exceeded(topic: PersistentTopic) -> bool:
-    """Whether what the slowest subscription has left is as much as the limit."""
+    """Return True if the backlog of the slowest subscription has reached the limit."""
     limit = topic.policies.backlog_size.limit
     if limit < 0 or topic.name.is_system:
         return False
@@ -87,10 +87,10 @@ async def is_size_exceeded(topic: PersistentTopic) -> bool:
 
 
 async def is_age_exceeded(topic: PersistentTopic) -> bool:
-    """Whether the oldest of what is left is older than the limit. Raises LedgerError.
+    """Return True if the oldest unacknowledged entry is older than the limit.
 
-    The precise age is that of the entry. Otherwise it is that of its ledger, from when that was
-    closed: what is in the open one has none.
+    The precise age is that of the entry. Otherwise it is the time since its ledger was closed; an
+    entry in the open ledger has no age. Raises LedgerError.
     """
     limit_s = topic.policies.backlog_age.limit
     if limit_s <= 0 or topic.name.is_system:
@@ -105,7 +105,7 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     return since_ms > 0 and topic.wall_clock() - since_ms / 1000 > limit_s
 
 
-def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
+def _disconnect_producers(topic: PersistentTopic, policy: str) -> None:
     if topic.producers:
         log.warning("a backlog quota is exceeded", topic=topic.name, policy=policy)
         topic.turn.run(topic.close_producers)
@@ -114,23 +114,23 @@ def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
 async def _evict_by_size(topic: PersistentTopic) -> None:
     limit = int(topic.policies.backlog_size.limit * EVICTED_TO)
     mark = topic.mark_before_bytes(limit)
-    _tell_evicted(topic, await skip_to(expiring_subscriptions(topic), mark))
+    _log_evicted(topic, await skip_to(expiring_subscriptions(topic), mark))
 
 
 async def _evict_by_age(topic: PersistentTopic) -> None:
     limit_s = topic.policies.backlog_age.limit
     if topic.policies.precise_backlog_age:
-        _tell_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
+        _log_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
         return
     some = expiring_subscriptions(topic)
     slowest = await slowest_of(some)
     if slowest is not None:
         before_ms = int((topic.wall_clock() - limit_s) * 1000)
         mark = topic.closed_before(slowest.mark, before_ms)
-        _tell_evicted(topic, await skip_to(some, mark))
+        _log_evicted(topic, await skip_to(some, mark))
 
 
-def _tell_evicted(topic: PersistentTopic, entries: int) -> None:
+def _log_evicted(topic: PersistentTopic, entries: int) -> None:
     if entries:
         log.warning(
             "a backlog quota is exceeded; the oldest messages count as acknowledged",

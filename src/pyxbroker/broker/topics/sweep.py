@@ -1,10 +1,10 @@
-"""Policies hold for topics that nobody has opened, too: a sweep over the metadata of all of them.
+"""A sweep over the metadata of closed topics, which applies policies to them too.
 
-A topic is judged by its nodes alone: when at the earliest something will be due that its policies
-ask for. The nodes of some topics are read together. Only one for which something is due is opened,
-looked after, and closed again unless somebody uses it by then; one at a time, and with long rests
-between. Of a namespace is remembered when the first of its topics is due, so that it is not looked
-into before; but a topic that was closed meanwhile is.
+The nodes of a topic show the earliest time at which its policies require some work. Nodes are read
+in batches of topics. A topic is opened only if work is due, and closed again after the work unless
+a client uses it. Topics are opened one at a time, with long pauses between them. For each namespace
+the sweep remembers when its first topic is due, and skips the namespace until then. Topics that
+were closed meanwhile are checked in any case.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPICS_PER_READ = 128  # that are read together
-WORK_S = 0.01  # CPU of the loop; then it rests
-REST_SHARE = 30  # as long as this times that
-WAIT_SHARE = 1  # or as this times how long it took: where the disk is slow, or the machine busy
-REST_MAX_S = 3.0
-TOPIC_S = 5.0  # then the others are looked after meanwhile
-LEFT_MAX = 16  # topics that go on by themselves at a time
-LOOK_AGAIN_S = 300.0  # until a topic is looked into again of which nothing could be done
-NOT_LOOKED_AFTER = "a closed topic was not looked after"
+TOPICS_PER_READ = 128  # topics whose nodes are read in one batch
+WORK_S = 0.01  # CPU time of the loop between two pauses
+PAUSE_SHARE = 30  # a pause is as long as the CPU time times this ...
+WAIT_SHARE = 1  # ... or as the elapsed time times this, for a slow disk or a busy machine
+PAUSE_MAX_S = 3.0
+TOPIC_S = 5.0  # after this time the sweep continues with other topics
+BACKGROUND_MAX = 16  # topics whose work continues in the background
+RETRY_S = 300.0  # until a topic is checked again whose work could not be done
+NOT_APPLIED = "the policies of a closed topic were not applied"
 
 
 class _Namespace(NamedTuple):
-    policies: Policies  # by which it was judged
-    changes: int  # of what its topics say
-    due_ms: float  # before this nothing is due
+    policies: Policies  # at the last check
+    changes: int  # of the policies that its topics set for themselves, at the last check
+    due_ms: float  # the earliest time at which work is due
 
 
 class Sweep:
-    """Looks after the topics that are not open here."""
+    """Applies policies to the topics that are not open in this broker."""
 
     def __init__(
         self,
@@ -84,27 +84,27 @@ class Sweep:
         self._policies = policies
         self._started_ms = started_ms
         self._namespaces: dict[str, _Namespace] = {}
-        self._at: dict[TopicName, asyncio.Task[None]] = {}  # that it looks after
-        self._closed: dict[str, set[TopicName]] = {}  # that others have closed, by namespace
-        self._work_since = 0.0  # CPU of the loop
-        self._since = 0.0
+        self._tasks: dict[TopicName, asyncio.Task[None]] = {}  # topics with work under way
+        self._closed: dict[str, set[TopicName]] = {}  # closed since the last check, by namespace
+        self._work_since = 0.0  # CPU time of the loop at the last pause
+        self._since = 0.0  # time of the last pause
         self.wall_clock = time.time
         registry.on_closed.append(self._on_closed)
 
-    async def look(self) -> None:
-        """Called now and then: all namespaces of which something may be due."""
+    async def run(self) -> None:
+        """Check all namespaces in which work may be due. The broker calls this at intervals."""
         self._begin_work()
         async for name in self._names():
             try:
                 policies, changes = await self._policies.of_namespace(NamespaceName.get(name))
             except NamespaceNotFound:
-                # It goes with all that is in it.
+                # The namespace is being deleted with all its topics.
                 self.forget(name)
                 continue
             except (PulsarError, MetadataError) as error:
-                log.warning("a namespace is not looked into", namespace=name, error=error)
+                log.warning("a namespace was not checked", namespace=name, error=error)
                 continue
-            # If it is not looked into to the end, all of it is the next time.
+            # After an interrupted check the next one includes all topics.
             known = self._namespaces.pop(name, None)
             closed = self._closed.pop(name, set())
             if (
@@ -112,26 +112,26 @@ class Sweep:
                 or known[:2] != (policies, changes)
                 or known.due_ms <= self.wall_clock() * 1000
             ):
-                due_ms = await self._look_into(name)
+                due_ms = await self._check_namespace(name)
             else:
-                due_ms = min(known.due_ms, await self._look_at_each(closed))
+                due_ms = min(known.due_ms, await self._check_topics(closed))
             self._namespaces[name] = _Namespace(policies, changes, due_ms)
-            await self._rest()
+            await self._pause()
 
     def _on_closed(self, topic: Topic) -> None:
         """Check a topic in the next sweep, unless the sweep itself has closed it."""
         name = topic.name
-        if name.is_persistent and name not in self._at:
+        if name.is_persistent and name not in self._tasks:
             self._closed.setdefault(name.namespace, set()).add(name)
 
     def forget(self, namespace: str) -> None:
-        """A namespace goes."""
+        """Forget a namespace that is being deleted."""
         self._namespaces.pop(namespace, None)
         self._closed.pop(namespace, None)
 
     def close(self) -> None:
-        """Topics that still go on by themselves are left as they are."""
-        for task in self._at.values():
+        """Cancel the work that continues in the background."""
+        for task in self._tasks.values():
             task.cancel()
 
     async def _names(self) -> AsyncIterator[str]:
@@ -139,87 +139,89 @@ class Sweep:
             for namespace in await self._store.children(f"{paths.MANAGED_LEDGERS}/{tenant}"):
                 yield f"{tenant}/{namespace}"
 
-    async def _look_into(self, namespace: str) -> float:
-        """Looks after each topic; when the next one is due, in ms since the epoch."""
+    async def _check_namespace(self, namespace: str) -> float:
+        """Check each topic of a namespace; return when the next one is due, in ms since 1970."""
         nodes = await self._store.children(paths.managed_ledgers(namespace))
         names = (topic_of_node(PERSISTENT, namespace, encoded) for encoded in nodes)
-        return await self._look_at_each(name for name in names if name is not None)
+        return await self._check_topics(name for name in names if name is not None)
 
-    async def _look_at_each(self, names: Iterable[TopicName]) -> float:
-        """The same of some topics; those that are open are not looked after."""
+    async def _check_topics(self, names: Iterable[TopicName]) -> float:
+        """Check topics, open ones excepted; return when the next one is due."""
         next_ms = inf
         left = iter(names)
         while some := list(islice(left, TOPICS_PER_READ)):
             for name, due_ms in await self._first_due(some):
                 if due_ms <= self.wall_clock() * 1000:
-                    # What was read may have changed while others were looked after.
-                    due_ms = await self._look_at(name)
+                    # The nodes may have changed during the work for other topics.
+                    due_ms = await self._check_topic(name)
                 next_ms = min(next_ms, due_ms)
-                await self._rest()
+                await self._pause()
         return next_ms
 
     async def _first_due(self, names: Iterable[TopicName]) -> list[tuple[TopicName, float]]:
-        """When something is due of those that are not open, read together; 0 where that cannot be
-        told: who reads such a one by itself finds out why.
+        """Return when work is due for each closed topic, read in one batch.
+
+        The time is 0 for a topic whose nodes cannot be read: reading it singly reports the error.
         """
-        closed = [name for name in names if name in self._at or not self._loader.is_open(name)]
+        closed = [name for name in names if name in self._tasks or not self._loader.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
         slices = Slices()
         due: list[tuple[TopicName, float]] = []
         for name, each in zip(closed, found, strict=True):
             try:
                 at_ms = 0.0 if isinstance(each, Exception) else await self._due_of(name, each)
-            except Exception:  # Who looks at it by itself tells what it is.
+            except Exception:  # Reported when the topic is checked singly.
                 at_ms = 0.0
             due.append((name, at_ms))
             await slices.pause()
         return due
 
-    async def _look_at(self, name: TopicName) -> float:
-        """The same of one topic."""
+    async def _check_topic(self, name: TopicName) -> float:
+        """Check one topic, and do its work if it is due; return when it is due next."""
         now_ms = self.wall_clock() * 1000
-        again_ms = now_ms + LOOK_AGAIN_S * 1000
-        if name in self._at:
+        again_ms = now_ms + RETRY_S * 1000
+        if name in self._tasks:
             return again_ms
         try:
             due_ms = await self._due_ms(name)
             if due_ms > now_ms:
                 return due_ms
             await self._begin(name)
-            # What cannot be done now, or takes longer than it looks, is not tried all the time.
+            # Work that failed or takes longer than expected is not retried immediately.
             return max(await self._due_ms(name), again_ms)
         except MalformedRecord:
-            # Who opens it is told; until it is repaired nobody knows what it needs.
+            # Opening the topic reports the error. No work is known until the record is repaired.
             return inf
         except (PulsarError, MetadataError) as error:
-            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
+            log.warning(NOT_APPLIED, topic=name, error=error)
         except Exception as error:
-            log.failure(NOT_LOOKED_AFTER, error, topic=name)
+            log.failure(NOT_APPLIED, error, topic=name)
         return again_ms
 
     async def _begin(self, name: TopicName) -> None:
-        """Looks after a topic. What takes too long goes on by itself: cancelled it would leave
-        things half done.
+        """Do the work for a topic. Long work continues in the background.
+
+        Cancelling it could leave an operation half done.
         """
-        task = self._at[name] = asyncio.ensure_future(self._attempt(name))
-        task.add_done_callback(lambda _: self._at.pop(name, None))
+        task = self._tasks[name] = asyncio.ensure_future(self._attempt(name))
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
         try:
             done, _ = await asyncio.wait(
-                [task], timeout=TOPIC_S if len(self._at) <= LEFT_MAX else None
+                [task], timeout=TOPIC_S if len(self._tasks) <= BACKGROUND_MAX else None
             )
         except asyncio.CancelledError:
             task.cancel()
             raise
         if not done:
-            log.warning("a closed topic takes long to be looked after", topic=name)
+            log.warning("applying the policies of a closed topic takes long", topic=name)
 
     async def _attempt(self, name: TopicName) -> None:
         try:
-            await self._look_after(name)
+            await self._apply_policies(name)
         except (PulsarError, MetadataError, MalformedRecord) as error:
-            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
+            log.warning(NOT_APPLIED, topic=name, error=error)
         except Exception as error:
-            log.failure(NOT_LOOKED_AFTER, error, topic=name)
+            log.failure(NOT_APPLIED, error, topic=name)
 
     async def _due_ms(self, name: TopicName) -> float:
         return await self._due_of(name, await read_closed(self._store, name.managed_ledger_name))
@@ -230,24 +232,24 @@ class Sweep:
             return inf
         return due_ms(found, policies, self._started_ms)
 
-    async def _look_after(self, name: TopicName) -> None:
-        """Opens a topic and does what is due."""
+    async def _apply_policies(self, name: TopicName) -> None:
+        """Open a topic and do the work that is due."""
         found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
         if found is None or self._loader.is_open(name):
-            # Who has come meanwhile uses it, and what was read says nothing of that.
+            # A client has opened it meanwhile: open topics are checked elsewhere (upkeep.py).
             return
         topic = await self._loader.get(name, create=False)
         if not isinstance(topic, PersistentTopic):
             return
         topic.wall_clock = self.wall_clock
         topic.idle_since(max(found.modified_ms, self._started_ms) / 1000)
-        for event, look in (
+        for event, work in (
             ("messages did not expire", upkeep.expire_messages),
             ("a subscription was not deleted", expiry.expire_subscriptions),
-            ("a backlog quota was not looked at", quotas.check),
+            ("a backlog quota was not checked", quotas.check),
             ("old ledgers were not deleted", PersistentTopic.trim),
         ):
-            await upkeep.attempt(event, topic, look)
+            await upkeep.attempt(event, topic, work)
         await self._inactive.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
             await self._deletion.unload(name)
@@ -256,27 +258,24 @@ class Sweep:
         self._work_since = time.thread_time()
         self._since = time.monotonic()
 
-    async def _rest(self) -> None:
-        """Yields, and long enough that the sweep is a small part of what the broker does, and of
-        what it asks the disk for.
-        """
+    async def _pause(self) -> None:
+        """Pause when necessary, to keep the sweep's share of CPU and disk time small."""
         worked_s = time.thread_time() - self._work_since
         lasted_s = time.monotonic() - self._since
-        rest_s = max(worked_s * REST_SHARE, lasted_s * WAIT_SHARE)
-        if rest_s >= WORK_S * REST_SHARE:
-            await asyncio.sleep(min(rest_s, REST_MAX_S))
+        pause_s = max(worked_s * PAUSE_SHARE, lasted_s * WAIT_SHARE)
+        if pause_s >= WORK_S * PAUSE_SHARE:
+            await asyncio.sleep(min(pause_s, PAUSE_MAX_S))
             self._begin_work()
 
 
-# --- when something is due --------------------------------------------------------------------
+# --- times at which work is due ---------------------------------------------------------------
 
 
 def due_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> float:
-    """When, in ms since the epoch, a policy first asks for something; inf: never as it is.
+    """Return the earliest time, in ms since 1970, at which a policy requires work; inf for never.
 
-    Of a ledger that was closed its end is known, and when: everything in it is older. Where that
-    is to be gone, opening the topic is worth it. Of one that was not closed nothing is known, but
-    that all of it is younger than the list that names it.
+    All entries of a closed ledger are older than its end, whose time is known. All entries of
+    a ledger that was not closed are younger than the list that names it.
     """
     return min(
         _expiry_ms(found, policies),
@@ -294,7 +293,7 @@ def _expiry_ms(found: ClosedLedger, policies: Policies) -> float:
 
 
 def _age_ms(found: ClosedLedger, slowest: Position | None, age_s: float) -> float:
-    """When the ledger with the first entry after a mark will be so old."""
+    """Return when the ledger with the first entry after a mark reaches an age."""
     left = None if slowest is None else found.first_remaining(slowest)
     if left is None:
         return inf

@@ -1,4 +1,4 @@
-"""Messages that no producer publishes: those of the broker itself, and those that come by REST."""
+"""Messages without a producer: those of the broker itself, and those that clients send by REST."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
 
 
-class Waiting:
-    """The owner of a run that somebody waits for."""
+class PendingMessage:
+    """The owner of a run without a producer; its future has the position of the run."""
 
     def __init__(self, topic: Topic) -> None:
         self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -32,21 +32,25 @@ class Waiting:
 
 
 class Publication:
-    """A message that was handed to a topic, which no producer did."""
+    """A message that was published without a producer."""
 
     def __init__(self, topic: Topic, entry: bytes) -> None:
-        """Policies look at it as at any other one; rates and deduplication, which are about
-        producers, do not. Raises PulsarError.
+        """Publish an entry. Raises PulsarError.
+
+        Policies apply to it; publish rates and deduplication, which concern producers, do not.
         """
-        waiting = Waiting(topic)
+        waiting = PendingMessage(topic)
         self._future = waiting.future
         try:
-            topic.turn.run(topic.publish_own, EntryRun.of(entry, waiting))
+            topic.turn.run(topic.publish_internal, EntryRun.of(entry, waiting))
         except ManagedLedgerError as error:
             raise refusal_of(error) from error
 
     async def position(self) -> tuple[int, int]:
-        """Ledger and entry id, when it is durable. Raises PulsarError when it never will be."""
+        """Wait until the message is durable, and return its ledger id and entry id.
+
+        Raises PulsarError if it was not stored.
+        """
         try:
             return await self._future
         except ManagedLedgerError as error:

@@ -1,6 +1,6 @@
-"""A topic: its producers and its subscriptions, whether or not what is published is kept.
+"""A topic, persistent or not: its producers, subscriptions and policies.
 
-What is kept is in persistent.py, and how it goes without that in non_persistent.py.
+persistent.py and non_persistent.py have the two kinds of topic.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
-    from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
+    from pyxbroker.broker.topics.subscribe_rate import ConsumerKey, SubscribeLimiter
 
 log = get_logger("pyxbroker.topic")
 
@@ -67,46 +67,46 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class SubscribeRequest(NamedTuple):
-    """Which subscription a consumer wants, and where it begins if it is new."""
+    """A consumer's request for a subscription, and the start position if it is new."""
 
     subscription: str
-    durable: bool = True  # False: a reader's
+    durable: bool = True  # False: of a reader
     earliest: bool = False  # else after the last entry
     start: Position | None = None  # a reader: the first entry that it gets
     since_ms: int | None = None  # a reader: the first publish time that it gets
-    properties: Mapping[str, str] = NO_PROPERTIES  # of a new one
+    properties: Mapping[str, str] = NO_PROPERTIES  # of a new subscription
     replicated: bool = False
-    compacted: bool = False  # of what was compacted, only what was left
+    compacted: bool = False  # readCompacted
 
 
 class Log(EntrySource, Protocol):
-    """What a topic publishes to, and what its dispatchers read; a managed ledger is one."""
+    """The log that a topic appends to and its dispatchers read, such as a managed ledger."""
 
     def append(self, run: EntryRun) -> None:
-        """Adds a run; its owner is told when it is durable. Raises ManagedLedgerError."""
+        """Append a run; its owner is notified when it is durable. Raises ManagedLedgerError."""
 
 
 class Topic:
     """One topic that this broker serves.
 
-    What few of them ever have is of the class until then: up to 30 attributes, objects share what
-    they are called.
+    Rarely used attributes default on the class, so that instances stay within CPython's shared-key
+    limit of 30.
     """
 
-    auto_consumer_count = 0  # of consumer_count, those that take whatever schema there is
-    access: ProducerAccess | None = None  # once a producer wanted the topic for itself
+    auto_consumer_count = 0  # consumers of AUTO_CONSUME, which accept any schema
+    access: ProducerAccess | None = None  # once a producer has requested exclusive access
     being_deleted = False
-    compacted: CompactedLedger | None = None  # once it was compacted
-    compaction: Compaction | None = None  # once somebody asked for one
-    deduplication: Deduplication | None = None  # while a policy asks for it
-    entry_metadata: EntryMetadata | None = None  # where the broker puts some before entries
-    epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
-    evictions: Counter[str] | None = None  # by kind of quota, once a backlog exceeded one
-    dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
-    rates: Rates | None = None  # of what comes in; once somebody asked for them
-    _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # that go to many, bit by bit
-    _publish_rate: PublishRate | None = None  # once there was one
-    _published: Published | None = None  # once there was a dispatch rate
+    compacted: CompactedLedger | None = None  # once the topic was compacted
+    compaction: Compaction | None = None  # created by the first request for compaction
+    deduplication: Deduplication | None = None  # while a policy requires it
+    entry_metadata: EntryMetadata | None = None  # if settings ask for broker entry metadata
+    epoch: int | None = None  # of the last exclusive producer; stored if the topic is persistent
+    evictions: Counter[str] | None = None  # by kind of quota, once a quota was exceeded
+    dispatch_limiter: DispatchLimiter | None = None  # if the topic has a dispatch rate
+    rates: Rates | None = None  # of published messages; created by the first request for them
+    _calls: tuple[Iterator[Callable[[], None]], ...] = ()  # calls that call_in_slices has queued
+    _publish_rate: PublishRate | None = None  # created with the first publish rate
+    _published: Published | None = None  # created with the first dispatch rate
     _subscribe_limiter: SubscribeLimiter | None = None
 
     def __init__(
@@ -128,36 +128,35 @@ class Topic:
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self.consumer_count = 0  # of all subscriptions, which count them as they come and go
+        self.consumer_count = 0  # of all subscriptions, which update it
         self.fenced = False  # closing, or its log failed: clients have to look it up again
-        self._last_active = self.loop.time()  # when somebody was seen to use it
+        self._last_active = self.loop.time()  # when a client was last seen to use it
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
-        self._past_msg_in = 0  # of producers that are gone
+        self._past_msg_in = 0  # of producers that have left
         self._past_bytes_in = 0
         self._past_chunks_in = 0
         self._log = log
         self.publish: Callable[[EntryRun], None] = log.append
-        """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
-
-        Without publish steps and rates it is the append itself."""
-        self._publish_steps: tuple[PublishStep, ...] = ()  # that were added
-        self._policy_check: PublishStep | None = None  # the step that policies ask for
-        self.ack_ranges_max = 0  # of a cursor that is stored as a whole; 0: any number
-        self.source: EntrySource = log  # of dispatchers
+        """Appends a run of SENDs; its owner is notified when it is durable. Raises
+        ManagedLedgerError. Without publish steps and rates, this is the append itself."""
+        self._publish_steps: tuple[PublishStep, ...] = ()  # see add_publish_step
+        self._policy_check: PublishStep | None = None  # the step that enforces policies
+        self.ack_ranges_max = 0  # of a cursor that is stored as a whole; 0: no limit
+        self.source: EntrySource = log  # that dispatchers read
 
     def on_policies(self, policies: Policies) -> None:
-        """What holds for the topic has changed."""
+        """Apply changed policies."""
         self._apply(policies)
 
     def on_broker_rates(self) -> None:
-        """How much may be published to the broker, or sent by it, has changed."""
+        """Apply changed publish and dispatch rates of the broker."""
         self._apply(self.policies)
 
     def _apply(self, policies: Policies) -> None:
-        """Puts policies into force: when the topic is opened, and whenever they change.
+        """Apply policies, when the topic is opened and whenever they change.
 
-        Numbers of producers, consumers and subscriptions are asked when another one comes; who is
-        there stays.
+        Limits on producers, consumers and subscriptions are checked only when another one is added;
+        existing ones stay.
         """
         self.policies = policies
         check = self._policy_check_of(policies)
@@ -167,18 +166,19 @@ class Topic:
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
         if self.producers or self.subscriptions or self._readers:
-            self.call_bit_by_bit(self._tellings_while(policies))
+            self.call_in_slices(self._policy_updates_while(policies))
 
-    def _tellings_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
-        """Calls that tell all of these policies, as long as they are in force."""
-        for telling in self._tellings():
+    def _policy_updates_while(self, policies: Policies) -> Iterator[Callable[[], None]]:
+        """Yield the calls of _policy_updates as long as these policies are in force."""
+        for update in self._policy_updates():
             if self.policies is not policies:
-                return  # whatever is in force now is told to all of them
-            yield telling
+                return  # the newer policies are applied to all of them
+            yield update
 
-    def _tellings(self) -> Iterator[Callable[[], None]]:
-        """Calls that tell producers and dispatchers of what is in force. Those that are made
-        meanwhile go by that.
+    def _policy_updates(self) -> Iterator[Callable[[], None]]:
+        """Yield calls that apply the policies to producers and dispatchers.
+
+        Producers and subscriptions that are created meanwhile start with the current policies.
         """
         rate = self._publish_rate
         if rate is not None:
@@ -190,26 +190,28 @@ class Topic:
     # --- producers ----------------------------------------------------------------------------
 
     def replaced_by(self, producer: Producer) -> Producer | None:
-        """Who gives way to a producer of the same name."""
+        """Return the connected producer that a producer of the same name would replace."""
         old = self.producers.get(producer.name)
         return old if old is not None and self._replaces(producer, old) else None
 
-    async def keep_epoch(self, epoch: int) -> None:
-        """An exclusive producer is about to have an epoch; it lasts as long as the topic."""
+    async def store_epoch(self, epoch: int) -> None:
+        """Remember the epoch of an exclusive producer as long as the topic exists."""
         self.epoch = epoch
 
     def last_sequence_id(self, name: str) -> int:
-        """What a producer of that name has published last; -1 where that is not looked at."""
+        """Return the last sequence id of a producer name, -1 without deduplication."""
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
-    def holder(self, producer: Producer) -> Producer | None:
-        """Who has a producer's name and does not give way to it."""
+    def name_holder(self, producer: Producer) -> Producer | None:
+        """Return the connected producer that prevents a producer of the same name."""
         old = self.producers.get(producer.name)
         return None if old is None or self._replaces(producer, old) else old
 
     def add_producer(self, producer: Producer) -> None:
-        """Raises ProducerBusy when the name is taken or there are too many, and what a topic says
-        to which nothing can be added.
+        """Add a producer, which may replace one of the same name.
+
+        Raises ProducerBusy if the name is taken or a limit is reached, and the errors of a topic
+        that cannot be written.
         """
         self.check_open()
         self._check_writable()
@@ -226,7 +228,7 @@ class Topic:
             )
         limit = self.policies.same_address_producers_max
         address = producer.connection.session.address
-        if old is None and limit and count_of(address, self.producers.values()) >= limit:
+        if old is None and limit and count_from(address, self.producers.values()) >= limit:
             raise ProducerBusy(f"Topic '{self.name}' reached max same address producers limit")
         if old is not None:
             old.closed = True
@@ -239,16 +241,19 @@ class Topic:
             self._publish_rate.cut_runs(producer)
 
     def check_encryption(self, is_encrypted: bool) -> None:
-        """Raises MetadataStoreError for a producer that does not encrypt, where it has to."""
+        """Raise MetadataStoreError if the topic requires encryption and a producer has none."""
         if self.policies.encryption_required and not is_encrypted:
             raise MetadataStoreError(f"Encryption is required in {self.name}")
 
     def _check_writable(self) -> None:
-        """Raises why nothing can be added to the topic, where that is so."""
+        """Raise an error if the topic cannot be written."""
 
     @staticmethod
     def _replaces(producer: Producer, old: Producer) -> bool:
-        """A client that reconnected before its old connection was seen to be gone takes over."""
+        """Return True if a producer may replace an older one of its name.
+
+        A client may reconnect before the broker notices that its old connection is closed.
+        """
         if old.connection.closed:
             return True
         return (
@@ -269,7 +274,7 @@ class Topic:
                 self.access.leave(producer)
 
     def on_used(self) -> None:
-        """Somebody who used it leaves: the time that it is inactive begins."""
+        """Restart the time of inactivity, since a client has left the topic."""
         self._last_active = self.loop.time()
 
     def _count_past(self, producer: Producer) -> None:
@@ -278,7 +283,7 @@ class Topic:
         self._past_chunks_in += producer.chunks_in
 
     def received(self) -> tuple[int, int]:
-        """Messages and bytes received since the topic was opened."""
+        """Return the messages and bytes received since the topic was opened."""
         messages, size = self._past_msg_in, self._past_bytes_in
         for each in self.producers.values():
             messages += each.msg_in
@@ -286,8 +291,9 @@ class Topic:
         return messages, size
 
     def count_received(self) -> Steps[tuple[int, int]]:
-        """The same, of some producers in a step: those that were there at its begin, whether they
-        go meanwhile or not.
+        """Return the messages and bytes received, in steps of some producers each.
+
+        The producers are those at the first step, even if they leave meanwhile.
         """
         messages, size = self._past_msg_in, self._past_bytes_in
         for number, each in enumerate(list(self.producers.values()), 1):
@@ -297,10 +303,8 @@ class Topic:
                 yield
         return messages, size
 
-    def look_for_chunks(self) -> Steps[bool]:
-        """Whether a chunk of a message was received since the topic was opened. It looks at some
-        producers in a step.
-        """
+    def find_chunks(self) -> Steps[bool]:
+        """Return True if a message chunk was received since the topic was opened; in steps."""
         if self._past_chunks_in:
             return True
         for number, each in enumerate(list(self.producers.values()), 1):
@@ -338,12 +342,12 @@ class Topic:
 
             self.publish = PublishChain(steps, append).publish
         if self._publish_rate is not None and self._publish_rate.is_limit:
-            self.publish = self._publish_rate.before(self.publish)
+            self.publish = self._publish_rate.limit(self.publish)
 
-    def publish_own(self, run: EntryRun) -> None:
-        """Appends a run that comes from no producer; policies look at it as at any other one.
+    def publish_internal(self, run: EntryRun) -> None:
+        """Append a run without a producer. Policies apply to it.
 
-        Raises PulsarError for one that they forbid or that the topic cannot have now, and
+        Raises PulsarError if policies forbid it or the topic cannot be written, and
         ManagedLedgerError.
         """
         self.check_open()
@@ -358,7 +362,7 @@ class Topic:
 
     @property
     def _append(self) -> Callable[[EntryRun], None]:
-        """Appends a run, whatever anybody says of it."""
+        """The function that appends a run without any check."""
         if self.entry_metadata is not None:
             return self.entry_metadata.append
         return self._log.append
@@ -366,7 +370,7 @@ class Topic:
     def _policy_check_of(self, policies: Policies) -> PublishStep | None:
         bytes_max = policies.message_bytes_max
         if bytes_max >= self.broker_limits.message_bytes_max:
-            # What is larger does not get here: a frame's size is looked at before its message is.
+            # Larger messages are refused earlier, by the size of their frame.
             bytes_max = 0
         delay_max_ms = policies.delay_max_ms if policies.delayed_delivery else 0
         if not (bytes_max or delay_max_ms or policies.encryption_required):
@@ -376,7 +380,7 @@ class Topic:
         return policy_checks(policies.encryption_required, bytes_max, delay_max_ms)
 
     def _apply_publish_rate(self, rate: Rate) -> bool:
-        """Whether others limit it than before."""
+        """Return True if the set of limiters that apply to the topic has changed."""
         if self._publish_rate is None:
             if rate == NO_RATE and self.broker_limits.publish is None:
                 return False
@@ -396,7 +400,7 @@ class Topic:
 
     @property
     def published(self) -> Published:
-        """How much comes in, for rates that are relative to it."""
+        """The publish rate of the topic, for dispatch rates that are relative to it."""
         if self._published is None:
             from pyxbroker.broker.dispatch.throttle import Published
 
@@ -414,7 +418,7 @@ class Topic:
 
     @property
     def limits_dispatch(self) -> bool:
-        """Whether some rate limits what is sent to consumers."""
+        """True if a rate limits dispatch to consumers."""
         return (
             self.dispatch_limiter is not None
             or self.policies.subscription_dispatch_rate != NO_DISPATCH_RATE
@@ -428,15 +432,15 @@ class Topic:
 
     @property
     def publish_rate_limited(self) -> int:
-        """How often a connection had to wait before it could publish more."""
+        """The number of times that a publish rate has stopped reading a connection."""
         return 0 if self._publish_rate is None else self._publish_rate.limited
 
     # --- subscriptions ------------------------------------------------------------------------
 
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
-        """The subscription that a consumer wants, made if need be; the consumer is not added yet.
+        """Return the subscription that a consumer requests, created if it is missing.
 
-        Raises the error that Pulsar has for a consumer that cannot have it.
+        The consumer is not added yet. Raises the error that Pulsar has for a refused consumer.
         """
         raise NotImplementedError
 
@@ -448,14 +452,14 @@ class Topic:
         create: bool,
         replicated: bool = False,
     ) -> Subscription:
-        """The durable subscription of that name; a new one starts after mark_delete.
+        """Return the durable subscription of a name; with create, create it if it is missing.
 
-        properties are those of a new one. Once replicated, a subscription stays so.
+        mark_delete, properties: of a new subscription. A replicated subscription stays replicated.
         """
         raise NotImplementedError
 
     def check_consumers(self) -> None:
-        """Raises ConsumerBusy when the topic has as many consumers as it may have."""
+        """Raise ConsumerBusy if the topic has reached its limit on consumers."""
         self.check_open()
         limit = self.policies.consumers_max
         if limit and self.consumer_count >= limit:
@@ -464,33 +468,33 @@ class Topic:
                 " (maxConsumersPerTopic)."
             )
 
-    def check_subscribe(self, kind: SubscriptionType, who: Who) -> None:
-        """Raises NotAllowed for a consumer of a type that is not allowed, or that comes too often.
+    def check_subscribe(self, kind: SubscriptionType, consumer: ConsumerKey) -> None:
+        """Raise NotAllowed if the type is not allowed, or the consumer subscribes too often.
 
-        who: the address of its client, its name and its id.
+        consumer: the address of the client, the name of the consumer and its id.
         """
         if str(kind) not in self.policies.subscription_types:
             raise NotAllowed(f"Topic[{{{self.name}}}] doesn't support {kind} sub type!")
         if self._subscribe_limiter is not None:
-            self._subscribe_limiter.check(who, self.loop.time())
+            self._subscribe_limiter.check(consumer, self.loop.time())
 
     def check_address(self, address: str) -> None:
-        """Raises ConsumerBusy when the topic has as many consumers from there as it may have."""
+        """Raise ConsumerBusy if the topic has reached its limit on consumers from an address."""
         limit = self.policies.same_address_consumers_max
         if not limit:
             return
-        if sum(count_of(address, each.consumers) for each in self.all_subscriptions()) >= limit:
+        if sum(count_from(address, each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
-    def known(self, name: str) -> Subscription | None:
-        """The durable subscription of that name; of a topic that keeps nothing, whatever it is."""
+    def find_subscription(self, name: str) -> Subscription | None:
+        """Return the durable subscription of a name, or any one of a non-persistent topic."""
         found = self.subscriptions.get(name)
         if found is None and not self.name.is_persistent:
             found = self._readers.get(name)
         return found
 
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
-        """A non-durable subscription: it lives as long as its consumer."""
+        """Return a non-durable subscription, which exists as long as it has consumers."""
         self.check_open()
         found = self._readers.get(name)
         if found is not None:
@@ -500,11 +504,11 @@ class Topic:
         return subscription
 
     def _reader_cursor(self, name: str, mark_delete: Position) -> SubscriptionCursor:
-        """What knows what a reader has acknowledged, as long as the reader is there."""
+        """Return a cursor in memory for a reader."""
         raise NotImplementedError
 
     def drop_unused_reader(self, subscription: Subscription) -> None:
-        """Forgets the subscription of a reader that is gone, unless it is coming (back)."""
+        """Drop a reader's subscription if no consumer uses it or is about to."""
         if not (subscription.consumers or subscription.arriving or subscription.closing):
             self._forget_reader(subscription)
 
@@ -513,104 +517,106 @@ class Topic:
             del self._readers[subscription.name]
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """Deletes a subscription whose consumers are gone."""
+        """Delete a subscription without consumers."""
         await subscription.delete()
         if subscription.is_durable:
             self.subscriptions.pop(subscription.name, None)
         self._forget_reader(subscription)
 
     async def delete_subscription(self, name: str, force: bool) -> None:
-        """Deletes a durable subscription, also one whose cursor cannot be read; with force, its
-        consumers are sent away.
+        """Delete a durable subscription, even if its cursor cannot be read.
 
-        Raises SubscriptionNotFound, SubscriptionBusy, ServiceNotReady, MetadataError.
+        force: disconnect its consumers. Raises SubscriptionNotFound, SubscriptionBusy,
+        ServiceNotReady, MetadataError.
         """
         raise NotImplementedError
 
     async def clear_backlog(self, name: str) -> None:
-        """Acknowledges, for a durable subscription, everything that is stored now.
+        """Acknowledge all stored entries for a durable subscription.
 
         Raises CursorClosed, CursorDeleted.
         """
         raise NotImplementedError
 
-    # --- what is kept -------------------------------------------------------------------------
+    # --- stored entries -----------------------------------------------------------------------
 
     @property
     def entries(self) -> int:
-        """Entries that are kept."""
+        """The number of stored entries."""
         return 0
 
     @property
     def storage_size(self) -> int:
-        """Bytes that are kept."""
+        """The number of stored bytes."""
         return 0
 
     @property
     def entries_added(self) -> int:
-        """Entries that were stored since it was opened."""
+        """The number of entries that were stored since the topic was opened."""
         return 0
 
     @property
     def entries_read(self) -> int:
-        """Entries that were read of what is stored, from memory or from a disk, since then."""
+        """The number of entries read since the topic was opened, from memory or from disk."""
         return 0
 
     @property
     def entries_read_from_disk(self) -> int:
-        """Of the entries read, those that were not in memory."""
+        """The number of entries read that were not in memory."""
         return 0
 
     def backlog_time_ms(self, subscription: Subscription) -> int | None:
-        """The publish time of the first entry of a backlog; None: it would have to be read."""
+        """Return the publish time of a backlog's first entry, None if it has to be read first."""
         return None
 
     async def find_backlog_time(self, subscription: Subscription) -> None:
-        """Reads that time."""
+        """Read the publish time of a backlog's first entry, for backlog_time_ms."""
 
     def last_adds(self) -> tuple[int, ...]:
-        """How long it took to store what the last period brought, and its sizes (add_stats.pyi)."""
+        """Return the latencies and sizes of the last period's appends (add_stats.pyi)."""
         return NO_ADDS
 
     def first_position(self) -> Position:
-        """Just before the first entry that is kept."""
+        """Return the position before the first stored entry."""
         raise NotImplementedError
 
     # --- the end ------------------------------------------------------------------------------
 
     async def check_quotas(self) -> None:
-        """Raises what a producer is told that comes while a backlog quota is exceeded."""
+        """Raise the error for a producer that is opened while a backlog quota is exceeded."""
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady when the topic is not served here any more."""
+        """Raise ServiceNotReady if this broker does not serve the topic any more."""
         if self.fenced:
             raise ServiceNotReady(f"Topic {self.name} is being closed; look it up again.")
 
     def disconnect(self) -> None:
-        """Tells every client that the topic is not served here any more; of many some in each turn,
-        and who goes on with what is left of the topic waits for left().
+        """Begin to disconnect all clients, over several loop iterations.
+
+        A caller that needs all clients disconnected waits for wait_disconnected().
         """
         self.close_producers()
-        self.call_bit_by_bit(each.disconnect for each in self.all_subscriptions())
+        self.call_in_slices(each.disconnect for each in self.all_subscriptions())
 
     def close_producers(self) -> None:
-        """Sends producers away, of many some in each turn. Their clients may open them again, and
-        are told then why they cannot.
+        """Begin to disconnect all producers, over several loop iterations.
+
+        Their clients may open them again, and get an error if the topic cannot be written.
         """
         if self.access is not None:
-            self.access.turn_away(
-                ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
+            self.access.refuse_waiting(
+                ServiceNotReady(f"Topic {self.name} closes its producers; open them again.")
             )
         producers = list(self.producers.values())
-        self.call_bit_by_bit(partial(self._close_if_open, each) for each in producers)
+        self.call_in_slices(partial(self._close_if_open, each) for each in producers)
 
-    def call_bit_by_bit(self, calls: Iterator[Callable[[], None]]) -> None:
-        """Makes calls, each for one of many clients or subscriptions: of many some in each turn."""
+    def call_in_slices(self, calls: Iterator[Callable[[], None]]) -> None:
+        """Make calls for many clients or subscriptions, in slices over several loop iterations."""
         self._calls = (*self._calls, calls)
         if len(self._calls) == 1:
-            self.turn.dispatching.run(self._call_some)
+            self.turn.dispatching.run(self._run_calls)
 
-    def _call_some(self) -> None:
+    def _run_calls(self) -> None:
         more = self.turn.dispatching
         began_ns = more.now_ns()
         while self._calls:
@@ -618,23 +624,24 @@ class Topic:
                 try:
                     call()
                 except Exception as error:
-                    # A defect of one is not one of the others, whose clients wait as well.
-                    log.failure("a client or subscription was not told", error, topic=self.name)
+                    # A defect in one must not affect the others.
+                    log.failure("a client or subscription was not notified", error, topic=self.name)
                 if more.has_used_slice(began_ns):
-                    more.later(self._call_some)
+                    more.later(self._run_calls)
                     return
             self._calls = self._calls[1:]
 
-    async def left(self) -> None:
-        """Waits until everybody is gone that was sent away."""
+    async def wait_disconnected(self) -> None:
+        """Wait until all queued calls were made, and so all clients are disconnected."""
         if self._calls:
-            told: asyncio.Future[None] = self.loop.create_future()
-            self.call_bit_by_bit(iter((partial(resolve, told, None),)))
-            await told
+            done: asyncio.Future[None] = self.loop.create_future()
+            self.call_in_slices(iter((partial(resolve, done, None),)))
+            await done
 
     def close_waiting_producers(self) -> int:
-        """Sends those producers away that wait for answers, at once; how many SENDs they had
-        pending.
+        """Disconnect all producers with pending SENDs, immediately.
+
+        Return the number of these SENDs.
         """
         pending = 0
         for producer in list(self.producers.values()):
@@ -643,55 +650,55 @@ class Topic:
                 try:
                     self.close_producer(producer)
                 except Exception as error:
-                    # A defect of one is not one of the others, whose clients wait as well.
+                    # A defect in one must not affect the others.
                     log.failure("a producer could not be closed", error, topic=self.name)
         return pending
 
     def _close_if_open(self, producer: Producer) -> None:
-        # Its client may have closed it meanwhile, and use its id for another one.
+        # The client may have closed it meanwhile, and reused its id.
         if self.producers.get(producer.name) is producer:
             self.close_producer(producer)
 
     def close_producer(self, producer: Producer) -> None:
-        """Sends one producer away; its client may open it again."""
+        """Disconnect one producer; its client may open it again."""
         producer.connection.send_frame(replies.close_producer(producer.producer_id))
         producer.forget()
         self.remove_producer(producer)
 
     @property
     def is_gone(self) -> bool:
-        """Its log has failed or was closed: it may be opened anew."""
+        """True if the log has failed or was closed, so that the topic may be opened again."""
         raise NotImplementedError
 
     async def settle(self) -> None:
-        """Waits, when it is gone, until nothing of it is under way any more."""
+        """Wait until no operation of a closed topic is under way."""
 
     async def close(self) -> None:
-        """Sends the clients away, makes everything durable, and lets the log go."""
+        """Disconnect the clients, make all entries durable and close the log."""
         raise NotImplementedError
 
     @property
     def is_terminated(self) -> bool:
-        """Nothing can be added any more; what is there can be read for ever."""
+        """True if no message can be published any more; stored ones can still be read."""
         return False
 
     async def terminate(self) -> Position:
-        """Lets nothing be added any more; returns the last position there will ever be.
+        """Refuse further messages for ever; return the position of the last one.
 
         Raises ManagedLedgerError.
         """
         raise NotImplementedError
 
     async def delete(self) -> None:
-        """Deletes the topic with its subscriptions and messages; its clients are sent away. Who
-        calls it, as TopicDeletion.delete does, has fenced the topic.
+        """Disconnect the clients, and delete the topic with its subscriptions and messages.
 
-        Raises MetadataError or ManagedLedgerError: then some of it may be left, and be opened.
+        The caller fences the topic before, as TopicDeletion.delete does. Raises MetadataError or
+        ManagedLedgerError; a part of the topic may remain then, and can be opened.
         """
         raise NotImplementedError
 
     def is_inactive(self, policies: Policies) -> bool:
-        """Whether nobody has used the topic for so long that it may be deleted."""
+        """Return True if no client has used the topic for so long that it may be deleted."""
         if self._is_used(policies.inactive_topics.mode):
             self._last_active = self.loop.time()
             return False
@@ -700,12 +707,12 @@ class Topic:
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def idle_since(self, when_s: float) -> None:
-        """Nobody has used it since then, by the wall clock: it was not open."""
+        """Set the time of the last use, by the wall clock, of a topic that was closed since."""
         self._last_active = self.loop.time() - max(self.wall_clock() - when_s, 0.0)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether somebody is connected to it, or about to be."""
+        """True if a client is connected to the topic, or about to be."""
         return bool(self.producers) or any(
             each.consumers or each.arriving or each.closing for each in self.all_subscriptions()
         )
@@ -719,10 +726,10 @@ class Topic:
         return any(each.consumers or each.backlog > 0 for each in subscriptions)
 
     def all_subscriptions(self) -> list[Subscription]:
-        """Durable ones and those of readers."""
+        """Return the durable and the non-durable subscriptions."""
         return [*self.subscriptions.values(), *self._readers.values()]
 
 
-def count_of(address: str, clients: Iterable[Producer | Consumer]) -> int:
-    """How many of them come from an address."""
+def count_from(address: str, clients: Iterable[Producer | Consumer]) -> int:
+    """Return the number of clients with an address."""
     return sum(each.connection.session.address == address for each in clients)

@@ -1,7 +1,8 @@
-"""How many topics a namespace has: for namespaces that have a limit, counted once and then kept.
+"""The number of topics of each namespace with a limit, counted once and then updated.
 
-Who makes topics counts, and takes the room for them: that is done in turns, the making is not. What
-is not made after all is room again.
+A request that creates topics counts them and reserves its share of the limit. Counting and
+reserving are serialized, the creation is not. A reservation ends with the request; topics that were
+not created do not count any more.
 """
 
 from __future__ import annotations
@@ -24,89 +25,94 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
 from pyxbroker.metadata.turns import Turns
 
-NAMESPACES_MAX = 1_000  # whose numbers are kept
+NAMESPACES_MAX = 1_000  # whose counts stay in memory
 STEPS = {NotificationKind.CREATED: 1, NotificationKind.DELETED: -1}
 
 
-class _Room:
-    """What somebody makes: one topic, or the partitions of one."""
+class _Reservation:
+    """A reservation for one topic, or for the partitions of one."""
 
-    __slots__ = ("left", "whole")
+    __slots__ = ("remaining", "whole")
 
-    def __init__(self, whole: int, left: int) -> None:
+    def __init__(self, whole: int, remaining: int) -> None:
         self.whole = whole
-        self.left = left  # that are not in the list of topics yet
+        self.remaining = remaining  # topics that are not in the list of topics yet
 
 
-class _Rooms:
-    """What is being made in one namespace, each once at a time."""
+class _Reservations:
+    """The reservations in one namespace, at most one for each topic name."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, _Room] = {}  # by the node, with a slash where it is of partitions
+        self._reservations: dict[
+            str, _Reservation
+        ] = {}  # by node; a slash is appended for partitions
 
     def __len__(self) -> int:
-        return len(self._rooms)
+        return len(self._reservations)
 
     @property
-    def left(self) -> int:
-        return sum(each.left for each in self._rooms.values())
+    def remaining(self) -> int:
+        return sum(each.remaining for each in self._reservations.values())
 
-    def take(self, key: str, room: _Room) -> None:
-        assert key not in self._rooms, "a topic is made once at a time"
-        self._rooms[key] = room
+    def take(self, key: str, reservation: _Reservation) -> None:
+        assert key not in self._reservations, "a topic is created by one task at a time"
+        self._reservations[key] = reservation
 
-    def give_back(self, key: str) -> bool:
-        """Whether some of it was not in the list yet."""
-        return self._rooms.pop(key).left > 0
+    def release(self, key: str) -> bool:
+        """End a reservation. Return True if some of its topics are not in the list yet."""
+        return self._reservations.pop(key).remaining > 0
 
     def keys_of(self, node: str) -> list[str]:
-        """The rooms that a node has: somebody may open a partition while others make them all."""
-        keys = [node] if node in self._rooms else []
+        """Return the keys of the reservations that include a node.
+
+        A partition may be opened while another request creates all partitions.
+        """
+        keys = [node] if node in self._reservations else []
         above, _, digits = node.rpartition(PARTITIONED_TOPIC_SUFFIX)
-        room = self._rooms.get(f"{above}/")
-        if room is not None and 0 <= index_of(digits) < room.whole:
+        reservation = self._reservations.get(f"{above}/")
+        if reservation is not None and 0 <= index_of(digits) < reservation.whole:
             keys.append(f"{above}/")
         return keys
 
-    def on_made(self, node: str) -> None:
-        """A node has come to be."""
+    def on_created(self, node: str) -> None:
+        """Take note that a node was created."""
         for key in self.keys_of(node):
-            room = self._rooms[key]
-            room.left = max(room.left - 1, 0)
+            reservation = self._reservations[key]
+            reservation.remaining = max(reservation.remaining - 1, 0)
 
     def on_counted(self, there: Counter[str]) -> None:
-        """The list was read: how many nodes of each room are in it."""
-        for key, room in self._rooms.items():
-            room.left = max(room.whole - there[key], 0)
+        """Take note of the number of nodes of each reservation in a list that was read."""
+        for key, reservation in self._reservations.items():
+            reservation.remaining = max(reservation.whole - there[key], 0)
 
 
-NO_ROOMS = _Rooms()
+NO_RESERVATIONS = _Reservations()
 
 
 class _Namespace:
-    """One whose list is being read, or was."""
+    """A namespace whose list of topics was read, or is being read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.changes = 0  # of the list
-        self.given_back = 0  # rooms, of which something may be in the list by now
+        self.released = 0  # reservations that ended while their topics may have been created
 
 
 class TopicCounts:
-    """Persistent topics of namespaces, each partition by itself, without the broker's own.
+    """The number of persistent topics per namespace; partitions count, system topics do not.
 
-    A list of 100,000 topics takes a while to read and count, so that is not done for each topic
-    that is made. A store of this process tells of every topic that comes and goes; of one that
-    others change as well the list is read again when it has changed. What has room there, and is
-    made after it was read, counts as being made.
+    Reading and counting a list of 100,000 topics takes long, so it is not done for each new topic.
+    The metadata store of this process reports every topic that is created or deleted. If other
+    brokers share the store, a changed list is read again. A topic that is created after the list
+    was read counts by its reservation.
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._counts: dict[str, int] = {}  # by the path of the list
-        self._namespaces: dict[str, _Namespace] = {}  # by the same, and those that are counted now
+        self._namespaces: dict[str, _Namespace] = {}  # by path; includes those being counted
         self._counting = Turns[str](store)
-        self._rooms: dict[str, _Rooms] = {}  # by the path of the list, while somebody makes topics
+        self._reservations: dict[str, _Reservations] = {}  # by path, while topics are being created
         self._unsubscribe = store.watch(
             self._on_notification,
             prefix=paths.MANAGED_LEDGERS + "/",
@@ -114,13 +120,13 @@ class TopicCounts:
         )
 
     @asynccontextmanager
-    async def room(
+    async def reservation(
         self, name: TopicName, limit: int, missing: Callable[[], Awaitable[int]], partitions: int
     ) -> AsyncIterator[None]:
-        """Within it a topic, or so many partitions of it, may be made. Those that are `missing`
-        count from now on; non-persistent ones only have to fit.
+        """Return a context in which a topic, or that many partitions of it, may be created.
 
-        Raises TopicsLimitReached, MetadataError.
+        missing: returns the number of topics to create, which count from now on. Non-persistent
+        topics only have to be within the limit. Raises TopicsLimitReached, MetadataError.
         """
         if not await missing():
             yield
@@ -130,46 +136,48 @@ class TopicCounts:
         async with self._counting.turn(name.namespace):
             count = await missing()
             there = await self.get(name.namespace) if count else 0
-            rooms = self._rooms.get(path, NO_ROOMS)
-            # Who opens a partition that others are making has its place there.
-            is_new = count and not rooms.keys_of(key)
-            if is_new and there + rooms.left + count > limit:
+            reservations = self._reservations.get(path, NO_RESERVATIONS)
+            # A partition that another request is creating is included in its reservation.
+            is_new = count and not reservations.keys_of(key)
+            if is_new and there + reservations.remaining + count > limit:
                 raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
             if name.is_persistent:
-                self._rooms.setdefault(path, _Rooms()).take(key, _Room(partitions or 1, count))
+                self._reservations.setdefault(path, _Reservations()).take(
+                    key, _Reservation(partitions or 1, count)
+                )
         try:
             yield
         finally:
             if name.is_persistent:
-                self._give_back(path, key)
+                self._release(path, key)
 
-    def _give_back(self, path: str, key: str) -> None:
-        rooms = self._rooms[path]
-        if rooms.give_back(key) and self._store.is_shared and path in self._namespaces:
-            # They may be there, and nobody has told so yet.
-            self._namespaces[path].given_back += 1
+    def _release(self, path: str, key: str) -> None:
+        reservations = self._reservations[path]
+        if reservations.release(key) and self._store.is_shared and path in self._namespaces:
+            # They may have been created, without a notification so far.
+            self._namespaces[path].released += 1
             self._on_list_changed(path)
-        if not rooms:
-            del self._rooms[path]
+        if not reservations:
+            del self._reservations[path]
 
     async def get(self, namespace: str) -> int:
-        """How many there are now. Raises MetadataError."""
+        """Return the number of topics of a namespace. Raises MetadataError."""
         path = paths.managed_ledgers(namespace)
         if path in self._counts:
             return self._counts[path]
         while True:
             known = self._namespaces.setdefault(path, _Namespace(namespace))
-            changes, given_back = known.changes, known.given_back
+            changes, released = known.changes, known.released
             nodes = await self._store.children(path)
             count = await self._count(path, namespace, nodes)
             if self._namespaces.get(path) is known and changes == known.changes:
                 break
-            if self._store.is_shared and given_back == known.given_back:
-                # It may change again and again while many topics are made.
+            if self._store.is_shared and released == known.released:
+                # The list may change again and again while many topics are created.
                 self._forget(path)
                 return count
         if not nodes and self._store.is_shared:
-            # Nobody tells of what comes to be in a list that is not there.
+            # The store does not report changes of a list that does not exist.
             self._forget(path)
             return 0
         if len(self._counts) >= NAMESPACES_MAX:
@@ -178,28 +186,28 @@ class TopicCounts:
         return count
 
     async def _count(self, path: str, namespace: str, nodes: list[str]) -> int:
-        rooms = self._rooms.get(path, NO_ROOMS)
-        made: Counter[str] = Counter()
+        reservations = self._reservations.get(path, NO_RESERVATIONS)
+        found: Counter[str] = Counter()
         slices = Slices()
         count = 0
         for node in nodes:
             count += self._counts_as_topic(namespace, node)
-            if rooms:
-                made.update(rooms.keys_of(node))
+            if reservations:
+                found.update(reservations.keys_of(node))
             await slices.pause()
-        rooms.on_counted(made)
+        reservations.on_counted(found)
         return count
 
     @staticmethod
     def _counts_as_topic(namespace: str, node: str) -> bool:
         if "__" not in node and namespace != SYSTEM_NAMESPACE:
-            # The names of the broker's own have that; to read one takes a hundred times as long.
+            # Only names of system topics have "__". Parsing a name takes a hundred times as long.
             return True
         topic = topic_of_node(PERSISTENT, namespace, node)
         return topic is not None and not topic.is_system
 
     def forget(self, namespace: str) -> None:
-        """A namespace goes, and nobody makes topics in it."""
+        """Forget a namespace that is being deleted; no topics are created in it meanwhile."""
         self._forget(paths.managed_ledgers(namespace))
 
     def _forget(self, path: str) -> None:
@@ -220,11 +228,11 @@ class TopicCounts:
         node = path[len(above) + 1 :]
         if above in self._counts and self._counts_as_topic(namespace.name, node):
             self._counts[above] += STEPS[kind]
-            if kind is NotificationKind.CREATED and above in self._rooms:
-                self._rooms[above].on_made(node)
+            if kind is NotificationKind.CREATED and above in self._reservations:
+                self._reservations[above].on_created(node)
 
     def _on_list_changed(self, path: str) -> None:
-        """It is read again when it is asked for."""
+        """Drop the count of a list; the next request reads it again."""
         self._namespaces[path].changes += 1
         if path in self._counts:
             self._forget(path)

@@ -1,9 +1,8 @@
-"""The policies that topics set for themselves: their records in `__change_events`.
+"""Topic-level policies: records in the system topic `__change_events` of each namespace.
 
-A namespace's records are read when the first of its topics is opened, and from then on followed:
-what is written to that topic, by us or by whoever produces to it, is read back and in force. What
-cannot be read is passed over and told in the log; Apache Pulsar opens no topic of the namespace
-then.
+The records of a namespace are read when the first of its topics is opened. After that, each event
+that this broker or a client publishes to the system topic is read back and applied. Unreadable
+events are skipped and logged. (Apache Pulsar does not open any topic of the namespace then.)
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from pyxbroker.policies.namespaces import NamespacePolicies
 
 log = get_logger("pyxbroker.policies")
 
-ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # with its metadata, which has the key
+ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # an event and its metadata, which includes the key
 RECORDS_MAX = 100_000  # of the topics of one namespace
-RECORDS_BYTES_MAX = 64 << 20  # of the entries that they stand in
+RECORDS_BYTES_MAX = 64 << 20  # of the entries with these records
 FIRST = Position(-1, -1)
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -63,31 +62,31 @@ class TopicOpener(Protocol):
 
 
 class _Events:
-    """One topic of change events: a partition of it, where it is partitioned."""
+    """One topic of change events, or one partition of it."""
 
     def __init__(self, name: TopicName) -> None:
         self.name = name
-        self.position = FIRST  # of the entry that is read next
+        self.position = FIRST  # of the next entry to read
         self.reading = asyncio.Lock()
         self.topic: PersistentTopic | None = None
 
 
 class _Namespace:
-    """What is known of a namespace's records."""
+    """The records of one namespace that were read so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.events: dict[TopicName, _Events] = {}
-        # Records, and where they were read, with the size of the entry.
-        self.said: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
-        self.said_bytes = 0
-        self.is_full = False  # a record was left out already
+        # For each record, the topic that it was read from and the size of its entry.
+        self.records: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
+        self.records_bytes = 0
+        self.is_full = False  # a record was skipped for lack of space, and this was logged
         self.is_loaded = False
         self.changing = asyncio.Lock()
 
 
 class TopicPolicies:
-    """The records of topics, for those namespaces that have open topics."""
+    """The policies of topics, in the namespaces that have open topics."""
 
     def __init__(
         self,
@@ -102,18 +101,18 @@ class TopicPolicies:
         self._policies = policies
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._can_read = False  # the library is imported
+        self._can_read = False  # the Avro library is imported
 
     def is_loaded(self, name: str) -> bool:
-        """Whether all that the topics of a namespace say is known."""
+        """Return True if all records of a namespace were read."""
         namespace = self._namespaces.get(name)
         return namespace is not None and namespace.is_loaded
 
     async def load(self, name: NamespaceName) -> _Namespace:
-        """Reads what the topics of a namespace say, unless that is done.
+        """Read the records of a namespace, unless that was done before.
 
-        Raises NamespaceNotFound for one that is being deleted, ServiceNotReady when it cannot be
-        read now.
+        Raises NamespaceNotFound if the namespace is being deleted, ServiceNotReady if the records
+        cannot be read now.
         """
         namespace = self._namespaces.setdefault(str(name), _Namespace(str(name)))
         async with namespace.changing:
@@ -128,7 +127,7 @@ class TopicPolicies:
                     try:
                         await self._open(namespace, each, create=False)
                     except NamespaceNotFound:
-                        # It may stay after all, and then with what its topics say.
+                        # The deletion may be abandoned, so no record is skipped for it.
                         raise
                     except TopicNotFound:
                         continue
@@ -143,13 +142,13 @@ class TopicPolicies:
         return namespace
 
     def fields(self, name: TopicName, is_global: bool) -> dict[str, Any]:
-        """What one of the two records of a topic says; the namespace is loaded."""
+        """Return the fields of one of a topic's two records. The namespace must be loaded."""
         return self._policies.fields(name, is_global)
 
     async def update(self, name: TopicName, is_global: bool, change: Change) -> None:
-        """Writes what a change makes of one of a topic's records, and waits until it is in force.
+        """Change one of a topic's two records, and wait until the change is applied.
 
-        Raises PulsarError, ManagedLedgerError.
+        change: returns the new fields. Raises PulsarError, ManagedLedgerError.
         """
         if name.is_partitioned or name.is_system:
             raise NotAllowed(f"Topic {name} has no policies of its own.")
@@ -161,17 +160,18 @@ class TopicPolicies:
             if fields == before:
                 return
             value = encode(TopicRecord(name, is_global, fields), self._cluster)
-            # Of the entry's metadata the key has the most.
+            # The key is the largest part of the entry's metadata.
             size = len(value) + ENTRY_BYTES_MAX - EVENT_BYTES_MAX
             if fields and not self._has_room(namespace, (name, is_global), size):
                 raise PoliciesTooLarge(
-                    f"The topics of namespace {name.namespace} say as much of themselves as is"
-                    f" kept: {len(namespace.said)} records, {namespace.said_bytes} bytes."
+                    f"Namespace {name.namespace} has reached the limit on topic policies with"
+                    f" {len(namespace.records)} records of {namespace.records_bytes} bytes. Remove"
+                    " the policies of some topics first."
                 )
             await self._write(namespace, name, is_global, value)
 
     async def forget(self, name: TopicName) -> None:
-        """A topic is deleted, and what it says with it. Raises as update does."""
+        """Delete the records of a deleted topic. Raises as update does."""
         if name.is_system or name.is_partitioned:
             return
         namespace = await self.load(name.namespace_name)
@@ -195,25 +195,26 @@ class TopicPolicies:
             self._follow(events)
 
     async def on_deleted(self, name: TopicName) -> None:
-        """A topic of change events is gone with all that it said; what other partitions said
-        holds.
+        """Drop the records that were read from a deleted topic of change events.
+
+        Records from other partitions stay in force.
         """
         namespace = self._namespaces.get(name.namespace)
         events = None if namespace is None else namespace.events.pop(name, None)
         if namespace is None or events is None:
             return
-        events.topic = None  # Nothing more is taken in of it.
+        events.topic = None  # ends reading
         slices = Slices()
-        for key in [key for key, (where, _) in namespace.said.items() if where is events]:
-            # One of its name may be there by now, and have said something new.
-            if key in namespace.said and namespace.said[key][0] is events:
+        for key in [key for key, (where, _) in namespace.records.items() if where is events]:
+            # A new topic of the name may exist by now, with a new record for the key.
+            if key in namespace.records and namespace.records[key][0] is events:
                 self._set(namespace, events, key, None, 0)
             await slices.pause()
 
     def forget_namespace(self, name: str) -> None:
-        """A namespace goes, and no topic is left in it."""
+        """Forget a namespace that is being deleted and has no topics left."""
         namespace = self._namespaces.get(name)
-        # Who reads it now finds out that it is gone.
+        # A task that is reading it will find that it does not exist.
         if namespace is not None and not namespace.changing.locked():
             del self._namespaces[name]
 
@@ -248,7 +249,7 @@ class TopicPolicies:
         await self._catch_up(events)
 
     async def _event_topics(self, name: NamespaceName) -> tuple[TopicName, int]:
-        """The topic of a namespace's events, and how many partitions it has: 0 for none."""
+        """Return the topic of a namespace's events, and its number of partitions (0 for none)."""
         whole = TopicName.get(f"persistent://{name}/{CHANGE_EVENTS}")
         return whole, (await self._partitions.read(whole)).partitions
 
@@ -272,13 +273,13 @@ class TopicPolicies:
         try:
             await self._catch_up(events)
         except LedgerError as error:
-            # The next event, or the next opening, reads on from there.
+            # Reading resumes from there with the next event or the next opening.
             log.error("the policies of topics cannot be read now", topic=events.name, error=error)
         except Exception as error:
-            log.failure("policies of topics were not taken over", error, topic=events.name)
+            log.failure("policies of topics were not applied", error, topic=events.name)
 
     async def _catch_up(self, events: _Events) -> None:
-        """Takes in what was added since it was read last. Raises LedgerError."""
+        """Read and apply the events since the last call. Raises LedgerError."""
         await self._import()
         slices = Slices()
         async with events.reading:
@@ -294,7 +295,7 @@ class TopicPolicies:
                 await slices.pause()
 
     async def _import(self) -> None:
-        """The library takes tens of milliseconds to be imported: a thread does it."""
+        """Import the Avro library in a thread, since that takes tens of milliseconds."""
         if not self._can_read:
             await asyncio.to_thread(schema)
             self._can_read = True
@@ -313,7 +314,7 @@ class TopicPolicies:
             log.error("an event cannot be read", topic=name, position=position, error=error)
             return
         if topic.namespace != name.namespace:
-            log.error("an event is about another namespace", topic=name, position=position)
+            log.error("an event names a topic of another namespace", topic=name, position=position)
             return
         namespace = self._namespaces[name.namespace]
         fields = None if record is None else record.fields
@@ -331,28 +332,28 @@ class TopicPolicies:
             if not namespace.is_full:
                 namespace.is_full = True
                 log.error(
-                    "the topics of a namespace say more of themselves than is kept",
+                    "topic policies of a namespace exceed the limit, and are ignored",
                     namespace=namespace.name,
                     topic=key[0],
-                    records=len(namespace.said),
-                    bytes=namespace.said_bytes,
+                    records=len(namespace.records),
+                    bytes=namespace.records_bytes,
                 )
             return
-        _, before = namespace.said.pop(key, (events, 0))
-        namespace.said_bytes -= before
+        _, before = namespace.records.pop(key, (events, 0))
+        namespace.records_bytes -= before
         if fields:
-            namespace.said[key] = events, size
-            namespace.said_bytes += size
+            namespace.records[key] = events, size
+            namespace.records_bytes += size
         self._policies.set_record(*key, fields)
 
     @staticmethod
     def _has_room(namespace: _Namespace, key: tuple[TopicName, bool], size: int) -> bool:
-        """Whether a record of such a size may be kept in place of what its key stood for."""
-        said = namespace.said
-        _, before = said.get(key, (None, 0))
+        """Return True if a record of a size may replace the record of its key, if any."""
+        records = namespace.records
+        _, before = records.get(key, (None, 0))
         return (
-            len(said) + (key not in said) <= RECORDS_MAX
-            and namespace.said_bytes - before + size <= RECORDS_BYTES_MAX
+            len(records) + (key not in records) <= RECORDS_MAX
+            and namespace.records_bytes - before + size <= RECORDS_BYTES_MAX
         )
 
 

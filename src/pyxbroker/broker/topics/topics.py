@@ -1,4 +1,4 @@
-"""The topics of a broker: their registry, and what opens, deletes and looks after them."""
+"""The topics of a broker: their registry, opening, deletion and periodic work."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Topics:
             config, registry, loader, deletion, policies, self.partitioned
         )
         self.check_space: Callable[[], None] = lambda: None
-        """Raises the error for a client that stores something while the disk is full."""
+        """A function that raises the error for clients while the disk is full."""
         self.sweep = Sweep(
             store, registry, loader, deletion, self.inactive, policies, ledgers.started_ms
         )
@@ -108,7 +108,7 @@ class Topics:
         self.policies.forget_namespace(name)
 
     async def close(self) -> None:
-        """Close every topic and everything that looks after topics."""
+        """Close every topic, and end all periodic work on topics."""
         self.loader.stop()
         self.upkeep.close()
         self.sweep.close()

@@ -1,4 +1,4 @@
-"""What is done with open topics from time to time: expiry, quotas, ages of ledgers, space."""
+"""Periodic work on open topics: expiry, quotas, ages of ledgers, disk space."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPIC_S = 5.0  # then the others are looked at meanwhile
-LEFT_MAX = 64  # topics that go on by themselves at a time
-QUOTA_CHECK_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0, inf)  # those of Pulsar
+TOPIC_S = 5.0  # after this time a walk continues with other topics
+BACKGROUND_MAX = 64  # topics whose work continues in the background
+QUOTA_CHECK_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0, inf)  # as in Pulsar
 
-Look = Callable[["PersistentTopic"], Awaitable[None]]
+Check = Callable[["PersistentTopic"], Awaitable[None]]
 
 
 async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
-    """The persistent topics among those that are open; between them others have a turn."""
+    """Yield the open persistent topics, with pauses in which other tasks run."""
     slices = Slices()
     for topic in topics:
         if isinstance(topic, PersistentTopic) and not topic.fenced:
@@ -42,41 +42,42 @@ async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
 
 
 class _Walk:
-    """One look at topics, one after the other."""
+    """One pass over topics, one after the other."""
 
-    def __init__(self, event: str, topics: AsyncIterator[PersistentTopic], look: Look) -> None:
-        self.event = event  # what the log says of trouble
+    def __init__(self, event: str, topics: AsyncIterator[PersistentTopic], check: Check) -> None:
+        self.event = event  # the log line for an error
         self.topics = topics
-        self.look = look
-        self.at: PersistentTopic | None = None
-        self.count = 0
+        self.check = check
+        self.at: PersistentTopic | None = None  # the current topic
+        self.count = 0  # topics so far
 
 
 class Upkeep:
-    """Looks after the topics that are open. `topics` gives them."""
+    """The periodic work on open topics. `topics` returns them."""
 
     def __init__(self, topics: Callable[[], Iterator[Topic]]) -> None:
         self._topics = topics
         self._due: dict[PersistentTopic, None] = {}  # whose TTL has changed
         self._task: asyncio.Task[None] | None = None
-        # Whoever is held up by a topic ends with it; cancelled it would leave things half done.
-        self._left: dict[asyncio.Task[None], PersistentTopic] = {}
-        self._telling: asyncio.Task[None] | None = None  # topics of the broker's rates
-        self._has_other_rates = False  # since that began
-        self._checking: asyncio.Task[None] | None = None  # of quotas: the last one that has begun
-        self._next_checking: asyncio.Task[None] | None = None  # that begins when it is over
+        # Walkers that a topic holds up. Each ends with its topic: cancelling it could leave an
+        # operation half done.
+        self._background: dict[asyncio.Task[None], PersistentTopic] = {}
+        self._rates_task: asyncio.Task[None] | None = None  # applies the broker's rates to topics
+        self._have_rates_changed = False  # the rates have changed since that task began
+        self._checking: asyncio.Task[None] | None = None  # the running check of quotas
+        self._next_checking: asyncio.Task[None] | None = None  # the check that begins after it
         self.quota_checks_s = Histogram(QUOTA_CHECK_BOUNDS_S)
 
     async def expire_messages(self) -> None:
-        """Called now and then: what is older than the TTL counts as acknowledged."""
-        await self._look_at_open("messages did not expire", expire_messages)
+        """Acknowledge messages that are older than the TTL. The broker calls this at intervals."""
+        await self._check_open("messages did not expire", expire_messages)
 
     async def expire_subscriptions(self) -> None:
-        """Called now and then: subscriptions that nobody has used for long enough are deleted."""
-        await self._look_at_open("a subscription was not deleted", expiry.expire_subscriptions)
+        """Delete subscriptions without consumers for too long. Called at intervals."""
+        await self._check_open("a subscription was not deleted", expiry.expire_subscriptions)
 
     async def note_rates(self) -> None:
-        """Called each minute: what topics, their clients and subscriptions did in it is known."""
+        """Update the rates of topics, clients and subscriptions. Called each minute."""
         from pyxbroker.broker.statistics.stats import note_rates
 
         slices = Slices()
@@ -86,34 +87,34 @@ class Upkeep:
             await slices.pause()
 
     def on_broker_rates(self) -> None:
-        """Those of the broker have changed: all open topics are told, in slices."""
-        self._has_other_rates = True
-        if self._telling is None:
-            self._telling = asyncio.ensure_future(self._tell_rates())
+        """Begin to apply changed rates of the broker to all open topics, in slices."""
+        self._have_rates_changed = True
+        if self._rates_task is None:
+            self._rates_task = asyncio.ensure_future(self._apply_rates())
 
-    async def _tell_rates(self) -> None:
+    async def _apply_rates(self) -> None:
         slices = Slices()
         try:
-            while self._has_other_rates:
-                self._has_other_rates = False
+            while self._have_rates_changed:
+                self._have_rates_changed = False
                 for topic in list(self._topics()):
                     try:
                         topic.on_broker_rates()
-                    except Exception as error:  # It costs this topic alone.
-                        log.failure("rates were not taken over", error, topic=str(topic.name))
+                    except Exception as error:  # A defect affects this topic only.
+                        log.failure("rates were not applied", error, topic=str(topic.name))
                     await slices.pause()
         finally:
-            self._telling = None
+            self._rates_task = None
 
     async def check_quotas(self) -> None:
-        """Called now and then, and by who asks for it: topics whose backlog exceeds a quota.
+        """Enforce the backlog quotas of all open topics. Called at intervals and on request.
 
-        All who ask while topics are looked at share the look that begins afterwards.
+        Callers that come during a check share the check that begins after it.
         """
         if self._next_checking is None:
             self._next_checking = asyncio.ensure_future(self._check_quotas(self._checking))
         checking = self._next_checking
-        await asyncio.wait([checking])  # Who does not wait any more leaves it to the others.
+        await asyncio.wait([checking])  # A caller that is cancelled does not cancel the check.
         if not checking.cancelled():
             checking.result()
 
@@ -122,46 +123,46 @@ class Upkeep:
             await asyncio.wait([last])
         self._checking, self._next_checking = self._next_checking, None
         began_s = time.perf_counter()
-        await self._look_at_open("a backlog quota was not looked at", quotas.check)
+        await self._check_open("a backlog quota was not checked", quotas.check)
         self.quota_checks_s.add(time.perf_counter() - began_s)
 
     async def check_ages(self) -> None:
-        """Called now and then: ledgers that are old enough are closed or deleted."""
+        """Close and delete ledgers that are old enough. Called at intervals."""
 
-        async def look(topic: PersistentTopic) -> None:
+        async def check(topic: PersistentTopic) -> None:
             topic.check_age()
 
-        await self._look_at_open("the age of a topic could not be looked at", look)
+        await self._check_open("the age of a topic could not be checked", check)
 
     async def free_space(self) -> None:
-        """Called while space is short: what everybody has acknowledged goes at once."""
+        """Delete entries that all subscriptions have acknowledged, since disk space is short."""
 
-        async def look(topic: PersistentTopic) -> None:
+        async def check(topic: PersistentTopic) -> None:
             topic.free_space()
 
-        await self._look_at_open("the space of a topic could not be freed", look)
+        await self._check_open("the space of a topic could not be freed", check)
 
     async def store_sequence_ids(self) -> None:
-        """Called now and then: topics with deduplication."""
-        await self._look_at_open("sequence ids were not stored", _store_sequence_ids)
+        """Take snapshots of sequence ids in topics with deduplication. Called at intervals."""
+        await self._check_open("sequence ids were not stored", _store_sequence_ids)
 
     async def compact(self) -> None:
-        """The same: topics of which enough is not compacted yet."""
-        await self._look_at_open("a topic was not compacted", _compact)
+        """Compact topics that exceed the compaction threshold. Called at intervals."""
+        await self._check_open("a topic was not compacted", _compact)
 
     async def forget_producers(self) -> None:
-        """The same: names of producers that nobody has been connected with for long."""
-        await self._look_at_open("producers were not forgotten", _forget_producers)
+        """Forget producer names that were not used for long. Called at intervals."""
+        await self._check_open("producers were not forgotten", _forget_producers)
 
     def expire_soon(self, topic: PersistentTopic) -> None:
-        """The TTL of a topic has changed. One is looked at after the other, however many have."""
+        """Queue a topic whose TTL has changed. One topic of the queue is checked at a time."""
         self._due[topic] = None
         if self._task is None:
             self._expire_due()
 
     def _expire_due(self) -> None:
         walk = _Walk("messages did not expire", self._take_due(), expire_messages)
-        self._task = asyncio.ensure_future(self._go(walk))
+        self._task = asyncio.ensure_future(self._complete(walk))
         self._task.add_done_callback(self._on_done)
 
     async def _take_due(self) -> AsyncIterator[PersistentTopic]:
@@ -175,14 +176,14 @@ class Upkeep:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if self._due:
-            # It came when the last one had been looked at.
+            # A topic was queued after the walk had ended.
             self._expire_due()
 
-    async def _look_at_open(self, event: str, look: Look) -> None:
-        await self._go(_Walk(event, in_slices(self._topics()), look))
+    async def _check_open(self, event: str, check: Check) -> None:
+        await self._complete(_Walk(event, in_slices(self._topics()), check))
 
-    async def _go(self, walk: _Walk) -> None:
-        """Looks at all topics. The trouble of one, and how long it takes, is not that of others."""
+    async def _complete(self, walk: _Walk) -> None:
+        """Complete a walk. A topic that fails or takes long does not hold up the others."""
         walker = asyncio.ensure_future(self._walk(walk))
         try:
             while True:
@@ -191,10 +192,14 @@ class Upkeep:
                 if done:
                     walker.result()
                     return
-                if walk.at is not None and walk.count == count and len(self._left) < LEFT_MAX:
-                    log.warning("a topic holds its upkeep up", topic=walk.at.name)
-                    self._left[walker] = walk.at
-                    walker.add_done_callback(lambda task: self._left.pop(task, None))
+                if (
+                    walk.at is not None
+                    and walk.count == count
+                    and len(self._background) < BACKGROUND_MAX
+                ):
+                    log.warning("periodic work on a topic takes long", topic=walk.at.name)
+                    self._background[walker] = walk.at
+                    walker.add_done_callback(lambda task: self._background.pop(task, None))
                     walker = asyncio.ensure_future(self._walk(walk))
         except asyncio.CancelledError:
             walker.cancel()
@@ -203,26 +208,26 @@ class Upkeep:
     async def _walk(self, walk: _Walk) -> None:
         this = asyncio.current_task()
         async for topic in walk.topics:
-            if self._left and topic in self._left.values():
+            if self._background and topic in self._background.values():
                 continue
             walk.at = topic
             walk.count += 1
-            await attempt(walk.event, topic, walk.look)
-            if this in self._left:
+            await attempt(walk.event, topic, walk.check)
+            if this in self._background:
                 return
             walk.at = None
 
     def close(self) -> None:
-        """Nothing more is begun."""
+        """Cancel all work."""
         self._due.clear()
-        quotas_looks = (self._checking, self._next_checking)
-        for task in (*self._left, self._task, self._telling, *quotas_looks):
+        quota_checks = (self._checking, self._next_checking)
+        for task in (*self._background, self._task, self._rates_task, *quota_checks):
             if task is not None:
                 task.cancel()
 
 
 async def expire_messages(topic: PersistentTopic) -> None:
-    """Raises LedgerError."""
+    """Acknowledge messages that are older than the TTL of the topic. Raises LedgerError."""
     ttl_s = topic.policies.message_ttl_s
     is_refused = "message_ttl_s" in topic.policies.refused
     if ttl_s > 0 and not topic.name.is_system and not is_refused:
@@ -231,7 +236,7 @@ async def expire_messages(topic: PersistentTopic) -> None:
 
 async def _store_sequence_ids(topic: PersistentTopic) -> None:
     if topic.deduplication is not None:
-        await topic.deduplication.look()
+        await topic.deduplication.snapshot_if_due()
 
 
 async def _compact(topic: PersistentTopic) -> None:
@@ -246,10 +251,10 @@ async def _forget_producers(topic: PersistentTopic) -> None:
         await topic.deduplication.forget_inactive()
 
 
-async def attempt(event: str, topic: PersistentTopic, look: Look) -> bool:
-    """Looks at one topic; whether that went well. Its trouble is not one of the others."""
+async def attempt(event: str, topic: PersistentTopic, check: Check) -> bool:
+    """Do the work on one topic. Log an error and return False if that fails."""
     try:
-        await look(topic)
+        await check(topic)
     except (PulsarError, LedgerError, ManagedLedgerError, MetadataError) as error:
         log.warning(event, topic=topic.name, error=error)
         return False
