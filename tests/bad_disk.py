@@ -36,6 +36,7 @@ class Disk:
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.reads.append(loop.time())
@@ -52,7 +53,7 @@ class Disk:
             return
         behind = (n for n in range(first, min(last, first + count_max) + 1))
         last = next((n - 1 for n in behind if (ledger_id, n) in self.lost), last)
-        self._read(ledger_id, first, last, count_max, bytes_max, callback)
+        self._read(ledger_id, first, last, count_max, bytes_max, callback, fencing_key)
 
     def fail_times(self, count: int, error: int = EIO) -> None:
         """The next reads fail."""

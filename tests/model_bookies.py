@@ -84,19 +84,20 @@ class ModelBookie:
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
         self.reads += 1
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
         asked = (ledger_id, first, last, count_max, bytes_max)
-        self.inner.read(*asked, lambda result: self.answer(callback, result))
+        self.inner.read(*asked, lambda result: self.answer(callback, result), fencing_key)
 
-    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
-        self.inner.fence(ledger_id, lambda code: self.answer(callback, code))
+        self.inner.fence(ledger_id, master_key, lambda code: self.answer(callback, code))
 
     def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         self.inner.last_entry(ledger_id, lambda found: self.answer(callback, found))

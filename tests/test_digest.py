@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,9 @@ def test_what_was_written_comes_back_with_the_password_only(
         client.flow(1)
         assert client.wait_for(wire.MESSAGE).rest.endswith(b"secret")
         broker.stop()
+
+
+def test_the_master_key_is_that_of_bookkeeper() -> None:
+    assert CRC32C.master_key.hex() == hashlib.sha1(b"ledger").hexdigest()
+    of_password = Digest(DigestType.CRC32, b"hush")
+    assert of_password.master_key == hashlib.sha1(b"ledgerhush").digest()

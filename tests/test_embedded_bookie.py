@@ -19,6 +19,7 @@ from pyxbroker.ledger.bookie import (
 from served import Served, section, send
 
 IO_ERROR = -5
+KEY = CRC32C.master_key
 SMALL = {"dirty_bytes_max": MIB, "cache_bytes_max": 2 * MIB, "journal_file_bytes": 2 * MIB}
 
 
@@ -109,14 +110,14 @@ def test_a_failed_journal_tells_everyone_once(tmp_path: Path) -> None:
         node.faults.rule("fdatasync", ".journal", errno=5)
         for adder in adders:
             adder.add(node, 1, adders.index(adder), b"x")
-        node.bookie.fence(2, fenced.append)
+        node.bookie.fence(2, KEY, fenced.append)
         await until(lambda: node.bookie.failure != 0)
         assert [adder.failed for adder in adders] == [[(n, IO_ERROR)] for n in range(10)]
         assert all(adder.acked == [] for adder in adders)
         assert fenced == [IO_ERROR]
         late = Adder()
         late.add(node, 1, 10, b"x")
-        node.bookie.fence(3, fenced.append)
+        node.bookie.fence(3, KEY, fenced.append)
         assert late.failed == [], "the answer comes later"
         await turns()
         assert late.failed == [(10, IO_ERROR)]
@@ -286,9 +287,9 @@ def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
         adder = Adder()
         fenced: list[int] = []
         adder.add(node, 1, 0, b"before")
-        node.bookie.fence(1, fenced.append)
+        node.bookie.fence(1, KEY, fenced.append)
         assert fenced == []
-        await until(lambda: fenced == [0])
+        await until(lambda: fenced == [-1])
         assert adder.acked == [(0, 0)], "what came before the fence is durable with it"
         assert adder.add(node, 1, 1, b"after")
         assert adder.failed == [], "the answer comes later"
@@ -297,6 +298,36 @@ def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
         await until(lambda: len(adder.acked) == 2)
         assert node.last_entry(1) == 1
         assert node.last_entry(7) == -1
+
+    run(tmp_path, scenario)
+
+
+def test_a_fence_answers_the_last_add_confirmed(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        fenced: list[int] = []
+        for entry_id in range(10):
+            adder.add(node, 1, entry_id, b"x" * entry_id)
+        await until(lambda: len(adder.entries) == 10)
+        for _ in range(2):
+            node.bookie.fence(1, KEY, fenced.append)
+        await until(lambda: fenced == [8, 8])
+
+    run(tmp_path, scenario)
+
+
+def test_a_read_with_the_master_key_fences_first(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        answers: list[EntryBatch | int] = []
+        adder.add(node, 1, 0, b"before")
+        await until(lambda: adder.acked == [(0, 0)])
+        node.bookie.read(1, 0, 0, 1, MIB, answers.append, KEY)
+        await until(lambda: len(answers) == 1)
+        assert isinstance(answers[0], EntryBatch)
+        assert answers[0].data(0) == b"before"
+        adder.add(node, 1, 1, b"after")
+        await until(lambda: adder.failed == [(1, FENCED)])
 
     run(tmp_path, scenario)
 

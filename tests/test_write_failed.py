@@ -15,7 +15,7 @@ from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import PersistenceError
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.entry import EntryRun
+from pyxbroker.entry import CRC32C, EntryRun
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
@@ -33,7 +33,7 @@ async def break_journal(node: Node) -> None:
     """The next sync fails, and one is due."""
     node.faults.rule("fdatasync", ".journal", errno=5)
     done: list[int] = []
-    node.bookie.fence(1 << 40, done.append)
+    node.bookie.fence(1 << 40, CRC32C.master_key, done.append)
     await until(lambda: bool(done))
     assert node.bookie.failure == -5
 

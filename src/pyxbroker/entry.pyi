@@ -19,6 +19,9 @@ class Digest:
     @property
     def header_size(self) -> int:
         """Size of the packaging before the data."""
+    @property
+    def master_key(self) -> builtins.bytes:
+        """SHA-1("ledger" + password), which a ledger's writer and its recovery send to bookies."""
 
 CRC32C: Digest
 
@@ -54,6 +57,9 @@ class EntryRun:
     @staticmethod
     def of(data: builtins.bytes, owner: Any = None) -> EntryRun:
         """Create a run of one entry, for data that the broker itself writes."""
+    @staticmethod
+    def of_all(data: list[builtins.bytes], owner: Any = None) -> EntryRun:
+        """Create a run of an entry for each bytes object."""
     def without(self, indexes: Container[int]) -> EntryRun | None:
         """Return a run of the remaining entries, or None if none remains. It shares this run's
         data.
@@ -104,8 +110,8 @@ class EntryBatch:
     def ledger_id(self) -> int:
         """The ledger of the entries."""
     def unpack(self, digest: Digest) -> int:
-        """Set where the data starts, and truncate the batch at the first entry that fails its CRC32
-        or MAC. Return the number of remaining entries.
+        """Set where the data starts, and truncate the batch at the first entry that fails its
+        digest. Return the number of remaining entries.
         """
     def __len__(self) -> int: ...
     def entry_id(self, i: int) -> int:

@@ -33,6 +33,15 @@ cdef class Digest:
     def __cinit__(self, int type, bytes password not None=b""):
         if _api.digest_prepare(&self.spec, type, password, len(password)) != 0:
             raise ValueError("%d is not the number of a digest type" % type)
+        self.password = password
+
+    @property
+    def master_key(self):
+        if self._master_key is None:
+            from hashlib import sha1  # loads OpenSSL, which a standalone may never need
+
+            self._master_key = sha1(b"ledger" + self.password).digest()
+        return self._master_key
 
     @property
     def type(self):
@@ -67,6 +76,17 @@ cdef uint32_t _build_broker_metadata(uint8_t *out, uint64_t timestamp_ms, int64_
     out[1] = 0x02
     store_be32(out + 2, <uint32_t>(at - out - 6))
     return <uint32_t>(at - out)
+
+
+cdef class AddFrames:
+    def __cinit__(self, uint64_t size):
+        self.data = <uint8_t *>malloc(size)
+        if self.data == NULL:
+            raise MemoryError("no memory to send a run of %d bytes" % size)
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.data)
 
 
 cdef class EntryRun:
@@ -108,10 +128,18 @@ cdef class EntryRun:
     @staticmethod
     def of(bytes data not None, object owner=None):
         """Create a run of one entry, for data that the broker itself writes."""
+        return EntryRun.of_all([data], owner)
+
+    @staticmethod
+    def of_all(list data not None, object owner=None):
+        """Create a run of an entry for each bytes object."""
         cdef EntryRun run = EntryRun(owner)
-        cdef const uint8_t *start = data
-        run.data_owner = data
-        run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
+        cdef const uint8_t *start
+        cdef bytes each
+        run.data_owner = tuple(data)
+        for each in data:
+            start = each
+            run.append(0, 0, start, <uint32_t>len(each), _api.crc32c(0, start, len(each)), 1)
         return run
 
     def without(self, indexes not None):
@@ -162,13 +190,14 @@ cdef class EntryRun:
         free(self.copied)
         self.copied = copy
         self.data_owner = None
+        self.frames = None
         return index
 
     def copy_data(self):
         """Copy the data, so that the run can outlive the read that brought it."""
         cdef uint32_t i
         cdef uint64_t at = 0
-        if self.copied != NULL or self.data_owner is not None:
+        if self.copied != NULL or self.data_owner is not None or self.frames is not None:
             return
         self.copied = <uint8_t *>malloc(self.bytes if self.bytes else 1)
         if self.copied == NULL:
@@ -184,6 +213,7 @@ cdef class EntryRun:
         free(self.copied)
         self.copied = NULL
         self.data_owner = None
+        self.frames = None
         for i in range(self.count):
             self.items[i].data = NULL
 
@@ -300,17 +330,19 @@ cdef class EntryBatch:
         """Set where the data starts, and truncate the batch at the first entry that fails its
         digest. Return the number of remaining entries.
 
-        CRC32C is not checked again, as the storage has done so.
+        CRC32C is not checked again for entries of the storage, which has done so.
         """
         cdef int intact = 0
         self.data_offset = digest.spec.header_bytes
-        if digest.spec.type not in (DIGEST_CRC32, DIGEST_MAC):
+        if not self.is_foreign and digest.spec.type not in (DIGEST_CRC32, DIGEST_MAC):
             return self.count
+        self.is_foreign = False
         while intact < self.count and _api.digest_check(
                 &digest.spec, <const uint8_t *>self.refs[intact].data, self.refs[intact].length):
             intact += 1
         if intact < self.count:
-            _api.unpin(self.refs + intact, self.count - intact)
+            if self.refs[intact].pin != NULL:
+                _api.unpin(self.refs + intact, self.count - intact)
             self.count = intact
         return intact
 

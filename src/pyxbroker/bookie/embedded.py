@@ -12,13 +12,25 @@ from pyxbroker import _native
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.layout import Layout
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, FAILED, FULL, Adder, ReadCallback, Stripe
+from pyxbroker.ledger.bookie import (
+    ADD_HIGH_PRIORITY,
+    FAILED,
+    FULL,
+    LOST_CODES,
+    Adder,
+    PositionCallback,
+    ReadCallback,
+    Stripe,
+)
 from pyxbroker.storage import StorageReader, StorageWriter
 from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.bookie")
 
 _SEVERITIES = (log.info, log.warning, log.error)
+
+# In the header of a packaged entry (digest.h).
+_LAST_ADD_CONFIRMED_AT = slice(16, 24)
 
 # adder, its slot, run, last add confirmed, length, number of the run's stored entries, flags
 _StalledAdd = tuple[Adder, int, EntryRun, int, int, int, int]
@@ -188,7 +200,27 @@ class EmbeddedBookie:
         if not kept:
             self._on_full(False)
 
-    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
+        """Fence a ledger; callback(last add confirmed) when that is durable. The last entry names
+        it; when that entry is damaged, the answer is -1.
+        """
+
+        def on_fenced(code: int) -> None:
+            last = -1 if self._closed else self._last_entry(ledger_id)
+            if code or last < 0:
+                callback(code or -1)
+            else:
+                self.read(ledger_id, last, last, 1, 1, on_read)
+
+        def on_read(result: EntryBatch | int) -> None:
+            if not isinstance(result, int):
+                confirmed = result.packaged(0)[_LAST_ADD_CONFIRMED_AT]
+                result = int.from_bytes(confirmed, "big", signed=True)
+            callback(-1 if result in LOST_CODES else result)
+
+        self._fence(ledger_id, on_fenced)
+
+    def _fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Fence a ledger; callback(0) when that is durable, callback(error) when it failed."""
         try:
             sequence = self.failure or self.storage.fence(ledger_id)
@@ -235,8 +267,13 @@ class EmbeddedBookie:
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
         """Read from disk; callback(EntryBatch), or callback(storage error) for entry `first`."""
+        if fencing_key is not None:
+            asked = (ledger_id, first, last, count_max, bytes_max, callback)
+            self._fence(ledger_id, lambda code: callback(code) if code else self.read(*asked))
+            return
         tag = FAILED
         if not self._closed:
             tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
@@ -245,13 +282,14 @@ class EmbeddedBookie:
         else:
             self._reads[tag] = callback
 
-    def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+    def last_entry(self, ledger_id: int, callback: PositionCallback) -> None:
         """Report the highest stored entry id; -1 without entries, or after the close."""
-        found = -1
-        if not self._closed:
-            with contextlib.suppress(FileNotFoundError):
-                found = self.storage.last_entry(ledger_id)
-        self._later(callback, found)
+        self._later(callback, -1 if self._closed else self._last_entry(ledger_id))
+
+    def _last_entry(self, ledger_id: int) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return self.storage.last_entry(ledger_id)
+        return -1
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Free a ledger's space; does nothing when none of its entries was ever stored."""
@@ -292,7 +330,7 @@ class EmbeddedBookie:
         if (self._stalled or self._urgent) and not self.failure:
             self._retry_stalled()
         for _ in range(len(self._waiting_fences)):
-            self.fence(*self._waiting_fences.popleft())
+            self._fence(*self._waiting_fences.popleft())
         self._log_events()
 
     def _change_trouble(self) -> None:

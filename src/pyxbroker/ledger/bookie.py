@@ -13,9 +13,15 @@ from typing import NamedTuple, Protocol
 
 from pyxbroker.entry import Digest, EntryBatch, EntryRun
 
-# Codes of failed requests (storage.h, enum storage_error).
+# Codes of failed requests (storage.h, enum storage_error; bookie_channel.pxd for a remote bookie).
 NO_LEDGER = -2
 FAILED = -5
+BUSY = -11
+UNAUTHORIZED = -13
+"""The ledger has another master key, or the bookie requires authentication."""
+REFUSED = -22
+"""The bookie does not understand the request, or the entry exceeds its limit."""
+READ_ONLY = -30
 NO_ENTRY = -61
 DAMAGED = -74
 FULL = -105
@@ -48,7 +54,8 @@ class Stripe(NamedTuple):
 
 
 class Adder(Protocol):
-    """The writer of a ledger, which receives the answers to its adds.
+    """The writer of a ledger, which receives the answers to its adds. Adds carry the master key of
+    its digest.
 
     `slot` is the number that the writer gave with the add. A writer gives each bookie that joins
     its ensemble a new slot, so that a late answer of a replaced bookie is recognized.
@@ -69,6 +76,8 @@ class Adder(Protocol):
 
 ReadCallback = Callable[[EntryBatch | int], None]
 """Called with the entries, or with the code of the failure."""
+PositionCallback = Callable[[int], None]
+"""Called with an entry id, which is at least -1, or with the code of the failure."""
 
 
 class Bookie(Protocol):
@@ -114,15 +123,19 @@ class Bookie(Protocol):
         count_max: int,
         bytes_max: int,
         callback: ReadCallback,
+        fencing_key: bytes | None = None,
     ) -> None:
-        """Read consecutive entries from first on, at most to last."""
-
-    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
-        """Refuse all further adds to the ledger but those with ADD_RECOVERY; the callback gets 0
-        when that is durable, or a code.
+        """Read consecutive entries from first on, at most to last. With the ledger's master key the
+        bookie fences the ledger before it reads.
         """
 
-    def last_entry(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+    def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
+        """Refuse all further adds to the ledger but those with ADD_RECOVERY. When that is durable,
+        pass the last add confirmed that the bookie knows to the callback. A bookie without the
+        ledger answers -1.
+        """
+
+    def last_entry(self, ledger_id: int, callback: PositionCallback) -> None:
         """Pass the highest entry id that the bookie stores to the callback, -1 without any."""
 
     def delete_ledger(self, ledger_id: int) -> None:

@@ -107,7 +107,7 @@ class LedgerClient:
         self._bookies = bookies
         self._quorums = quorums
         self._protection = protection
-        self._digests = {DigestType.CRC32C: CRC32C}
+        self._digests = {(DigestType.CRC32C, b""): CRC32C}
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
         if quorums.ensemble > len(bookies):
@@ -452,10 +452,12 @@ class LedgerClient:
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""
-        digest_type = metadata.digest_type or self._protection.digest_type
-        if digest_type not in self._digests:
-            self._digests[digest_type] = Digest(digest_type, self._protection.password)
-        return self._digests[digest_type]
+        key = (metadata.digest_type or self._protection.digest_type, metadata.password)
+        if metadata.digest_type is None:
+            key = self._protection
+        if key not in self._digests:
+            self._digests[key] = Digest(*key)
+        return self._digests[key]
 
 
 def _custom_metadata(name: str, cursor: str | None = None) -> dict[str, bytes]:

@@ -69,7 +69,7 @@ class ReadHandle:
 
     def is_intact(self, batch: EntryBatch) -> bool:
         """Return True if the first entry of a batch has the digest that it was written with."""
-        return self.digest is CRC32C or batch.unpack(self.digest) > 0
+        return batch.unpack(self.digest) > 0
 
     def read(
         self, first: int, last: int, count_max: int, bytes_max: int, callback: ReadCallback
@@ -94,13 +94,14 @@ def segments_of(
     ensembles: Mapping[int, Sequence[str]], bookies: Mapping[str, Bookie], ledger_id: int
 ) -> list[Segment]:
     """Return the segments of a ledger's metadata. Raises LedgerError for unknown bookies."""
-    unknown = sorted({name for each in ensembles.values() for name in each} - bookies.keys())
-    if unknown:
-        raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {', '.join(unknown)}")
-    return [
-        Segment(first, [bookies[name] for name in names])
-        for first, names in sorted(ensembles.items())
-    ]
+    try:
+        return [
+            Segment(first, [bookies[name] for name in names])
+            for first, names in sorted(ensembles.items())
+        ]
+    except KeyError as error:
+        where = f"ledger {ledger_id} is on bookie {error.args[0]}, which is unknown here"
+        raise LedgerError(where) from None
 
 
 class _Read:

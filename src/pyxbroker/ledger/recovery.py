@@ -25,11 +25,12 @@ async def fence(reader: ReadHandle) -> None:
     Raises LedgerError when one of them cannot be fenced.
     """
     bookies = reader.segments[-1].bookies
-    codes = await asyncio.gather(*(_answer(bookie.fence, reader.ledger_id) for bookie in bookies))
-    for bookie, code in zip(bookies, codes, strict=True):
-        if code and bookie.failure:
+    key = reader.digest.master_key
+    asked = (_answer(bookie.fence, reader.ledger_id, key) for bookie in bookies)
+    for bookie, code in zip(bookies, await asyncio.gather(*asked), strict=True):
+        if code < -1 and bookie.failure:
             raise journal_failed(bookie.bookie_id, bookie.failure)
-        if code:
+        if code < -1:
             why = f"ledger {reader.ledger_id} cannot be fenced: {os.strerror(-code)}"
             raise LedgerError(why, code)
 
@@ -72,7 +73,7 @@ async def stored_entries(bookies: Iterable[Bookie], ledger_id: int) -> int:
     return 1 + max(found)
 
 
-async def _answer(ask: Callable[[int, Callable[[int], None]], None], ledger_id: int) -> int:
+async def _answer(ask: Callable[..., None], *arguments: object) -> int:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    ask(ledger_id, partial(resolve, future))
+    ask(*arguments, partial(resolve, future))
     return await future
