@@ -26,6 +26,20 @@ cdef struct RunItem:
     int32_t num_messages
     int32_t kind                    # 0: a message or a batch; or ITEM_...
 
+# The add requests of a run as bookies receive them: the frames of its entries, in order. All
+# connections to bookies send from this memory, which holds the run's data as well.
+cdef class AddFrames:
+    cdef uint8_t *data
+    cdef uint64_t size
+    cdef uint32_t prefix            # bytes of a frame before the data of its entry
+    cdef uint32_t longest           # bytes of the longest frame, without its length field
+    # What they were built for; the last add confirmed may be an older one.
+    cdef Digest digest
+    cdef uint32_t flags
+    cdef int64_t ledger_id
+    cdef int64_t first_entry_id
+    cdef int64_t length
+
 # Entries of one producer from one read of its socket, in order.
 cdef class EntryRun:
     cdef RunItem *items
@@ -40,6 +54,7 @@ cdef class EntryRun:
     cdef int64_t started_ns         # when its first entry was read (turn_now_ns)
     cdef uint8_t *copied            # the run's own copy of the data, if it had to wait
     cdef object data_owner          # Python object that owns the data of a run created from bytes
+    cdef AddFrames frames           # None, or the owner of the data
     cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
                     uint32_t length, uint32_t crc, int32_t num_messages) except -1
 

@@ -59,6 +59,9 @@ class EntryRun:
     @staticmethod
     def of(data: builtins.bytes, owner: Any = None) -> EntryRun:
         """Create a run of one entry, for data that the broker itself writes."""
+    @staticmethod
+    def of_all(data: list[builtins.bytes], owner: Any = None) -> EntryRun:
+        """Create a run of an entry for each bytes object."""
     def without(self, indexes: Container[int]) -> EntryRun | None:
         """Return a run of the remaining entries, or None if none remains. It shares this run's
         data.

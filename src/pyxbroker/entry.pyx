@@ -78,6 +78,17 @@ cdef uint32_t _build_broker_metadata(uint8_t *out, uint64_t timestamp_ms, int64_
     return <uint32_t>(at - out)
 
 
+cdef class AddFrames:
+    def __cinit__(self, uint64_t size):
+        self.data = <uint8_t *>malloc(size)
+        if self.data == NULL:
+            raise MemoryError("no memory to send a run of %d bytes" % size)
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.data)
+
+
 cdef class EntryRun:
     def __cinit__(self, object owner=None):
         self.owner = owner
@@ -117,10 +128,18 @@ cdef class EntryRun:
     @staticmethod
     def of(bytes data not None, object owner=None):
         """Create a run of one entry, for data that the broker itself writes."""
+        return EntryRun.of_all([data], owner)
+
+    @staticmethod
+    def of_all(list data not None, object owner=None):
+        """Create a run of an entry for each bytes object."""
         cdef EntryRun run = EntryRun(owner)
-        cdef const uint8_t *start = data
-        run.data_owner = data
-        run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
+        cdef const uint8_t *start
+        cdef bytes each
+        run.data_owner = tuple(data)
+        for each in data:
+            start = each
+            run.append(0, 0, start, <uint32_t>len(each), _api.crc32c(0, start, len(each)), 1)
         return run
 
     def without(self, indexes not None):
@@ -171,13 +190,14 @@ cdef class EntryRun:
         free(self.copied)
         self.copied = copy
         self.data_owner = None
+        self.frames = None
         return index
 
     def copy_data(self):
         """Copy the data, so that the run can outlive the read that brought it."""
         cdef uint32_t i
         cdef uint64_t at = 0
-        if self.copied != NULL or self.data_owner is not None:
+        if self.copied != NULL or self.data_owner is not None or self.frames is not None:
             return
         self.copied = <uint8_t *>malloc(self.bytes if self.bytes else 1)
         if self.copied == NULL:
@@ -193,6 +213,7 @@ cdef class EntryRun:
         free(self.copied)
         self.copied = NULL
         self.data_owner = None
+        self.frames = None
         for i in range(self.count):
             self.items[i].data = NULL
 

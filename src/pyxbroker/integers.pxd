@@ -1,11 +1,12 @@
 # Encodings of integers: big-endian, as in frames and entries, and protobuf varints.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     VARINT_BYTES_MAX = 10
 
 cdef extern from "bytes.h" nogil:
     uint32_t load_be32(const uint8_t *at) noexcept
+    int64_t load_be64(const uint8_t *at) noexcept
     void store_be32(uint8_t *at, uint32_t value) noexcept
     void store_be64(uint8_t *at, uint64_t value) noexcept
 

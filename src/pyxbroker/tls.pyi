@@ -4,9 +4,11 @@ from ssl import SSLContext
 from typing import Any
 
 class TlsStream:
-    """The server side of TLS on a socket."""
+    """One side of TLS on a socket. The client's side begins the handshake."""
 
-    def __init__(self, context: SSLContext) -> None: ...
+    def __init__(
+        self, context: SSLContext, is_client: bool = False, server_hostname: str | None = None
+    ) -> None: ...
     @property
     def established(self) -> bool:
         """True once the handshake is complete."""

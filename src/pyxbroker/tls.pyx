@@ -30,12 +30,17 @@ SslError = _ssl.SSLError
 
 
 cdef class TlsStream:
-    """The server side of TLS on a socket. context is an ssl.SSLContext."""
+    """One side of TLS on a socket. context is an ssl.SSLContext."""
 
-    def __cinit__(self, context):
+    def __cinit__(self, context, bint is_client=False, server_hostname=None):
         self.context = context
         self.incoming = _ssl.MemoryBIO()
         self.outgoing = _ssl.MemoryBIO()
+        if is_client:
+            self.ssl = context.wrap_bio(self.incoming, self.outgoing,
+                                        server_hostname=server_hostname)
+            self.context = None
+            self._handshake()
 
     @property
     def certificate(self):

@@ -1,4 +1,4 @@
-"""The server's TLS contexts: created from files, and created anew when these change.
+"""TLS contexts, those of the server above all: created from files, and anew when these change.
 
 The files are PEM, or Java key stores (key_stores.py). OpenSSL reads a private key from a file only.
 A key from a key store is therefore written to an anonymous file in memory (memfd), which other
@@ -159,17 +159,17 @@ def _disable_resumption(context: ssl.SSLContext) -> None:
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if settings.key_store is not None:
-        _load_key_store(context, settings.key_store)
+        load_key_store(context, settings.key_store)
         return
     try:
-        context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
+        context.load_cert_chain(settings.certificate, settings.key, refuse_password)
     except (OSError, ValueError) as error:
         raise ConfigError(_certificate_error(settings, error)) from None
 
 
 def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if settings.trust_store is not None:
-        _load_trust_store(context, settings.trust_store)
+        load_trust_store(context, settings.trust_store)
         return
     try:
         if settings.trusted and settings.key_store is None:
@@ -178,11 +178,11 @@ def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"tlsTrustCertsFilePath: {settings.trusted} cannot be used: {_reason(error)}."
+            f"tlsTrustCertsFilePath: {settings.trusted} cannot be used: {reason_of(error)}."
         ) from None
 
 
-def _load_key_store(context: ssl.SSLContext, file: StoreFile) -> None:
+def load_key_store(context: ssl.SSLContext, file: StoreFile) -> None:
     try:
         pem = read_key_store(file.path, file.password).pem_of_key()
         descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
@@ -195,10 +195,10 @@ def _load_key_store(context: ssl.SSLContext, file: StoreFile) -> None:
     except KeyStoreError as error:
         raise ConfigError(f"{file.name} {error}.") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file.name} cannot be used: {_reason(error)}.") from None
+        raise ConfigError(f"{file.name} cannot be used: {reason_of(error)}.") from None
 
 
-def _load_trust_store(context: ssl.SSLContext, file: StoreFile) -> None:
+def load_trust_store(context: ssl.SSLContext, file: StoreFile) -> None:
     try:
         store = read_key_store(file.path, file.password)
         if store.keys:
@@ -207,10 +207,10 @@ def _load_trust_store(context: ssl.SSLContext, file: StoreFile) -> None:
     except KeyStoreError as error:
         raise ConfigError(f"{file.name} {error}.") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file.name} cannot be used: {_reason(error)}.") from None
+        raise ConfigError(f"{file.name} cannot be used: {reason_of(error)}.") from None
 
 
-def _refuse_password() -> str:
+def refuse_password() -> str:
     raise ValueError("the key is encrypted")
 
 
@@ -222,7 +222,7 @@ def _certificate_error(settings: TlsSettings, error: Exception) -> str:
         try:
             Path(path).read_bytes()
         except OSError as unreadable:
-            return f"{name}: {path} cannot be read: {_reason(unreadable)}."
+            return f"{name}: {path} cannot be read: {reason_of(unreadable)}."
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return (
             f"tlsKeyFilePath: {settings.key} is not the key of the certificate"
@@ -230,12 +230,12 @@ def _certificate_error(settings: TlsSettings, error: Exception) -> str:
         )
     return (
         f"tlsCertificateFilePath, tlsKeyFilePath: {settings.certificate} and {settings.key} cannot"
-        f" be used: {_reason(error)}. Both must be PEM, the key without a"
+        f" be used: {reason_of(error)}. Both must be PEM, the key without a"
         " password; put a key with a password into a key store (tlsEnabledWithKeyStore)."
     )
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
     return getattr(error, "strerror", None) or str(error)
@@ -247,12 +247,18 @@ _Seen = list[tuple[int, int, int] | None]  # modification time, size and inode o
 class TlsContexts:
     """The context for new connections, following the files. The constructor raises ConfigError."""
 
-    def __init__(self, settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Any,
+        clock: Callable[[], float] = time.monotonic,
+        make: Callable[[Any], ssl.SSLContext] | None = None,
+    ) -> None:
+        self._settings = settings  # TlsSettings, or what `make` reads
         self._clock = clock
+        self._make = make
         self._seen = self._stat_files()
         self._next = clock() + settings.check_s
-        self._current = make_context(settings)
+        self._current = (make or make_context)(settings)
         self._renewing: threading.Thread | None = None
         self._renewed_at = -RENEW_S
         self._tried = self._seen  # state of PEM files at the last attempt
@@ -285,7 +291,7 @@ class TlsContexts:
 
     def _renew(self, seen: _Seen) -> None:
         try:
-            self._current = make_context(self._settings)
+            self._current = (self._make or make_context)(self._settings)
         except ConfigError as error:
             # Perhaps only some of the files have been replaced yet: the next check tries again.
             log.error("new certificates cannot be used, keeping the previous ones", error=error)

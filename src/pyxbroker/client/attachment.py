@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+from pyxbroker.base.backoff import pauses_s
 from pyxbroker.client.addresses import Address
-from pyxbroker.client.backoff import pauses_s
 from pyxbroker.client.connection import Connection, Handler
 from pyxbroker.client.errors import (
     BUSY_CODES,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from pyxbroker.base.backoff import pauses_s
 from pyxbroker.client.addresses import Address
-from pyxbroker.client.backoff import pauses_s
 from pyxbroker.client.connection import Connection
 from pyxbroker.client.errors import (
     BrokerRefused,

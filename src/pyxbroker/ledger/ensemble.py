@@ -83,12 +83,12 @@ class EnsembleHandle(LedgerHandle):
 
     def append(self, run: EntryRun) -> None:
         """Give the run its entry ids and send it to the bookies of its write sets."""
-        run.copy_data()
         actions = self.writer.append(run)
         self.length = self.writer.length
         if self._timer is None:
             self._set_timer(ADD_TIMEOUT_S, self._check_progress)
         self._perform(actions)
+        run.copy_data()  # unless a remote bookie has packaged the run, which copies it
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
         self._perform(self.writer.on_acked(slot, first, last))

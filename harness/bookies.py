@@ -1,0 +1,140 @@
+"""Starts Apache BookKeeper's bookies, each a small JVM on a free port with its own directory.
+
+Their metadata is in a ZooKeeper that the caller has started. `format_metadata` is BookKeeper's
+shell, as `shell` is for any other of its commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from harness import reaper
+from harness.brokers import BrokerFailed, free_ports
+from harness.java_build import JavaProgram, tool
+
+SERVER = JavaProgram("apachebookies")
+START_TIMEOUT_S = 60
+_SMALL = (
+    *("-Xms16m", "-Xmx96m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
+    *("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
+)
+_SETTINGS = {
+    "advertisedAddress": "127.0.0.1",
+    "allowLoopback": "true",
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "dbStorage_writeCacheMaxSizeMb": "16",
+    "dbStorage_readAheadCacheMaxSizeMb": "8",
+    "dbStorage_rocksDB_blockCacheSize": "8388608",
+    "journalPreAllocSizeMB": "4",
+    "logSizeLimit": "67108864",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+    "diskUsageLwmThreshold": "0.97",
+    "serverNumIOThreads": "2",
+    "numAddWorkerThreads": "2",
+    "numReadWorkerThreads": "2",
+    # As Pulsar ships it.
+    "nettyMaxFrameSizeBytes": "5253120",
+}
+# A request of v2 to read entry 0 of ledger 0.
+_READ = bytes.fromhex("00000014 02020000") + bytes(16)
+
+
+def _java(main: str, *arguments: str) -> list[str]:
+    java = tool("java", "default-jdk-headless")
+    return [java, *_SMALL, "-cp", f"{SERVER.jars()}/*", main, *arguments]
+
+
+class Bookie:
+    """One bookie; `start` may be called again after `stop` or `kill`."""
+
+    def __init__(
+        self, directory: Path, zookeeper: str, settings: dict[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        (self.port,) = free_ports(1)
+        self.process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True)
+        values = _SETTINGS | {
+            "metadataServiceUri": f"zk+hierarchical://{zookeeper}/ledgers",
+            "bookiePort": str(self.port),
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+        }
+        self.configuration = directory / "bookie.conf"
+        lines = (f"{key}={value}\n" for key, value in (values | (settings or {})).items())
+        self.configuration.write_text("".join(lines))
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def spawn(self) -> None:
+        """Start the process and return immediately."""
+        assert self.process is None, "it is running"
+        main = "org.apache.bookkeeper.server.Main"
+        with (self.directory / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                _java(main, "--conf", str(self.configuration)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        reaper.began(self.process.pid)
+
+    def wait_ready(self) -> None:
+        """Wait until the bookie answers a request: it has a port some seconds before."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            assert self.process is not None
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection,
+            ):
+                connection.sendall(_READ)
+                if connection.recv(4):
+                    return
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                output = (self.directory / "output.log").read_text(errors="replace")
+                raise BrokerFailed(f"a bookie did not start:\n{output[-3000:]}")
+            time.sleep(0.05)
+
+    def start(self) -> None:
+        self.spawn()
+        self.wait_ready()
+
+    def kill(self, signum: int = signal.SIGKILL) -> None:
+        """End the process with kill -9, or with another signal."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signum)
+        self.process.wait(timeout=30)
+        reaper.ended(self.process.pid)
+        self.process = None
+
+
+def shell(configuration: Path, *arguments: str) -> str:
+    """Run a command of BookKeeper's shell; return what it prints. Raises BrokerFailed."""
+    main = "org.apache.bookkeeper.bookie.BookieShell"
+    line = _java(main, "-conf", str(configuration), *arguments)
+    done = subprocess.run(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        raise BrokerFailed(f"{' '.join(arguments)} failed:\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def format_metadata(configuration: Path) -> None:
+    """Create BookKeeper's paths in an empty ZooKeeper."""
+    shell(configuration, "metaformat", "-nonInteractive")
