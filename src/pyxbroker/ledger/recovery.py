@@ -386,6 +386,9 @@ class _Attempt:
                 timer.cancel()
             if self._task is not None:
                 self._task.cancel()
+            if self._handle is not None:
+                # It may still look for replacements of bookies.
+                self._handle.give_up(LedgerError("the recovery has ended"))
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
