@@ -19,7 +19,7 @@ from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY,
     OF_SUBSCRIPTION,
     ROWS,
-    Face,
+    PolicyEndpoint,
     Row,
 )
 from pyxbroker.admin.resources import namespace_policies, topic_policies
@@ -91,16 +91,16 @@ def unset_of(row: Row) -> Any:
 
 
 def rows(level: str) -> Any:
-    """Each row that has a face at a level; delayed delivery is one at both."""
+    """Each row that has a endpoint at a level; delayed delivery is one at both."""
     found = [row for row in (*ROWS, DELAYED_DELIVERY) if getattr(row, level) is not None]
     return pytest.mark.parametrize("row", found, ids=[getattr(row, level).segment for row in found])
 
 
 async def put(rest: Rest, method: str, path: str, row: Row, value: Any, query: str = "") -> Any:
-    face = row.topic if path.startswith((TOPIC, NP)) else row.namespace
-    assert face is not None
-    if face.query:
-        return await rest(method, f"{path}?{face.query}={value}{query and '&' + query}")
+    endpoint = row.topic if path.startswith((TOPIC, NP)) else row.namespace
+    assert endpoint is not None
+    if endpoint.query:
+        return await rest(method, f"{path}?{endpoint.query}={value}{query and '&' + query}")
     body = json.dumps(value) if row.body is not None else ""
     return await rest(method, f"{path}?{query}", body)
 
@@ -110,15 +110,15 @@ async def put(rest: Rest, method: str, path: str, row: Row, value: Any, query: s
 
 @rows("namespace")
 def test_a_policy_of_a_namespace_is_set_told_and_removed(row: Row, tmp_path: Path) -> None:
-    face = row.namespace
-    assert face is not None
-    path = f"{NS}/{face.segment}"
-    value = value_of(row, face.segment)
+    endpoint = row.namespace
+    assert endpoint is not None
+    path = f"{NS}/{endpoint.segment}"
+    value = value_of(row, endpoint.segment)
 
     async def scenario(rest: Rest) -> None:
         unset = await rest("GET", path)
         assert unset == unset_of(row)
-        assert await put(rest, face.method, path, row, value) == DONE
+        assert await put(rest, endpoint.method, path, row, value) == DONE
         assert await rest("GET", path) == (200, value)
         record = await rest.broker.topics.policies.namespace_fields("public/default")
         told, refusals = resolve(
@@ -126,16 +126,16 @@ def test_a_policy_of_a_namespace_is_set_told_and_removed(row: Row, tmp_path: Pat
         )
         assert refusals == [], "what REST takes is what the table of policies reads"
         # What they are of is not built: they are kept.
-        if face.segment not in ("replicatorDispatchRate", "subscriptionAuthMode"):
+        if endpoint.segment not in ("replicatorDispatchRate", "subscriptionAuthMode"):
             assert told != of_broker(Config()), "and it makes a difference"
-        if face.removes:
+        if endpoint.removes:
             assert await rest("DELETE", path) == DONE
             empty = [] if row.body is not None and row.body.names else None
             assert await rest("GET", path) == ((200, []) if empty == [] else unset)
         missing = path.replace("default", "none")
         answer = (404, {"reason": ANY})
         assert await rest("GET", missing) == answer
-        assert await put(rest, face.method, missing, row, value) == answer
+        assert await put(rest, endpoint.method, missing, row, value) == answer
 
     run(tmp_path, scenario)
 
@@ -196,20 +196,20 @@ def test_quotas_of_a_namespace_are_in_one_map(tmp_path: Path) -> None:
 def test_a_policy_of_a_topic_is_set_told_applied_and_removed(
     row: Row, path: str, tmp_path: Path
 ) -> None:
-    face = row.topic
-    assert face is not None
-    value = value_of(row, face.segment)
-    method, unset = face.method, unset_of(row)
+    endpoint = row.topic
+    assert endpoint is not None
+    value = value_of(row, endpoint.segment)
+    method, unset = endpoint.method, unset_of(row)
 
     async def scenario(rest: Rest) -> None:
         domain, _, rest_of_name = path.removeprefix("/admin/v2/").partition("/")
         name = TopicName.get(f"{domain}://{rest_of_name}")
         topic = await rest.broker.topics.loader.get(name, create=True)
-        at = f"{path}/{face.segment}"
+        at = f"{path}/{endpoint.segment}"
         before = topic.policies
         # A topic that is not kept waits for nobody, and has no rates.
-        differs = face.segment != "replicatorDispatchRate" and not (
-            path == NP and ("Unacked" in face.segment or "ispatchRate" in face.segment)
+        differs = endpoint.segment != "replicatorDispatchRate" and not (
+            path == NP and ("Unacked" in endpoint.segment or "ispatchRate" in endpoint.segment)
         )
         applied_before = await rest("GET", at + "?applied=true")
         assert await rest("GET", at) == unset
@@ -221,7 +221,7 @@ def test_a_policy_of_a_topic_is_set_told_applied_and_removed(
         if row.applied is not None:
             assert await rest("GET", at + "?applied=true") == (200, value)
             assert applied_before[0] == 200
-        if not face.removes:
+        if not endpoint.removes:
             return
         assert await rest("DELETE", at) == DONE
         assert await rest("GET", at) == unset
@@ -536,22 +536,22 @@ def test_no_value_removes_a_policy_or_is_refused(level: str, nothing: str, tmp_p
         await rest.broker.topic()
         outcomes = set()
         for row in (*ROWS, DELAYED_DELIVERY, BACKLOG_QUOTA):
-            face: Face | None = getattr(row, level)
-            if face is None or row.body is None:
+            endpoint: PolicyEndpoint | None = getattr(row, level)
+            if endpoint is None or row.body is None:
                 continue
-            path = f"{base}/{face.segment}"
-            value = QUOTA if row is BACKLOG_QUOTA else value_of(row, face.segment)
-            assert await put(rest, face.method, path, row, value) == DONE
+            path = f"{base}/{endpoint.segment}"
+            value = QUOTA if row is BACKLOG_QUOTA else value_of(row, endpoint.segment)
+            assert await put(rest, endpoint.method, path, row, value) == DONE
             before = await fields_at(rest, level)
-            answer = await rest(face.method, path, "" if face.query else nothing)
+            answer = await rest(endpoint.method, path, "" if endpoint.query else nothing)
             after = await fields_at(rest, level)
-            if face.nothing_removes:
+            if endpoint.null_removes:
                 assert answer == DONE, path
                 assert after != before, path
             else:
                 assert answer[0] == 400, path
                 assert after == before, path
-            outcomes.add((answer[0], face.segment == "deduplicationSnapshotInterval"))
+            outcomes.add((answer[0], endpoint.segment == "deduplicationSnapshotInterval"))
         assert {(204, True), (204, False), (400, False)} == outcomes
 
     run(tmp_path, scenario)
@@ -598,14 +598,14 @@ def test_what_is_taken_is_no_value_that_its_policy_refuses(level: str, tmp_path:
         await rest.broker.topic()
         taken = refused = 0
         for row in (*ROWS, DELAYED_DELIVERY, BACKLOG_QUOTA, OF_SUBSCRIPTION):
-            face = row.namespace if level == "namespace" else row.topic
-            if face is None or row.body is None or face.query:
+            endpoint = row.namespace if level == "namespace" else row.topic
+            if endpoint is None or row.body is None or endpoint.query:
                 continue
-            path = f"{NS if level == 'namespace' else TOPIC}/{face.segment}"
+            path = f"{NS if level == 'namespace' else TOPIC}/{endpoint.segment}"
             path = path.replace("{subName}", "s")
             for body in bodies_of(row):
                 before = await fields_at(rest, level)
-                status, answer = await rest(face.method, path, body)
+                status, answer = await rest(endpoint.method, path, body)
                 after = await fields_at(rest, level)
                 if status == 204:
                     taken += 1
@@ -702,10 +702,10 @@ def test_changes_of_a_namespace_at_the_same_time_are_all_kept(tmp_path: Path) ->
 def test_each_place_of_a_policy_is_set_by_a_row() -> None:
     """What the other table reads, REST can set."""
     faces = [
-        (level, face.path)
+        (level, endpoint.path)
         for row in (*ROWS, BACKLOG_QUOTA, OF_SUBSCRIPTION)
-        for level, face in ((Level.NAMESPACE, row.namespace), (Level.TOPIC, row.topic))
-        if face is not None
+        for level, endpoint in ((Level.NAMESPACE, row.namespace), (Level.TOPIC, row.topic))
+        if endpoint is not None
     ]
     delays = {"delayed_delivery", "delay_tick_ms", "delay_max_ms"}
     for policy in TABLE:
@@ -717,13 +717,13 @@ def test_each_place_of_a_policy_is_set_by_a_row() -> None:
 
 
 def test_each_endpoint_of_a_policy_says_what_it_does() -> None:
-    verbs = {"GET": "Tells ", "POST": "Sets ", "PUT": "Sets ", "DELETE": "Removes "}
+    verbs = {"GET": "Returns ", "POST": "Sets ", "PUT": "Sets ", "DELETE": "Removes "}
     endpoints = (*namespace_policies.ENDPOINTS, *topic_policies.ENDPOINTS)
     assert {each.method for each in endpoints} == set(verbs)
     for each in endpoints:
         assert each.summary.startswith(verbs[each.method]), each.path
         about = each.summary.removeprefix(verbs[each.method])
-        about = re.sub("^a (topic|namespace)'s policy that says ", "", about)
+        about = re.sub("^a (topic|namespace)'s policy: ", "", about)
         assert about.startswith(("how ", "what ", "whether ", "when ", "which ", "after ")), about
 
 

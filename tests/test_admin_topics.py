@@ -346,7 +346,7 @@ def test_a_hash_at_the_boundary_belongs_to_the_upper_bundle() -> None:
     at = zlib.crc32(str(name).encode())
 
     async def listed(*hashes: int) -> bytes:
-        return (await resource.listed([name], True, hashes)).body
+        return (await resource.list_response([name], True, hashes)).body
 
     async def main() -> None:
         assert await listed(0, at) == b"[]"

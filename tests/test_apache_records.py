@@ -22,7 +22,7 @@ from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY_FIELDS,
     OF_SUBSCRIPTION,
     ROWS,
-    Face,
+    PolicyEndpoint,
     Row,
 )
 from pyxbroker.admin.resources.clusters import FIELDS as CLUSTER_DATA
@@ -84,13 +84,15 @@ def at(fields: dict[str, Any], path: tuple[str, ...]) -> Any:
     return found
 
 
-async def put(rest: Rest, path: str, face: Face, row: Row, value: Any, query: str = "") -> None:
+async def put(
+    rest: Rest, path: str, endpoint: PolicyEndpoint, row: Row, value: Any, query: str = ""
+) -> None:
     """Sets a policy of what a path names."""
-    target = f"{path}/{face.segment}?{query}".replace("{subName}", "s1")
+    target = f"{path}/{endpoint.segment}?{query}".replace("{subName}", "s1")
     body = json.dumps(value) if row.body is not None else ""
-    if face.query:
-        target, body = f"{target}&{face.query}={value}", ""
-    assert await rest(face.method, target, body) == DONE
+    if endpoint.query:
+        target, body = f"{target}&{endpoint.query}={value}", ""
+    assert await rest(endpoint.method, target, body) == DONE
 
 
 async def set_quotas(rest: Rest, path: str, query: str = "") -> None:
@@ -123,10 +125,10 @@ def test_apache_reads_the_policies_of_a_namespace(tmp_path: Path, apache: Apache
         await set_quotas(rest, NS)
         wanted: dict[tuple[str, ...], Any] = {}
         for row in EVERY_ROW:
-            if (face := row.namespace) is not None:
-                value = some_value(row, face.segment, numbers)
-                await put(rest, NS, face, row, value)
-                wanted[face.path] = value
+            if (endpoint := row.namespace) is not None:
+                value = some_value(row, endpoint.segment, numbers)
+                await put(rest, NS, endpoint, row, value)
+                wanted[endpoint.path] = value
         assert len(wanted) >= 20
         for method, target, body in (
             ("PUT", "properties", {"k": "v"}),
@@ -173,16 +175,16 @@ def test_apache_reads_the_policies_of_a_topic(
         await set_quotas(rest, topic, f"&{query}")
         wanted: dict[str, Any] = {}
         for row in EVERY_ROW:
-            if (face := row.topic) is None:
+            if (endpoint := row.topic) is None:
                 continue
-            value = some_value(row, face.segment, numbers)
-            await put(rest, topic, face, row, value, query)
+            value = some_value(row, endpoint.segment, numbers)
+            await put(rest, topic, endpoint, row, value, query)
             if row is OF_SUBSCRIPTION:
                 value = {"s1": {"dispatchRate": value}}
             if row is DELAYED_DELIVERY:
                 wanted |= {DELAYED_DELIVERY_FIELDS[name]: each for name, each in value.items()}
             else:
-                wanted[face.path[0]] = value
+                wanted[endpoint.path[0]] = value
         assert len(wanted) >= 20
         value, key = await last_event(rest)
         event = of_java(apache.read("PulsarEvent", value))
@@ -376,9 +378,9 @@ def test_the_policies_of_a_namespace_that_apache_writes_are_read(
         await begin_here(rest)
         await rest.broker.node.store.put(paths.namespace_policies("a/x"), written.value)
         for row in EVERY_ROW:
-            if (face := row.namespace) is not None:
-                status, told = await rest("GET", f"{NS}/{face.segment}")
-                assert (status, of_java(told)) == (200, at(fields, face.path)), face.segment
+            if (endpoint := row.namespace) is not None:
+                status, told = await rest("GET", f"{NS}/{endpoint.segment}")
+                assert (status, of_java(told)) == (200, at(fields, endpoint.path)), endpoint.segment
         quotas = (await rest("GET", f"{NS}/backlogQuotaMap"))[1]
         assert quotas == fields["backlog_quota_map"]
         grants = fields["auth_policies"]["namespaceAuthentication"]

@@ -16,7 +16,7 @@ from pyxbroker.base.memory_budget import BODIES_PART, BODY_FREE_BYTES, BODY_STEP
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.web import connection as web_connection
 from pyxbroker.web.errors import HttpError
-from pyxbroker.web.request import SIGN_BYTES, Body
+from pyxbroker.web.request import TOKEN_BYTES, Body
 from pyxbroker.web.response import Response
 from web_client import GET, HOST, LAST, Run, Served, dial, parse, run, served, statuses, talk, until
 
@@ -254,7 +254,7 @@ def test_what_is_made_of_a_body_is_paid_for_and_who_is_still_sending_gives_way_t
             refused_before = memory.bodies_refused
             wide = json.dumps("\u20ac" + "x" * MIB, ensure_ascii=False).encode()
             assert await statuses(web, post(len(wide), "json") + wide) == [503]
-            many = b"[" + b"[]," * (5 * MIB // SIGN_BYTES) + b"1]"
+            many = b"[" + b"[]," * (5 * MIB // TOKEN_BYTES) + b"1]"
             assert await statuses(web, post(len(many), "json") + many) == [503]
             assert memory.bodies_refused == refused_before + 2
             assert memory.body_bytes == 0
@@ -268,7 +268,7 @@ def test_nobody_gives_way_to_a_body_that_is_too_much_all_the_same(run: Run) -> N
         async with served(answer, memory=memory) as web:
             clients = await half_sent(web, 2)
             await until(lambda: memory.body_bytes == 2 * (MIB - BODY_FREE_BYTES))
-            many = b"[" + b"[]," * (5 * MIB // SIGN_BYTES) + b"1]"
+            many = b"[" + b"[]," * (5 * MIB // TOKEN_BYTES) + b"1]"
             assert await statuses(web, post(len(many), "json") + many) == [503]
             # Connections have it.
             memory.used = memory.total_max

@@ -468,7 +468,7 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
     async def scenario(server: WebServer, port: int) -> None:
         silent = silent_ones(port, 30)
         assert await ask(port) == 200
-        assert server.gave_way >= 25 and not server.refused
+        assert server.evicted >= 25 and not server.refused
         assert len(server._connections) + len(server._silent) <= 5
         for each in silent:
             each.close()
@@ -494,8 +494,8 @@ def test_a_handshake_that_is_slow_keeps_its_place_on_the_web_port_whoever_comes_
             )
             if number % 2:
                 others[-1].sendall(BEGUN)
-        await until(lambda: len(server._connections) + len(server._silent) + server.gave_way == 62)
-        assert server.gave_way >= 42
+        await until(lambda: len(server._connections) + len(server._silent) + server.evicted == 62)
+        assert server.evicted >= 42
         for each in (begun, silent):
             each.setblocking(False)
             with pytest.raises(BlockingIOError):
@@ -515,10 +515,10 @@ def test_handshakes_that_are_not_over_have_a_quarter_of_the_places_of_the_web_po
         silent = silent_ones(port, 20)
         for each in silent:
             each.sendall(BEGUN)
-        await until(lambda: server.gave_way == 15 and not len(server._silent))
+        await until(lambda: server.evicted == 15 and not len(server._silent))
         assert len(server._opening) == len(server._connections) == 5
         assert await ask(port) == 200
-        assert (server.gave_way, server.refused) == (16, 0)
+        assert (server.evicted, server.refused) == (16, 0)
         for each in silent:
             each.close()
         await until(lambda: not server._connections and not server._opening)
@@ -576,7 +576,7 @@ def test_who_cannot_be_opened_on_the_web_port_keeps_no_place(
                 with suppress(ConnectionResetError):
                     assert await asyncio.get_running_loop().sock_recv(peer, 1) == b""
         assert not server._connections and not len(server._waiting)
-        assert (server.refused, server.gave_way) == (0, 0)
+        assert (server.refused, server.evicted) == (0, 0)
         await server.stop()
 
     run(main)

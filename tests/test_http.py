@@ -270,7 +270,7 @@ def test_a_fault_of_ours_in_taking_a_request_in_is_a_500_and_is_logged(
             assert "log" in json.loads(answer[2])["reason"]
 
     run(main)
-    assert "a request could not be taken in" in caplog.text
+    assert "a request could not be parsed" in caplog.text
     assert "a fault" in caplog.text
 
 

@@ -80,19 +80,19 @@ def test_half_a_character_is_looked_for_in_pieces(
 ) -> None:
     async def scenario(rest: Rest) -> None:
         looked: list[int] = []
-        halves = web_request._HALVES
+        halves = web_request._SURROGATE
 
         class Noted:
             def search(self, body: bytes, start: int, end: int) -> Any:
                 looked.append(end - start)
                 return halves.search(body, start, end)
 
-        monkeypatch.setattr(web_request, "_HALVES", Noted())
+        monkeypatch.setattr(web_request, "_SURROGATE", Noted())
         size = 4 * CHUNK_BYTES
         whole = b'{"type":"STRING","schema":"' + b"\\u0041" * (size // 6) + b'"}'
         assert (await rest("POST", f"{S}/version", whole))[0] == 200
         assert len(looked) == 5
-        assert max(looked) <= CHUNK_BYTES + web_request.HALF_BYTES
+        assert max(looked) <= CHUNK_BYTES + web_request.SURROGATE_TAIL_BYTES
         start = b'{"type":"STRING","schema":"'
         # Wherever it is, between two pieces, too.
         for before in range(CHUNK_BYTES - 7, CHUNK_BYTES + 2):

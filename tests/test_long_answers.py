@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fake_service import FakeService, Topic
-from pyxbroker.admin.app import MADE_AT_ONCE, Application
+from pyxbroker.admin.app import CONCURRENT_MAX, Application
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import metrics, statistics
 from pyxbroker.broker.statistics import internal_stats
@@ -64,7 +64,7 @@ def test_long_answers_are_made_while_there_is_room_and_the_largest_alone() -> No
         go_on = {number: asyncio.Event() for number in range(5)}
 
         async def make(number: int, size: int) -> None:
-            async with room.place(asked(), size):
+            async with room.reserve(asked(), size):
                 made.append(number)
                 await go_on[number].wait()
 
@@ -100,7 +100,7 @@ def test_who_gives_up_its_place_in_the_line_holds_up_nobody(is_called: bool) -> 
         go_on = asyncio.Event()
 
         async def make(name: str) -> None:
-            async with room.place(asked()):
+            async with room.reserve(asked()):
                 made.append(name)
                 await go_on.wait()
 
@@ -118,7 +118,7 @@ def test_who_gives_up_its_place_in_the_line_holds_up_nobody(is_called: bool) -> 
         tasks[1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert made == ["a", "c"] and tasks[1].cancelled()
-        async with room.place(asked()):
+        async with room.reserve(asked()):
             pass  # there is room again
 
     asyncio.run(main())
@@ -131,13 +131,13 @@ def test_who_sends_no_more_is_served_after_those_who_do() -> None:
         requests = [asked() for _ in range(4)]
 
         async def make(number: int) -> None:
-            async with room.place(requests[number]):
+            async with room.reserve(requests[number]):
                 made.append(number)
                 await asyncio.sleep(0)
 
         tasks = [asyncio.create_task(make(number)) for number in range(4)]
         await asyncio.sleep(0)
-        requests[1].sends_no_more = True
+        requests[1].has_sent_eof = True
         await asyncio.gather(*tasks)
         assert made == [0, 2, 3, 1]
 
@@ -157,7 +157,7 @@ def test_what_is_made_for_a_client_ends_when_it_goes_and_a_change_does_not(run: 
                 if request.path == "/plain":
                     await go_on.wait()
                 else:
-                    async with room.place(request):
+                    async with room.reserve(request):
                         await go_on.wait()
             except asyncio.CancelledError:
                 ended.append("cut off")
@@ -193,7 +193,7 @@ def test_who_sends_no_more_gives_way_where_places_are_wanted(run: Run) -> None:
             begun += 1
             if request.path == "/last":
                 return Response(b"done")
-            async with room.place(request):
+            async with room.reserve(request):
                 await never.wait()
             raise AssertionError
 
@@ -208,7 +208,7 @@ def test_who_sends_no_more_gives_way_where_places_are_wanted(run: Run) -> None:
                 b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"
             )
             ((status, _, _),) = parse(await talk(web, last))
-            assert (status, web.server.gave_way) == (200, 1)
+            assert (status, web.server.evicted) == (200, 1)
 
     run(main)
 
@@ -276,8 +276,8 @@ def test_few_answers_about_all_topics_are_made_at_once(
         await rest.broker.topic(f"{NAME}/t")
         room = rest.app.long_answers[line]
         async with AsyncExitStack() as others:
-            for _ in range(MADE_AT_ONCE[line]):
-                await others.enter_async_context(room.place(asked()))
+            for _ in range(CONCURRENT_MAX[line]):
+                await others.enter_async_context(room.reserve(asked()))
             waiting = asyncio.create_task(rest.answer("GET", path))
             await until(lambda: room._waiting or waiting.done())
             assert not waiting.done()
@@ -376,7 +376,7 @@ def test_statistics_are_freed_so_when_they_are_told_and_when_their_client_goes(
     real = getattr(statistics, kind)
 
     async def tell(*asked: Any) -> dict[str, Any]:
-        told.append(await real.tell(*asked))
+        told.append(await real.read(*asked))
         return told[-1]
 
     async def forget(answer: dict[str, Any]) -> None:
@@ -391,7 +391,7 @@ def test_statistics_are_freed_so_when_they_are_told_and_when_their_client_goes(
         assert (await rest("PUT", f"{P}/p/partitions", "1"))[0] == 204
         for topic in ("t", "p-partition-0"):
             assert (await rest("PUT", f"{P}/{topic}/subscription/s"))[0] == 204
-        monkeypatch.setattr(statistics, kind, real._replace(tell=tell, forget=forget))
+        monkeypatch.setattr(statistics, kind, real._replace(read=tell, forget=forget))
         if is_cut_off:
             monkeypatch.setattr(Response, "long_json", never)
         asking = asyncio.create_task(rest.answer("GET", path))

@@ -11,7 +11,7 @@ import pytest
 
 from one_broker import TOPIC, Broker
 from pyxbroker.admin.endpoints import every_endpoint
-from pyxbroker.admin.owners import ANYWHERE
+from pyxbroker.admin.owners import ANSWERED_BY_ALL
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.errors import MetadataStoreError, ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
@@ -207,7 +207,7 @@ def test_every_endpoint_about_a_topic_or_a_bundle_redirects(tmp_path: Path) -> N
                 assert location(found) == f"http://other:2{target}&authoritative=true"
             else:
                 anywhere.add((endpoint.method, endpoint.path))
-        assert anywhere == {each for each in ANYWHERE if not each[1].startswith("/lookup")}
+        assert anywhere == {each for each in ANSWERED_BY_ALL if not each[1].startswith("/lookup")}
         assert not list(rest.broker.topics.registry)
 
     # Without indexes one of them is refused by every broker.

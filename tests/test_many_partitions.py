@@ -117,7 +117,7 @@ def test_what_was_told_of_many_partitions_is_freed_in_short_turns(
 
     async def scenario(rest: Rest) -> None:
         await open_partitions(rest, OPEN)
-        monkeypatch.setattr(statistics, "STATS", statistics.STATS._replace(tell=stats_of))
+        monkeypatch.setattr(statistics, "STATS", statistics.STATS._replace(read=stats_of))
         path = f"{NP}/t/partitioned-stats?perPartition={is_per_partition}"
 
         async def ask() -> None:
@@ -143,12 +143,12 @@ def test_a_long_list_of_topics_is_sorted_in_parts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(topics, "_encode", noting)
 
     async def listed() -> None:
-        body = (await topics.listed(names, False)).body
+        body = (await topics.list_response(names, False)).body
         assert isinstance(body, bytes)
         assert json.loads(body) == sorted(map(str, names))
 
     async def shortest() -> float:
-        return await turn_of(lambda: topics.listed(names, False))
+        return await turn_of(lambda: topics.list_response(names, False))
 
     asyncio.run(listed())
     assert asyncio.run(shortest()) < TURN_S

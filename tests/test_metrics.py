@@ -590,7 +590,7 @@ def test_packing_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> N
             yield b"a"
 
     async def main() -> bytes:
-        return b"".join([piece async for piece in metrics.packed(pieces())])
+        return b"".join([piece async for piece in metrics.compressed(pieces())])
 
     monkeypatch.setattr(metrics.zlib, "compressobj", lambda *_: Packer())
     assert asyncio.run(main()) == b"aaa."

@@ -242,7 +242,7 @@ MANY = ENTRIES_MAX + 1
         ({ROLES: [1]}, "namespace_auth must be an object, not [1]."),
         (
             {ROLES: {str(n): [] for n in range(MANY)}},
-            "namespace_auth has 1001 names, and at most 1000 may be.",
+            "namespace_auth has 1001 names; the maximum is 1000.",
         ),
         ({OF_TOPICS: {"t": {"r": ["produce"] * MANY}}}, "1001 actions are more"),
         ({OF_TOPICS: {"t": {str(n): [] for n in range(MANY)}}}, "destination_auth has 1001 names"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.namespace_record import new
+from pyxbroker.admin.namespace_record import new_record
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.policies.change_events import TopicRecord, decode, encode
@@ -192,8 +192,8 @@ def test_offload_policies_that_no_broker_could_read_are_refused(
 
 def test_a_new_namespace_has_whole_offload_policies() -> None:
     with pytest.raises(HttpError):
-        new({"offload_policies": {"managedLedgerOffloadMaxThreads": "many"}}, Config())
-    record = new({"offload_policies": {"managedLedgerOffloadMaxThreads": 3}}, Config())
+        new_record({"offload_policies": {"managedLedgerOffloadMaxThreads": "many"}}, Config())
+    record = new_record({"offload_policies": {"managedLedgerOffloadMaxThreads": 3}}, Config())
     assert record["offload_policies"] == whole(managedLedgerOffloadMaxThreads=3)
 
 

@@ -9,7 +9,16 @@ import time
 import pytest
 
 from pyxbroker.web.errors import HttpError
-from pyxbroker.web.request_parser import END, NEXT, End, Event, Found, Head, RequestParser, State
+from pyxbroker.web.request_parser import (
+    END,
+    TRANSITIONS,
+    End,
+    Event,
+    Found,
+    Head,
+    RequestParser,
+    State,
+)
 
 ROOM = 1000
 HOST = b"Host: broker\r\n"
@@ -67,9 +76,9 @@ def test_events_are_the_same_wherever_the_bytes_are_split() -> None:
 
 def test_every_state_but_the_last_ones_leads_on_and_is_reached() -> None:
     ends = {State.ENDED, State.REFUSED}
-    assert {state for state, _ in NEXT} == set(State) - ends
-    assert set(NEXT.values()) | {State.REFUSED} == set(State)
-    assert {found for _, found in NEXT} == set(Found)
+    assert {state for state, _ in TRANSITIONS} == set(State) - ends
+    assert set(TRANSITIONS.values()) | {State.REFUSED} == set(State)
+    assert {found for _, found in TRANSITIONS} == set(Found)
 
 
 @pytest.mark.parametrize(

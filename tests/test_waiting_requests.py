@@ -163,7 +163,7 @@ def test_who_is_not_known_yet_gives_way_where_places_are_wanted(
             writer.write(STATUS)
             assert parse(await reader.read())[0][0] == 404  # no statusFilePath
             await closed(waiting[0][0])
-            assert side.web.server.gave_way == 1 and side.tasks == 5
+            assert side.web.server.evicted == 1 and side.tasks == 5
             # Whose login is over has its place, as before.
             side.verdict.set_result(None)
             for reader, _ in waiting[1:]:

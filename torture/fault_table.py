@@ -17,31 +17,32 @@ ERRORS = ("EIO once", "EIO for a while", "EIO for ever", "ENOSPC", "EDQUOT", "sh
 EIO = ERRORS[:3]
 SPACE = ERRORS[3:5]
 
-# What a promise is called in the table, and what it says.
+# The promised outcomes, by their names in the table.
 PROMISES = {
-    "waits": "Whoever asked waits and is served; nobody else is delayed and nothing is noticed.",
-    "read again": "An error of a read is not damage. It is tried again, at most a second later, "
-    "for as long as it lasts; consumers wait, nothing is passed over, nothing older is taken for "
-    "the newest.[^read-again]",
-    "journal ends": "Nothing more is acknowledged. Writes are refused at once with a sentence, "
-    "everything acknowledged can be read, health is 503; a restart recovers all of it "
-    "(`shutdownOnJournalFailure` lets the process end instead).",
-    "tried again": "Nobody notices while there is room in memory and in the journal. It is tried "
-    "again until it goes well; while it does not, health is 503, and sends are refused with a code "
-    "and a sentence when they have waited for long; reading and acknowledging go on.",
-    "unnoticed": "The call only makes room ahead; nothing needs it.",
-    "freed later": "The request that caused it has succeeded; the space is freed later.",
-    "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
-    "made after all; what was answered stays, reading and publishing go on, the next one works. "
-    "Health is 503 for half a minute.",
-    "folded later": "What was answered is in the metadata's log; it is folded in later.",
-    "copied later": "What was answered is in the database; the copies are completed later.",
-    "reserved later": "The broker works without its reserve of space and makes it later.",
-    "start": "What is over within two seconds is waited for. Otherwise the start is refused: exit "
-    "1 and one sentence that names file and error. Nothing is lost: the next start serves.",
-    "start refused": "The start is refused at once: exit 1 and one sentence. Nothing is lost: the "
-    "next start serves.",
-    "stop": "The process ends; the next start finds everything.",
+    "waits": "The caller waits and is served. Other clients are not delayed.",
+    "read again": "A read error is not damage. The broker retries at most a second later, for as "
+    "long as the error lasts.[^read-again] Consumers wait, no entry is skipped, and no older state "
+    "is taken for the newest.",
+    "journal ends": "Nothing more is acknowledged. Writes are refused immediately with a reason, "
+    "all acknowledged messages can be read, and health is 503. A restart recovers all of them. "
+    "(With `shutdownOnJournalFailure` the process ends instead.)",
+    "tried again": "Clients notice nothing while memory and journal have space. The broker retries "
+    "until the call succeeds. Meanwhile health is 503, and sends that have waited for long are "
+    "refused with a code and a reason. Reading and acknowledging continue.",
+    "unnoticed": "The call only reserves space in advance; nothing needs it.",
+    "freed later": "The request that caused the call has succeeded; the space is freed later.",
+    "refused": "The change of metadata is refused with a reason and has no effect, or succeeds "
+    "nevertheless. Answered changes remain, reading and publishing continue, and the next change "
+    "succeeds. Health is 503 for half a minute.",
+    "folded later": "Answered changes are in the metadata's log, which is checkpointed later.",
+    "copied later": "Answered changes are in the database; the copies are completed later.",
+    "reserved later": "The broker works without its reserve of space and creates it later.",
+    "start": "The start waits for up to two seconds for the error to pass. Otherwise it is "
+    "refused: exit status 1 and one sentence that names file and error. Nothing is lost: the next "
+    "start succeeds.",
+    "start refused": "The start is refused immediately: exit status 1 and one sentence. Nothing is "
+    "lost: the next start succeeds.",
+    "stop": "The process ends; the next start finds all data.",
 }
 
 

@@ -229,7 +229,7 @@ class Server:
         self.heads: list[tuple[str, str]] = []
         self.counts = WebCounts()
 
-    def waits(self, connection: Any, is_waiting: bool) -> bool:
+    def set_waiting(self, connection: Any, is_waiting: bool) -> bool:
         """Nobody has to give way."""
         return False
 
@@ -239,7 +239,7 @@ class Server:
     def line(self) -> pacing.Line:
         return self._pace.line()
 
-    strangers_line = line
+    unauthenticated_line = line
 
     def spawn(self, answering: Any, line: pacing.Line) -> None:
         task = self.loop.create_task(pacing.paced(answering, line))

@@ -1,13 +1,13 @@
-"""Admin REST, HTTP lookup and /metrics: what the web server (web/) answers.
+"""Admin REST, HTTP lookup and /metrics: the application of the web server (web/).
 
-    endpoints       the table of what there is: paths, parameters, rights, answers
-    pulsar_endpoints  what Pulsar has: the measure of what is there
-    not_built       what of that is refused: what is off, and what is not built
-    offload_policies  those of namespaces and topics, which are stored and have no effect
-    documents       the table as docs/rest.md, as OpenAPI, and beside Pulsar's
-    answering       from a request to its answer: route, right, handler, and errors
-    app             all resources of one broker
+    endpoints         the table of endpoints: paths, parameters, rights, answers
+    pulsar_endpoints  the endpoints of Pulsar, to compare with
+    not_built         those of them that are refused: parts switched off or not built
+    offload_policies  offload policies, which are stored without effect
+    documents         docs/rest.md, the OpenAPI document, and the comparison with Pulsar
+    answering         routes a request, checks its right, calls the handler, translates errors
+    app               the application of one broker
 
-The other files are the resources. One is imported when its first request comes, so the number of
-resources costs a start nothing.
+The other files are resources. Each is imported with its first request, so that the number of
+resources does not slow down the start.
 """

@@ -1,4 +1,4 @@
-"""From a request to its answer: who asks, endpoint, right, handler, and what becomes of errors."""
+"""The path of a request to its answer: authentication, route, right, handler, errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyxbroker.web.router import OPTIONS, Router
 
 log = get_logger(__name__)
 
-PUBLISHING = "/topics/"  # messages, which are no administration
+PUBLISHING = "/topics/"  # publishing messages is not administration
 _router = Router(RESOURCES, load, not_built.refused)
 
 
 async def answer(request: Request) -> Response:
-    """The answer to a request; what a resource raises becomes a refusal.
+    """Return the answer to a request; exceptions of the resource become refusals.
 
-    Only a fault of ours reaches the log; the audit log has each change, whatever became of it, and
-    who was kept from what.
+    The log gets only bugs of the broker. The audit log gets each change, successful or not, and
+    each refused right.
     """
     allowed: Endpoint | None = None
     try:
@@ -41,11 +41,11 @@ async def answer(request: Request) -> Response:
 
             await check_owner(request, endpoint, resource)
         if not request.body.complete:
-            # Its sender says when that is there, and may have lost the right by then.
+            # The client decides when the body is complete, and may have lost the right by then.
             request.authorize_again = _authorize_again
         allowed = endpoint
-        if endpoint.line:
-            async with request.app.long_answers[endpoint.line].place(request):
+        if endpoint.queue:
+            async with request.app.long_answers[endpoint.queue].reserve(request):
                 response = await endpoint.handler(request)
         else:
             response = await endpoint.handler(request)
@@ -62,13 +62,14 @@ async def answer(request: Request) -> Response:
 
 
 async def _authorize(request: Request, endpoint: Endpoint) -> Resource:
-    """Returns what the right is about. Raises AuthorizationError, what is wrong with the name of
-    that, and what the endpoint checks first.
+    """Return the resource of a request after checking the right on it.
+
+    Raises AuthorizationError, the errors of invalid names, and those of the endpoint's precheck.
     """
     broker = request.app.broker
     resource = endpoint.resource(request)
-    if endpoint.first is not None:
-        await endpoint.first(request)
+    if endpoint.precheck is not None:
+        await endpoint.precheck(request)
     try:
         await authorize(
             broker.permissions,
@@ -92,7 +93,7 @@ async def _authorize_again(request: Request) -> None:
 
 
 def _refusal(request: Request, error: Exception) -> Response:
-    from pyxbroker.admin.refusals import refusal_of  # a start does not wait for it
+    from pyxbroker.admin.refusals import refusal_of  # deferred, to start faster
 
     answer = refusal_of(error)
     if answer is None:
@@ -104,20 +105,22 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def is_change(endpoint: Endpoint) -> bool:
-    """Whether it is administration: not what is only read, but for the few that say themselves that
-    they have made something, and not what is published.
+    """Return True if an endpoint changes the cluster's administration.
+
+    Publishing does not count. A GET that creates something reports that in `has_created`.
     """
     return endpoint.method not in ("GET", OPTIONS) and not endpoint.path.startswith(PUBLISHING)
 
 
 def operation_of(endpoint: Endpoint) -> str:
-    """How the audit log calls what an endpoint does."""
+    """Return the name of an endpoint in the audit log."""
     return f"{endpoint.method} {endpoint.path}"
 
 
 def _arguments(request: Request, endpoint: Endpoint) -> dict[str, object]:
-    """The numbers and switches of a request, as they were sent; none of a query that is no text,
-    over which the request failed.
+    """Return the numbers and booleans of the query as they were sent.
+
+    Returns none if the query is invalid, in which case the request has failed.
     """
     try:
         sent = request.query
@@ -131,6 +134,6 @@ def _arguments(request: Request, endpoint: Endpoint) -> dict[str, object]:
 
 
 def subscription_of(request: Request) -> str:
-    """The subscription that a request is about; empty without one."""
+    """Return the subscription of a request, or ""."""
     named = request.parameters.get("subscription") or request.parameters.get("subName")
     return named if isinstance(named, str) else ""

@@ -1,4 +1,4 @@
-"""All resources of one broker."""
+"""The application of one broker: what its resources share."""
 
 from __future__ import annotations
 
@@ -19,59 +19,61 @@ if TYPE_CHECKING:
     from pyxbroker.web.response import Response
 
 
-ENTRIES_READ_MAX = 4  # at a time, of up to 5 MB; unpacked they may have 32 MiB each
+ENTRIES_READ_MAX = 4  # concurrently, of up to 5 MB; decompressed up to 32 MiB each
 
-# Long answers that are made at a time, each kind by itself; for the last one strangers may ask.
-MADE_AT_ONCE = {"topics": 4, "subscriptions": 4, "broker-stats": 2, "metrics": 2}
-# Bytes of statistics that are made at a time; short ones do not count.
+# Long answers that are produced concurrently, by kind. "metrics" may need no authentication.
+CONCURRENT_MAX = {"topics": 4, "subscriptions": 4, "broker-stats": 2, "metrics": 2}
+# Bytes of statistics that are produced concurrently; small answers do not count.
 STATISTICS_BYTES = 64 << 20
 STATISTICS_FREE_BYTES = 64 << 10
 
 
 class Application:
-    """What the resources find in `request.app`."""
+    """The state that resources share, in `request.app`."""
 
     def __init__(self, broker: Broker, make_metrics_source: Callable[[], MetricsSource]) -> None:
         self.broker = broker
         self._make_metrics_source = make_metrics_source
-        # With the first request: a start does not wait for routes and refusals.
+        # Imported with the first request, so that the start does not wait for it.
         self._answer = OffLoop(_import_answer)
-        # Takes the samples of /metrics, and knows the ones before.
+        # Takes samples for /metrics and remembers the previous ones.
         self.collector = OffLoop(_make_collector)
 
     @cached_property
     def metrics_source(self) -> MetricsSource:
-        """The numbers of the process, which are made ready when they are first asked for."""
+        """The metrics of the process, created with the first scrape."""
         return self._make_metrics_source()
 
     @cached_property
     def entries_read(self) -> asyncio.Semaphore:
-        """Held while an entry is read and unpacked; who writes an answer counts it."""
+        """A semaphore held while an entry is read and decompressed; the answer itself is
+        charged.
+        """
         return asyncio.Semaphore(ENTRIES_READ_MAX)
 
     @cached_property
     def long_answers(self) -> dict[str, LongAnswers]:
-        """The lines of those that are made a few at a time, by their kinds."""
+        """The queues of long answers, by kind."""
         from pyxbroker.web.long_answers import LongAnswers
 
-        return {kind: LongAnswers(count) for kind, count in MADE_AT_ONCE.items()}
+        return {kind: LongAnswers(count) for kind, count in CONCURRENT_MAX.items()}
 
     @cached_property
     def statistics(self) -> LongAnswers:
-        """The room for statistics of topics, in bytes."""
+        """The limit on the memory of topic statistics."""
         from pyxbroker.web.long_answers import LongAnswers
 
         return LongAnswers(STATISTICS_BYTES, STATISTICS_FREE_BYTES)
 
     @cached_property
     def load(self) -> Load:
-        """What this process takes of its machine, since it was asked last."""
+        """The share of the machine that this process has used since the last call."""
         from pyxbroker.stats.load import Load
 
         return Load()
 
     async def answer(self, request: Request) -> Response:
-        """The answer to a request, whatever happens."""
+        """Answer a request; exceptions become answers."""
         request.app = self
         answer = await self._answer.get()
         return await answer(request)

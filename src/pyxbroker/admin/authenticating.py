@@ -1,5 +1,6 @@
-"""Who sends a request, where authentication is on. It comes before everything else of a request, so
-that strangers learn nothing from paths and bodies.
+"""Authentication of requests.
+
+It precedes everything else, so that unauthenticated clients learn nothing from paths and bodies.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from pyxbroker.web.response import Response
 
 log = get_logger(__name__)
 
-STATUS_PATH = "/status.html"  # for load balancers: it says nothing but that the broker is there
+STATUS_PATH = "/status.html"  # for load balancers
 METRICS_PATHS = ("/metrics", "/metrics/")
-REQUIRED = "Authentication required"  # what Pulsar says where no method is named
+REQUIRED = "Authentication required"  # Pulsar's text for requests without a method
 HTML = "text/html; charset=utf-8"
 
 
 async def authenticate(request: Request, authentication: Authentication) -> Response | None:
-    """Sets who sends a request; what it is answered with when that is nobody who may.
+    """Set the principal of a request, or return the refusal.
 
-    Raises TooManyRequests, and HttpError for a query that cannot be read.
+    Raises TooManyRequests, and HttpError for an invalid query.
     """
     if _is_open(request):
         return None
     failed_logins = request.app.broker.failed_logins
-    method, shown = _shown_in(request)
+    method, shown = _credentials_of(request)
     CLIENT_ADDRESS.set(request.address)
     try:
         with request.login():
@@ -40,12 +41,12 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
                     request.headers, lambda: request.query, request.common_name
                 )
             if verified.refused is not None:
-                _note_failed(request, method, shown, verified.refused)
+                _record_failure(request, method, shown, verified.refused)
     except AuthenticationError as error:
-        _note_failed(request, method, shown, error)
+        _record_failure(request, method, shown, error)
         return _refusal(request, str(error) if isinstance(error, PublicRefusal) else REQUIRED)
     except TooManyRequests as error:
-        _note_failed(request, method, shown, error)
+        _record_failure(request, method, shown, error)
         raise
     if verified.refused is None and verified.provider is not None:
         failed_logins.succeeded(method, shown)
@@ -54,7 +55,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     return None
 
 
-def _note_failed(request: Request, method: str, shown: bytes, error: PulsarError) -> None:
+def _record_failure(request: Request, method: str, shown: bytes, error: PulsarError) -> None:
     request.app.broker.failed_logins.failed(request.address, method, shown, error)
     log.warning(
         "authentication failed", path=request.path, peer=request.address or None, reason=error
@@ -62,8 +63,8 @@ def _note_failed(request: Request, method: str, shown: bytes, error: PulsarError
     request.app.broker.audit.login_failed(request.address, "HTTP", method, error)
 
 
-def _shown_in(request: Request) -> tuple[str, bytes]:
-    """Method and credentials by which failed logins are told apart."""
+def _credentials_of(request: Request) -> tuple[str, bytes]:
+    """Return the method and the credentials of a request, which identify repeated failed logins."""
     headers = request.headers
     token = request.query.get("token", "")
     shown = headers.get("authorization", ""), token, request.common_name
@@ -72,21 +73,23 @@ def _shown_in(request: Request) -> tuple[str, bytes]:
 
 
 def _is_open(request: Request) -> bool:
-    """Only these very paths are, whatever else leads to the same."""
+    """Return True if a path needs no authentication. Equivalent spellings of it do."""
     if request.path in METRICS_PATHS:
         return not request.app.broker.config.authenticateMetricsEndpoint
     return request.path == STATUS_PATH
 
 
-def _refusal(request: Request, said: str) -> Response:
-    """The page of the web server that Pulsar has, not an answer of one of its resources."""
-    status, url, said = AuthenticationError.http_status, request.path, escape(said)
+def _refusal(request: Request, reason: str) -> Response:
+    """Return the error page of Jetty, Pulsar's web server, which differs from refusals of
+    resources.
+    """
+    status, url, reason = AuthenticationError.http_status, request.path, escape(reason)
     if "json" in request.headers.get("accept", ""):
-        told = {"url": url, "status": str(status), "message": said}
-        return Response(to_json(told), "application/json", status)
+        body = {"url": url, "status": str(status), "message": reason}
+        return Response(to_json(body), "application/json", status)
     page = (
-        f"<html>\n<head><title>Error {status} {said}</title></head>\n"
-        f"<body><h2>HTTP ERROR {status} {said}</h2>\n"
+        f"<html>\n<head><title>Error {status} {reason}</title></head>\n"
+        f"<body><h2>HTTP ERROR {status} {reason}</h2>\n"
         f"<table><tr><th>URI:</th><td>{escape(url)}</td></tr></table></body>\n</html>\n"
     )
     return Response.text(page, HTML, status)

@@ -1,7 +1,7 @@
-"""What the table of endpoints says, for people and for programs: docs/rest.md and OpenAPI.
+"""Pages from the table of endpoints: docs/rest.md and the OpenAPI document.
 
-`python -m pyxbroker.admin.documents` prints the page; with docs/compatibility.md behind it, it
-writes what becomes of Pulsar's endpoints into that page.
+`python -m pyxbroker.admin.documents` prints docs/rest.md. With docs/compatibility.md as its
+argument it updates the table of Pulsar's endpoints in that page.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ DOMAIN = {"type": "string", "enum": ["persistent", "non-persistent"]}
 REFUSAL = "#/components/schemas/Refusal"
 
 INTRODUCTION = """\
-The web port (`webServicePort`, 8080) answers the part of Pulsar's admin REST that is below, HTTP
-lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
+The web port (`webServicePort`, 8080) answers the following part of Pulsar's admin REST, HTTP
+lookups and `/metrics`. `/openapi.json` has this table for programs.
 
-- A path that is not here is answered with 404, another method of a path that is with 405. What
-  Pulsar has besides is below: "What is not here".
-- HEAD is answered as GET. A slash at the end of a path means nothing, and `%2F` does not divide.
+- An unknown path is answered with 404, an unknown method of a known path with 405. The section
+  "Refused endpoints" lists further endpoints of Pulsar.
+- HEAD is answered like GET. A trailing slash is ignored, and `%2F` does not separate segments.
 - `{domain}` is `persistent` or `non-persistent`.
-- With `authenticationEnabled` clients have to say who they are, and strangers get 401, but for
-  `/status.html` and `/metrics` (unless `authenticateMetricsEndpoint`).
-- A refusal is a status and `{"reason": "..."}`, a sentence; the statuses are below.
-- *Right* is what Pulsar's authorization asks for, and who has it; a superuser has all rights.
-  Without `authorizationEnabled` everybody has all of them. Who lacks one is answered with 401 or
-  403, whichever Pulsar answers there.
+- With `authenticationEnabled`, unauthenticated clients get 401, except for `/status.html` and
+  `/metrics` (unless `authenticateMetricsEndpoint` is set).
+- A refusal is a status and `{"reason": "..."}`; the statuses are listed at the end.
+- *Right* is the right that Pulsar's authorization checks, and who has it; a superuser has all
+  rights. Without `authorizationEnabled` all clients have all rights. A client without the right
+  gets 401 or 403, as from Pulsar.
 """
 
 
@@ -49,7 +49,7 @@ def _type_of(field: Query) -> str:
 
 
 def openapi() -> dict[str, Any]:
-    """The table as an OpenAPI 3.0 document."""
+    """Return the table as an OpenAPI 3.0 document."""
     paths: dict[str, dict[str, Any]] = {}
     for group, endpoint in every_endpoint():
         path = PARAMETER.sub(r"{\1}", endpoint.path)
@@ -117,7 +117,7 @@ def _body(content: Content) -> dict[str, Any]:
 
 
 def markdown() -> str:
-    """The table as a page."""
+    """Return the table as docs/rest.md."""
     lines = ["# REST", "", "Written by `make docs`.", "", INTRODUCTION]
     group = ""
     for name, endpoint in sorted(every_endpoint(), key=lambda each: each[0]):
@@ -125,16 +125,16 @@ def markdown() -> str:
             group = name
             lines += [f"## {name}", ""]
         lines += [*_section(endpoint), ""]
-    lines += ["## What is not here", "", *_not_here(), ""]
+    lines += ["## Refused endpoints", "", *_refused_rows(), ""]
     lines += ["## Statuses of refusals", "", "| status | errors |", "|---|---|"]
     lines += [f"| {status} | {', '.join(names)} |" for status, names in _statuses().items()]
-    lines += ["", "400, 408, 413, 414, 415, 422, 429 and 431 are about the request itself."]
+    lines += ["", "400, 408, 413, 414, 415, 422, 429 and 431 are errors of the request itself."]
     return "\n".join(lines) + "\n"
 
 
-def _not_here() -> list[str]:
-    """What Pulsar has and this broker has not, part by part."""
-    lines = ["Of what Pulsar has, these are refused.", ""]
+def _refused_rows() -> list[str]:
+    """Return the rows of the endpoints of Pulsar that this broker refuses."""
+    lines = ["These endpoints of Pulsar are refused.", ""]
     lines += ["| about | answer | endpoints |", "|---|---|---|"]
     for part in (*OFF, *NOT_BUILT):
         answer = f"{part.status}: {part.reason}" if part.reason else str(part.status)
@@ -148,12 +148,12 @@ def _not_here() -> list[str]:
 def _section(endpoint: Endpoint) -> list[str]:
     lines = [f"**`{endpoint.method} {endpoint.path}`**", "", endpoint.summary, ""]
     for field in endpoint.query:
-        default = "" if field.default is None else f", {str(field.default).lower()} without it"
+        default = "" if field.default is None else f", default {str(field.default).lower()}"
         lines.append(f"- `?{field.name}` ({_type_of(field)}{default}): {field.about}")
     if endpoint.content is not None:
         content = endpoint.content
         kinds = ", ".join(f"`{name}`" for name in content.schemas)
-        need = "needed" if content.required else "may be left out"
+        need = "required" if content.required else "optional"
         size = f"up to {content.bytes_max >> 10} KiB"
         lines.append(f"- body ({kinds}; {need}; {size}): {content.about}")
     lines.append(f"- {endpoint.answer.status}: {endpoint.answer.about}")
@@ -162,7 +162,7 @@ def _section(endpoint: Endpoint) -> list[str]:
 
 
 def _statuses() -> dict[int, list[str]]:
-    """The errors of each status, by their names."""
+    """Return the names of the errors of each status."""
     names: dict[int, list[str]] = {}
     waiting: list[type[PulsarError]] = [PulsarError]
     while waiting:
@@ -175,58 +175,61 @@ def _statuses() -> dict[int, list[str]]:
     return {status: sorted(names[status]) for status in sorted(names)}
 
 
-# --- beside Pulsar ----------------------------------------------------------------------------
+# --- comparison with Pulsar -------------------------------------------------------------------
 
 BEGIN = "<!-- begin: written by `python -m pyxbroker.admin.documents docs/compatibility.md` -->"
 END = "<!-- end -->"
 
 
-class Beside(NamedTuple):
-    """What becomes of a group of Pulsar's endpoints: counts of both domains."""
+class EndpointCounts(NamedTuple):
+    """Counts of a group of Pulsar's endpoints, over both domains of topics."""
 
     built: int
     off: int
     not_built: int
 
 
-def beside_pulsar() -> dict[str, Beside]:
-    """What becomes of Pulsar's endpoints, by group."""
+def count_pulsar_endpoints() -> dict[str, EndpointCounts]:
+    """Count the endpoints of Pulsar that are built, switched off and not built, by group."""
     statuses = {
         (method, unnamed(path)): part.status
         for part in (*OFF, *NOT_BUILT)
         for method, path in part.rows()
     }
     there = {(row.method, unnamed(row.path)) for _, row in every_endpoint()}
-    groups: dict[str, Beside] = {}
+    groups: dict[str, EndpointCounts] = {}
     for each in endpoints():
         key = each.method, unnamed(each.path)
-        kind = Beside(key in there, key not in there and statuses[key] != NOT_IMPLEMENTED, 0)
+        kind = EndpointCounts(
+            key in there, key not in there and statuses[key] != NOT_IMPLEMENTED, 0
+        )
         kind = kind._replace(not_built=not any(kind))
-        before = groups.get(each.group, Beside(0, 0, 0))
+        before = groups.get(each.group, EndpointCounts(0, 0, 0))
         sums = (old + each.weight * new for old, new in zip(before, kind, strict=True))
-        groups[each.group] = Beside(*sums)
+        groups[each.group] = EndpointCounts(*sums)
     return groups
 
 
 def unnamed(path: str) -> str:
-    """A path without the names and types of its parameters."""
+    """Return a path without the names and types of its parameters."""
     return PARAMETER.sub("{}", path)
 
 
 def with_table(page: str) -> str:
-    """The page of compatibility with the table of endpoints in its place. Raises ValueError when
-    the page has no place for it.
+    """Return docs/compatibility.md with an updated table of endpoints.
+
+    Raises ValueError if the page has no marks for the table.
     """
     before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"the page has no {BEGIN} with {END} behind it")
-    groups = beside_pulsar()
+        raise ValueError(f"the page has no {BEGIN} followed by {END}")
+    groups = count_pulsar_endpoints()
     lines = ["| group | Pulsar has | here | off | not built |", "|---|---|---|---|---|"]
     for group, row in groups.items():
         cells = (group, sum(row), *row)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    total = Beside(*map(sum, zip(*groups.values(), strict=True)))
+    total = EndpointCounts(*map(sum, zip(*groups.values(), strict=True)))
     lines.append("| " + " | ".join(map(str, ("all", sum(total), *total))) + " |")
     lines += ["", "| off | answer |", "|---|---|"]
     lines += [
@@ -240,7 +243,7 @@ def with_table(page: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Prints rest.md, or writes the table of endpoints into the page that is named."""
+    """Print docs/rest.md, or update the table of endpoints in the given page."""
     if not arguments:
         print(markdown(), end="")
         return

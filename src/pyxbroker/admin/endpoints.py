@@ -1,10 +1,10 @@
 """The table of endpoints.
 
-Each file of `resources/` has its rows, `ENDPOINTS`; RESOURCES says which files have those below a
-prefix, so that a file is imported with the first request for it. Routes, the answers 404 and 405,
-the types of parameters, rights, the OpenAPI document and docs/rest.md all come from the rows. What
-is not in the table is 404 for a path and 405 for another method of one that is, but for what Pulsar
-has besides: not_built.py says what becomes of that.
+Each file of `resources/` has its rows in `ENDPOINTS`. RESOURCES lists the files for each prefix of
+paths, so that a file is imported with the first request for it. Routes, the answers 404 and 405,
+parameter types, rights, the OpenAPI document and docs/rest.md are derived from the rows. An unknown
+path is answered with 404 and an unknown method of a known path with 405. not_built.py has the
+answers for endpoints of Pulsar that are not in the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/openapi.json": ("openapi",),
     "/status.html": ("status",),
     "/topics": ("rest_topics",),
-    # All that is below these is refused (not_built.py).
+    # All endpoints below these prefixes are refused (not_built.py).
     "/admin/v2/functions": (),
     "/admin/v2/worker": (),
     "/admin/v2/worker-stats": (),
@@ -51,7 +51,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
 
 
 def load(name: str) -> tuple[Endpoint, ...]:
-    """The rows of one file of resources/."""
+    """Return the rows of one file of resources/."""
     rows: tuple[Endpoint, ...] = importlib.import_module(
         f"{__package__}.resources.{name}"
     ).ENDPOINTS
@@ -59,7 +59,7 @@ def load(name: str) -> tuple[Endpoint, ...]:
 
 
 def every_endpoint() -> Iterator[tuple[str, Endpoint]]:
-    """All rows with the names of their files, in the order of the paths; imports all of them."""
+    """Return all rows with the names of their files, ordered by path; imports all of them."""
     names = sorted({name for names in RESOURCES.values() for name in names})
     rows = [(name, row) for name in names for row in load(name)]
     return iter(sorted(rows, key=lambda each: (each[1].path, each[1].method)))

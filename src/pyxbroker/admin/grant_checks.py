@@ -1,11 +1,11 @@
-"""What a body may grant, wherever it does so: for a namespace, its topics and subscriptions."""
+"""Checks of grants in bodies: for namespaces, topics and subscriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.policy_bodies import names_of
+from pyxbroker.admin.policy_bodies import enum_values_of
 from pyxbroker.admin.resources.names import check_length, texts_of
 from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
 from pyxbroker.base.slices import Slices
@@ -13,23 +13,23 @@ from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
 from pyxbroker.web.errors import HttpError
 
 ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
-ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those
+ENTRIES_MAX = 1_000  # per namespace, and per topic or subscription of it
 NAME_BYTES_MAX = 1_024
 
 
 def checked_actions(value: object) -> list[str]:
-    """Raises HttpError 400 for what is no list of actions."""
+    """Return a valid list of actions. Raises HttpError 400."""
     if not isinstance(value, list):
         raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
     if len(value) > ENTRIES_MAX:
         raise HttpError(400, f"{len(value)} actions are more than the {ENTRIES_MAX} allowed.")
-    return names_of(value, ACTIONS, "An action")
+    return enum_values_of(value, ACTIONS, "An action")
 
 
 async def checked_grants(value: dict[str, Any]) -> dict[str, Any]:
-    """Those of a new namespace; parts that we do not know are left out. Raises HttpError 400.
+    """Return the grants for a new namespace without unknown parts. Raises HttpError 400.
 
-    There may be tens of thousands, as in the bodies that change them one by one there are not.
+    Up to a million entries are checked in time slices.
     """
     slices = Slices()
     found: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def _entries(value: object, part: str, name_bytes_max: int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise HttpError(400, f"{part} must be an object, not {value!r:.100}.")
     if len(value) > ENTRIES_MAX:
-        raise HttpError(400, f"{part} has {len(value)} names, and at most {ENTRIES_MAX} may be.")
+        raise HttpError(400, f"{part} has {len(value)} names; the maximum is {ENTRIES_MAX}.")
     for name in value:
         check_length("name", name, name_bytes_max, 400)
     return value

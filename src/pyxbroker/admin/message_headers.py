@@ -1,4 +1,4 @@
-"""The metadata of an entry as headers, X-Pulsar-..., as Pulsar's admin clients read them."""
+"""The metadata of an entry as X-Pulsar-... headers, which Pulsar's admin clients read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.topics.entry_view import EntryView
 
 PREFIX = "X-Pulsar-"
-REPEATED_MAX = 256  # clusters, or keys, that have a header each
+REPEATED_MAX = 256  # clusters or keys that each get a header
 CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
-# Fields of MessageMetadata that are told as they are, by the names of their headers.
+# Fields of MessageMetadata that are copied unchanged, by the names of their headers.
 PLAIN = {
     "producer-name": "producer_name",
     "sequence-id": "sequence_id",
@@ -47,7 +47,7 @@ UNPRINTABLE = {code: "?" for code in range(256) if not chr(code).isprintable()}
 
 
 def headers_of(entry: EntryView) -> list[tuple[str, str]]:
-    """All that the metadata of an entry says, each value printable."""
+    """Return the metadata of an entry as headers with printable values."""
     metadata = entry.metadata
     rows: list[tuple[str, Any]] = [
         ("Message-ID", f"{entry.position.ledger_id}:{entry.position.entry_id}"),
@@ -113,7 +113,7 @@ def _properties(entry: EntryView) -> dict[str, str]:
 
 
 def _shown(value: object) -> str:
-    """A value as a header has it: what cannot be there is a question mark."""
+    """Format a header value; characters that a header cannot contain become question marks."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value).encode("latin-1", "replace").decode("latin-1")

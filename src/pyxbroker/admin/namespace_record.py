@@ -1,8 +1,8 @@
-"""A namespace's record in REST: Pulsar's Policies, as a body may have it and as it is shown.
+"""The record of a namespace in REST: Pulsar's Policies, as accepted in bodies and as shown.
 
-A body makes the record of a new namespace: fields that we do not know are left out, as Pulsar
-leaves them out, and one with a value that its policy cannot have is refused, so that no namespace
-begins with what the broker would not do. What is shown has every field that Pulsar writes.
+A body becomes the record of a new namespace. Unknown fields are ignored, as in Pulsar. Invalid
+values of policies are refused, so that no namespace starts with policies that the broker cannot
+apply. The shown record has every field that Pulsar writes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from pyxbroker.admin import offload_policies
 from pyxbroker.admin.offload_policies import OF_NAMESPACE
 from pyxbroker.admin.policy_bodies import Field
-from pyxbroker.admin.policy_checks import Asked, check_fields
-from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, whole_quota
+from pyxbroker.admin.policy_checks import CheckContext, check_fields
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, complete_quota
 from pyxbroker.base.bundles import (
     BUNDLES_MAX,
     FIRST_BOUNDARY,
@@ -29,7 +29,7 @@ from pyxbroker.settings.config import Config
 from pyxbroker.web.coercion import is_null
 from pyxbroker.web.errors import HttpError
 
-# Pulsar's fields, in the order in which it writes them, and what JSON each is.
+# Pulsar's fields in Pulsar's order, and their JSON types.
 FIELDS: dict[str, type] = {
     "auth_policies": dict,
     "replication_clusters": list,
@@ -91,13 +91,13 @@ VALUES_OF_POLICIES = {
     for row in ROWS
     if row.namespace is not None and row.body is not None and row.body.value is not None
 }
-"""What a field has, by its kind, and that of a policy, which knows its limits and names."""
+"""The values of fields: by type, and for policies with their limits and choices."""
 
 
-def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
-    """The record as REST shows it: what it does not say is what a new one says.
+def shown_record(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
+    """Return a record as REST shows it; missing fields have the values of a new namespace.
 
-    local: what only this cluster says of the namespace, which has the bundles as they are now.
+    `local` is the part that only this cluster has, with the current bundles.
     """
     whole = namespace_policies(cluster, bundles) | {
         name: value for name, value in fields.items() if value is not None
@@ -107,8 +107,8 @@ def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
     return known | whole
 
 
-def new(body: object, config: Config) -> Fields:
-    """The record of a new namespace. Raises HttpError; clusters are not looked at."""
+def new_record(body: object, config: Config) -> Fields:
+    """Return the record of a new namespace. Raises HttpError; clusters are not checked."""
     cluster, bundles = config.clusterName, config.defaultNumberOfNamespaceBundles
     if body is None:
         body = {}
@@ -116,7 +116,7 @@ def new(body: object, config: Config) -> Fields:
         raise HttpError(400, "The policies must be a JSON object.")
     read = {name: _read(name, body[name]) for name in FIELDS if name in body}
     given = {name: value for name, value in read.items() if value is not None}
-    # A namespace does not begin with its end.
+    # A new namespace is not marked as deleted.
     given.pop(DELETED, None)
     if not given.get("replication_clusters"):
         given["replication_clusters"] = [cluster]
@@ -124,13 +124,15 @@ def new(body: object, config: Config) -> Fields:
     given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
     _check_policies(given, config)
     if OF_NAMESPACE in given:
-        given[OF_NAMESPACE] = offload_policies.shown(offload_policies.read(given[OF_NAMESPACE]))
+        given[OF_NAMESPACE] = offload_policies.with_driver_flags(
+            offload_policies.read(given[OF_NAMESPACE])
+        )
     whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
     return {name: whole[name] for name in FIELDS if name in whole}
 
 
 def _read(name: str, value: Any) -> Any:
-    """The value of a field; None when it says nothing. Raises HttpError 400."""
+    """Return the value of a field, or None if it is null. Raises HttpError 400."""
     kind = FIELDS[name]
     field = VALUES_OF_POLICIES.get(name) or VALUES.get(kind)
     if field is not None:
@@ -141,7 +143,9 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _check_policies(fields: Fields, config: Config) -> None:
-    """Reads each policy as when it is set by itself; but a number below 0 may say nothing here."""
+    """Check each policy as if it were set separately, except that numbers below 0 mean
+    "not set".
+    """
     for row in (*ROWS, DELAYED_DELIVERY):
         if row.namespace is None or row.body is None or row.body.value is not None:
             continue
@@ -151,16 +155,18 @@ def _check_policies(fields: Fields, config: Config) -> None:
             continue
         if not of_cluster:
             fields[name] = row.body.read(value)
-            row.check(fields[name], Asked(config, fields, is_topic=False))
+            row.check(fields[name], CheckContext(config, fields, is_topic=False))
             continue
         rates = {key: each for key, each in value.items() if each is not None}
         fields[name] = {key: row.body.read(each) for key, each in rates.items()}
         if config.clusterName in rates:
-            row.check(fields[name][config.clusterName], Asked(config, fields, is_topic=False))
+            row.check(
+                fields[name][config.clusterName], CheckContext(config, fields, is_topic=False)
+            )
     quotas, body = fields.get("backlog_quota_map"), BACKLOG_QUOTA.body
     if quotas is not None and body is not None:
         fields["backlog_quota_map"] = {
-            key: whole_quota(body.read(each)) for key, each in quotas.items() if each is not None
+            key: complete_quota(body.read(each)) for key, each in quotas.items() if each is not None
         }
     check_fields(fields, Level.NAMESPACE, config.clusterName)
 
@@ -171,7 +177,7 @@ def _check_ttl(fields: Fields) -> None:
 
 
 def _bundles(body: Fields, default: int) -> Fields:
-    """BundlesData of a new namespace: by boundaries, by a number, or as many as is usual."""
+    """Return BundlesData of a new namespace: from boundaries, from a count, or with the default."""
     count = Field("integer", 0).read(body.get("numBundles"), "numBundles")
     if count <= 0:
         return bundles_data(default)

@@ -1,8 +1,9 @@
-"""What of Pulsar's REST is answered without being done: parts that are switched off, as a Pulsar
-without them answers, and what is not built, 501 with a sentence.
+"""Endpoints of Pulsar that this broker refuses.
 
-A row that is built goes out of the table: tests/test_pulsar_endpoints.py finds one that is in both,
-and the router takes the one that works.
+Parts that are switched off get the answers of a Pulsar without them; parts that are not built get
+501 and a reason. The row of an endpoint that is built is removed from this table:
+tests/test_pulsar_endpoints.py finds endpoints in both tables, and the router prefers the working
+one.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from pyxbroker.web.response import Response
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
 BODY_BYTES_MAX = 16 << 10
-# The right that Pulsar asks for, by the end of a path; at others it is one to read or to write the
-# policy about offloading, or the one that is named here.
+# The right that Pulsar requires, by the last segment of a path. Others require the right to read or
+# write the offload policy, or the policy in POLICIES.
 RIGHTS = {"offload": OFFLOAD}
 POLICIES = {"shadowTopics": "SHADOW_TOPIC"}
 
 
 class Part(NamedTuple):
-    """Endpoints that are answered alike: lines of methods and paths, or whole groups of Pulsar's.
+    """Endpoints with the same answer: lines of methods and paths, or whole groups of Pulsar's.
 
-    `about` says in a few words what they are about. A part with 404 has no rows: nothing is there.
+    `about` names the part. A part with status 404 adds no rows to the router.
     """
 
     about: str
@@ -47,7 +48,7 @@ class Part(NamedTuple):
     groups: tuple[str, ...] = ()
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Its methods and paths."""
+        """Yield the methods and paths of the part."""
         for line in filter(None, self.lines.split("\n")):
             yield from rows_of(line)
         if self.groups:
@@ -83,7 +84,7 @@ OFF = (
     Part("WebSocket", NOT_FOUND, "", groups=("WebSocket",)),
     Part("the proxy", NOT_FOUND, "", groups=("proxy",)),
 )
-"""Parts of Pulsar that one switches on, and that this broker does not have."""
+"""Optional parts of Pulsar that this broker does not have."""
 
 NOT_BUILT = (
     Part(
@@ -105,18 +106,18 @@ PUT TOPIC/offload
 """,
     ),
     Part(
-        "the end of a broker",
+        "shutdown of a broker",
         NOT_IMPLEMENTED,
-        "Nobody may stop the broker by REST: send it SIGTERM.",
+        "Shutdown by REST is not built: send SIGTERM to the broker.",
         "POST /admin/v2/brokers/shutdown",
     ),
 )
-"""What is not done yet."""
+"""Endpoints that are not built yet."""
 
 
 @lru_cache(maxsize=1)
 def refused() -> tuple[Endpoint, ...]:
-    """A row for each endpoint of the parts that is answered."""
+    """Return a row for each refused endpoint, except those of parts with status 404."""
     return tuple(
         _row(part, method, path)
         for part in (*OFF, *NOT_BUILT)
@@ -137,8 +138,8 @@ def _row(part: Part, method: str, path: str) -> Endpoint:
     content = None
     if checks and method in ("PUT", "POST"):
         schemas: dict[str, Schema] = {"application/json": {}}
-        content = Content("It is not looked at.", schemas, bytes_max=BODY_BYTES_MAX)
-    about = f"About {part.about}."
+        content = Content("Ignored.", schemas, bytes_max=BODY_BYTES_MAX)
+    about = f"Refused: {part.about}."
     if not checks:
         return Endpoint(method, path, refuse, AUTHENTICATED, about, answer)
     right = _right_of(method, path)
@@ -146,7 +147,7 @@ def _row(part: Part, method: str, path: str) -> Endpoint:
 
 
 def _right_of(method: str, path: str) -> Right:
-    """What one needs to be told whether a namespace or a topic is there."""
+    """Return the right to learn whether a namespace or a topic exists."""
     end = path.rpartition("/")[2]
     if end in RIGHTS:
         return RIGHTS[end]
@@ -156,17 +157,18 @@ def _right_of(method: str, path: str) -> Right:
 
 
 def _resource_of(request: Request) -> Resource:
-    # Imported as late as in _check().
+    # Deferred as in _check().
     from pyxbroker.admin.resources.names import namespace_name_of, topic_of
 
     return topic_of(request) if "topic" in request.parameters else namespace_name_of(request)
 
 
 async def _check(request: Request) -> None:
-    """What is wrong besides is told first: the body, the names, and what is not there. Raises
-    HttpError.
+    """Raise HttpError for an invalid body, an invalid name, or a missing namespace or topic.
+
+    As in Pulsar, these errors precede the refusal.
     """
-    # What is not built needs them as seldom as it is asked for.
+    # Deferred: these endpoints are rarely called.
     from pyxbroker.admin.resources.names import (
         NO_NAMESPACE,
         check_namespace,

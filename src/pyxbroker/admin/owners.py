@@ -1,6 +1,6 @@
-"""Requests about a topic or a bundle, which the broker answers that serves it: others redirect.
+"""Redirects of requests about a topic or a bundle to the broker that serves it.
 
-Every endpoint with a topic or a bundle in its path is one, but for those in ANYWHERE.
+Every endpoint with a topic or a bundle in its path redirects, except those in ANSWERED_BY_ALL.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyxbroker.web.errors import HttpError
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 QUOTAS = "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}"
 LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
-# What every broker of a cluster answers by metadata alone, as in Pulsar; HTTP lookups redirect
+# Endpoints that every broker answers from metadata, as in Pulsar. HTTP lookups redirect by
 # themselves.
-ANYWHERE = frozenset(
+ANSWERED_BY_ALL = frozenset(
     {
         ("GET", LOOKUP),
         ("GET", LOOKUP + "/bundle"),
@@ -36,28 +36,27 @@ ANYWHERE = frozenset(
     }
 )
 AUTHORITATIVE = "authoritative"
-URL_SIGNS = "/%:@!$&'()*+,;=~?"  # may be in a target as they are
+URL_SIGNS = "/%:@!$&'()*+,;=~?"  # characters that a request target may contain unescaped
 
 
 async def check_owner(request: Request, endpoint: Endpoint, resource: Resource) -> None:
-    """Raise HttpError 307 for a request that another broker answers, and PulsarError where no
-    broker can be named.
+    """Raise HttpError 307 if another broker serves the resource; PulsarError if none can be named.
 
-    `resource` is what the endpoint's right is about.
+    `resource` is the resource of the endpoint's right.
     """
-    if (endpoint.method, endpoint.path) in ANYWHERE:
+    if (endpoint.method, endpoint.path) in ANSWERED_BY_ALL:
         return
     if "topic" in request.parameters:
         if isinstance(resource, TopicName):
             await _check_topic(request, resource)
         elif "domain" in request.parameters:
-            # Endpoints of parts that are switched off, such as transactions, name no domain.
+            # Endpoints of parts that are switched off, such as transactions, have no domain.
             await _check_topic(request, topic_of(request))
     elif "bundle" in request.parameters:
         try:
             bundle = bundles.parse(request.parameters["bundle"])
         except ValueError:
-            return  # the endpoint refuses it, or finds out which one is meant
+            return  # the endpoint refuses it or finds the bundle
         await check_bundle(request, bundle)
 
 
@@ -73,9 +72,7 @@ async def _check_topic(request: Request, topic: TopicName) -> None:
 
 
 async def check_bundle(request: Request, bundle: Bundle) -> None:
-    """Raise HttpError 307 for a bundle that another broker serves, and PulsarError where no broker
-    can be named.
-    """
+    """Raise HttpError 307 if another broker serves a bundle; PulsarError if none can be named."""
     ownership = request.app.broker.ownership
     namespace = namespace_of(request)
     _raise(request, await ownership.find_of_bundle(namespace, bundle, is_authoritative(request)))
@@ -94,8 +91,9 @@ def _raise(request: Request, decision: Decision) -> None:
 
 
 def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:
-    """Return the 307 to the same path of another broker, with some fields of the query, which are
-    encoded already; 412 where that broker has no port for the request's scheme.
+    """Return a 307 to the same path of another broker with the given encoded query fields.
+
+    Returns a 412 if that broker has no port for the request's scheme.
     """
     url = to.urls.web_url_tls if request.is_tls else to.urls.web_url
     if not url:
@@ -106,8 +104,8 @@ def redirection(request: Request, to: Redirect, fields: list[str]) -> HttpError:
 
 
 def is_authoritative(request: Request) -> bool:
-    """Return whether the request was redirected to the broker that is to answer it."""
+    """Return True if another broker redirected the request to this one as the owner."""
     try:
         return request.query.get(AUTHORITATIVE, "").lower() == "true"
     except HttpError:
-        return False  # the query cannot be read, which the endpoint refuses if it reads it
+        return False  # an endpoint that reads the query refuses it

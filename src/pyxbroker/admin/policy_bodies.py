@@ -1,5 +1,5 @@
-"""What requests bring to set a policy: read by the rule of coercion.py, and described for the
-OpenAPI document.
+"""The bodies of requests that set a policy: parsed by the rule of coercion.py, with OpenAPI
+schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """A value of JSON, or a field of an object. A field that is not there has the default."""
+    """A JSON value, or a field of an object with a default."""
 
     kind: str  # integer, number, boolean, string
     default: Json = None
@@ -32,8 +32,10 @@ class Field(NamedTuple):
     maximum: int = INT_MAX
 
     def read(self, value: object, name: str) -> Json:
-        """The value of the field. As for Java's primitive types, null is 0 or false where the
-        default is a number or a truth value; else it is the default. Raises HttpError 400.
+        """Return the value of the field.
+
+        For null, it is 0 or False if the default is a number or a boolean, as for Java's primitive
+        types, and otherwise the default. Raises HttpError 400.
         """
         if value is None or (is_null(value) and (self.kind != "string" or self.choices)):
             is_primitive = isinstance(self.default, (int, float))
@@ -54,7 +56,7 @@ class Field(NamedTuple):
         return to_number(value) if self.kind == "number" else to_text(value)
 
     def expected(self) -> str:
-        """What a value looks like, in words."""
+        """Return a description of valid values for error messages."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.kind == "integer":
@@ -70,15 +72,16 @@ class Field(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a request brings: one value, an object of fields, or a list of names."""
+    """The body of a request: one value, an object of fields, or a list of names."""
 
     value: Field | None = None
     fields: Mapping[str, Field] = MappingProxyType({})
     names: tuple[str, ...] = ()
 
     def read(self, value: object) -> Json:
-        """The value as it goes into a record. Fields that we do not know are left out, as in
-        Pulsar. Raises HttpError 400.
+        """Return the value to store in a record; unknown fields are ignored, as in Pulsar.
+
+        Raises HttpError 400.
         """
         if self.value is not None:
             if is_null(value):
@@ -87,7 +90,7 @@ class Body(NamedTuple):
         if self.names:
             if not isinstance(value, list):
                 raise HttpError(400, f"The body must be a list, not {value!r:.100}.")
-            return names_of(value, self.names, "A name")
+            return enum_values_of(value, self.names, "A name")
         if not isinstance(value, dict):
             raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
         read = {
@@ -98,7 +101,7 @@ class Body(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """As OpenAPI writes it."""
+        """The OpenAPI schema of the body."""
         if self.value is not None:
             return self.value.schema
         if self.names:
@@ -109,8 +112,8 @@ class Body(NamedTuple):
         }
 
 
-def names_of(values: list[Any], choices: tuple[str, ...], what: str) -> list[str]:
-    """The values of an enumeration in a JSON list, each once. Raises HttpError 400."""
+def enum_values_of(values: list[Any], choices: tuple[str, ...], what: str) -> list[str]:
+    """Return the distinct values of an enumeration in a JSON list. Raises HttpError 400."""
     field = Field("string", choices=choices)
     found = [field.read(each, what) for each in values]
     if None in found:

@@ -1,4 +1,4 @@
-"""What is refused of the value of a policy, with Pulsar's status and words."""
+"""Checks of policy values, with Pulsar's statuses and messages."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pyxbroker.web.errors import HttpError
 QUOTA_TYPES = ("destination_storage", "message_age")
 
 
-class Asked(NamedTuple):
-    """What a check may look at besides the value."""
+class CheckContext(NamedTuple):
+    """The context of a check: the settings and the record that the value belongs to."""
 
     config: Config
-    record: dict[str, Any]  # of that level, as it is
+    record: dict[str, Any]  # of the same level, before the change
     is_topic: bool
     quota_type: str = QUOTA_TYPES[0]
 
 
-Check = Callable[[Json, Asked], None]
+Check = Callable[[Json, CheckContext], None]
 
 
-def unchecked(value: Json, asked: Asked) -> None:
+def unchecked(value: Json, context: CheckContext) -> None:
     return None
 
 
-def from_0(reason: str, of_topic: str = "") -> Check:
-    """A number below 0 is refused with a reason."""
+def at_least_zero(reason: str, of_topic: str = "") -> Check:
+    """Return a check that refuses numbers below 0 with a reason."""
 
-    def check(value: int, asked: Asked) -> None:
+    def check(value: int, context: CheckContext) -> None:
         if value < 0:
-            raise HttpError(412, of_topic if asked.is_topic and of_topic else reason)
+            raise HttpError(412, of_topic if context.is_topic and of_topic else reason)
 
     return check
 
 
-def check_retention(value: dict[str, int], asked: Asked) -> None:
+def check_retention(value: dict[str, int], context: CheckContext) -> None:
     minutes, megabytes = value["retentionTimeInMinutes"], value["retentionSizeInMB"]
     start = "Invalid retention policy: "
     if megabytes < -1:
@@ -55,24 +55,24 @@ def check_retention(value: dict[str, int], asked: Asked) -> None:
             " has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit."
             " To disable retention both limits must be set to 0.",
         )
-    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map")
+    quotas = context.record.get("backLogQuotaMap" if context.is_topic else "backlog_quota_map")
     if isinstance(quotas, dict) and any(
-        _is_over(quotas.get(each), each, value) for each in QUOTA_TYPES
+        _exceeds(quotas.get(each), each, value) for each in QUOTA_TYPES
     ):
         raise HttpError(
             412,
             "Retention Quota must exceed configured backlog quota for topic. Please increase"
             " retention quota and retry"
-            if asked.is_topic
+            if context.is_topic
             else "Retention Quota must exceed configured backlog quota for namespace.",
         )
 
 
-def check_quota(value: dict[str, Any], asked: Asked) -> None:
-    field = "retentionPolicies" if asked.is_topic else "retention_policies"
-    retention = asked.record.get(field)
-    if retention is not None and _is_over(value, asked.quota_type, retention):
-        what = "topic" if asked.is_topic else "namespace"
+def check_quota(value: dict[str, Any], context: CheckContext) -> None:
+    field = "retentionPolicies" if context.is_topic else "retention_policies"
+    retention = context.record.get(field)
+    if retention is not None and _exceeds(value, context.quota_type, retention):
+        what = "topic" if context.is_topic else "namespace"
         raise HttpError(
             412,
             f"Backlog Quota exceeds configured retention quota for {what}. Please increase"
@@ -80,25 +80,25 @@ def check_quota(value: dict[str, Any], asked: Asked) -> None:
         )
 
 
-def _is_over(quota: object, quota_type: str, retention: object) -> bool:
-    """Whether a quota lets more pile up than retention keeps, where both are limits."""
+def _exceeds(quota: object, quota_type: str, retention: object) -> bool:
+    """Return True if both are limits and the quota allows more backlog than retention stores."""
     if quota_type == "destination_storage":
-        limit = _whole(quota, "limitSize", _whole(quota, "limit", -1))
-        kept = _whole(retention, "retentionSizeInMB", 0) << 20
+        limit = _int_field(quota, "limitSize", _int_field(quota, "limit", -1))
+        kept = _int_field(retention, "retentionSizeInMB", 0) << 20
     else:
-        limit = _whole(quota, "limitTime", -1)
-        kept = _whole(retention, "retentionTimeInMinutes", 0) * 60
+        limit = _int_field(quota, "limitTime", -1)
+        kept = _int_field(retention, "retentionTimeInMinutes", 0) * 60
     return 0 < kept <= limit
 
 
-def _whole(fields: object, name: str, default: int) -> int:
-    """A number of an object. What a record has there that cannot be in force decides nothing."""
+def _int_field(fields: object, name: str, default: int) -> int:
+    """Return an integer field of an object; a value of another type counts as missing."""
     value = fields.get(name) if isinstance(fields, dict) else None
     return value if type(value) is int else default
 
 
-def check_persistence(value: dict[str, Any], asked: Asked) -> None:
-    config = asked.config
+def check_persistence(value: dict[str, Any], context: CheckContext) -> None:
+    config = context.config
     names = ("Ensemble", "WriteQuorum", "AckQuorum")
     maxima = (
         config.managedLedgerMaxEnsembleSize,
@@ -116,7 +116,7 @@ def check_persistence(value: dict[str, Any], asked: Asked) -> None:
         )
 
 
-def check_auto_topic_creation(value: dict[str, Any], asked: Asked) -> None:
+def check_auto_topic_creation(value: dict[str, Any], context: CheckContext) -> None:
     kind, count = value.get("topicType"), value.get("defaultNumPartitions")
     start = "Invalid configuration for autoTopicCreationOverride. the detail is "
     if not value.get("allowAutoTopicCreation"):
@@ -139,18 +139,18 @@ def check_auto_topic_creation(value: dict[str, Any], asked: Asked) -> None:
         raise HttpError(
             412, start + "[defaultNumPartitions] cannot be less than 1 for partition type."
         )
-    limit = asked.config.maxNumPartitionsPerPartitionedTopic
+    limit = context.config.maxNumPartitionsPerPartitionedTopic
     if limit and count > limit:
         raise HttpError(406, f"Number of partitions should be less than or equal to {limit}")
 
 
-def check_subscribe_period(value: dict[str, int], asked: Asked) -> None:
+def check_subscribe_period(value: dict[str, int], context: CheckContext) -> None:
     if value["ratePeriodInSecond"] > SUBSCRIBE_PERIOD_MAX_S:
         raise HttpError(412, f"ratePeriodInSecond must be <= {SUBSCRIBE_PERIOD_MAX_S}.")
 
 
-def check_message_size(value: int, asked: Asked) -> None:
-    if not 0 <= value <= asked.config.maxMessageSize:
+def check_message_size(value: int, context: CheckContext) -> None:
+    if not 0 <= value <= context.config.maxMessageSize:
         raise HttpError(
             412,
             "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than"
@@ -159,9 +159,9 @@ def check_message_size(value: int, asked: Asked) -> None:
 
 
 def check_fields(fields: dict[str, Any], level: Level, cluster: str) -> None:
-    """Whether each policy can be what the fields of a record say. Raises HttpError 400.
+    """Raise HttpError 400 for a policy that cannot be applied.
 
-    It comes last: for what Pulsar refuses too, its own words are in the checks above.
+    Called after the checks above, which have Pulsar's messages.
     """
     _, refusals = resolve([Record(level, "", fields)], Policies(), Policies(), cluster)
     for each in refusals:

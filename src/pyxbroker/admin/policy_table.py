@@ -1,9 +1,9 @@
-"""How REST names, takes and answers each policy, at the levels of namespaces and topics.
+"""The policies of namespaces and topics in REST: their paths, bodies and answers.
 
-A row is a policy as Pulsar's REST has it, which is not always one of policies/table.py: three of
-those are one object here, or two share one map. The endpoints of both levels are made of the rows
-(resources/namespace_policies.py, resources/topic_policies.py). What a value means, and its type in
-a record, the other table says.
+A row is a policy as Pulsar's REST has it, which can differ from policies/table.py: three of its
+policies are one object here, and two share one map. The endpoints of both levels are created from
+the rows (resources/namespace_policies.py, resources/topic_policies.py). policies/table.py defines
+the meaning of values and their types in records.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pyxbroker.admin.policy_bodies import BOOLEAN, INTEGER, Body, Field, Json
 from pyxbroker.admin.policy_checks import (
     QUOTA_TYPES,
     Check,
+    at_least_zero,
     check_auto_topic_creation,
     check_message_size,
     check_persistence,
     check_quota,
     check_retention,
     check_subscribe_period,
-    from_0,
     unchecked,
 )
 from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Path
@@ -38,7 +38,7 @@ from pyxbroker.settings.config import Config
 from pyxbroker.settings.sections.topics import SCHEMA_STRATEGIES
 from pyxbroker.web.errors import HttpError
 
-# --- what holds -----------------------------------------------------------------------------------
+# --- applied values -------------------------------------------------------------------------------
 
 
 def _number(name: str) -> Callable[[Policies], Json]:
@@ -54,11 +54,11 @@ def _applied_retention(policies: Policies) -> Json:
 
 
 def quota_json(quota: BacklogQuota, quota_type: str) -> dict[str, Json]:
-    """A quota as Pulsar's REST answers it."""
+    """Return a quota as Pulsar's REST shows it."""
     if quota_type == QUOTA_TYPES[0]:
         size, seconds = quota.limit, -1
     else:
-        # Who sets the age says nothing of a size, which is 0 then.
+        # A quota of age has no size; it is shown as 0.
         size, seconds = (0 if quota.limit > 0 else -1), quota.limit
     return {"limit": size, "limitSize": size, "limitTime": seconds, "policy": quota.policy}
 
@@ -120,36 +120,36 @@ def _applied_auto_subscription(policies: Policies) -> Json:
 # --- the rows -------------------------------------------------------------------------------------
 
 
-class Face(NamedTuple):
-    """A policy at one level: the last part of its path, and where the record has it."""
+class PolicyEndpoint(NamedTuple):
+    """A policy at one level: the last part of its path, and its place in the record."""
 
     segment: str
     path: Path
     method: str = "POST"
     query: str = ""
-    """The field of the query that brings the value, where no body does."""
+    """The query field that carries the value if the request has no body."""
     removes: bool = True
-    nothing_removes: bool = False
-    """Whether to set it without a value removes it, as in Pulsar: that is how pulsar-admin removes
-    the snapshot interval of a namespace.
+    null_removes: bool = False
+    """True if setting it without a value removes it, as in Pulsar. pulsar-admin removes the
+    snapshot interval of a namespace in this way.
     """
 
 
 class Row(NamedTuple):
-    """A policy as REST has it."""
+    """A policy in REST."""
 
-    # Pulsar's PolicyName, which the right to read and to write it is named after; where it has
-    # none it asks for the administrator of the tenant.
+    # Pulsar's PolicyName, which names the rights to read and to write it. Without one, the right is
+    # that of the tenant's administrators.
     right: str | None
     about: str
-    body: Body | None  # None: to set it is to switch it on
-    namespace: Face | None = None
-    topic: Face | None = None
+    body: Body | None  # None: setting it enables it
+    namespace: PolicyEndpoint | None = None
+    topic: PolicyEndpoint | None = None
     check: Check = unchecked
     applied: Callable[[Policies], Json] | None = None
-    """What holds for a topic, where REST tells that."""
+    """The applied value for a topic, if REST shows it."""
     unset: Callable[[Config], Json] = lambda config: None
-    """What is answered where nothing is set; None: 204."""
+    """The answer if nothing is set; None: 204."""
 
 
 def _limit(
@@ -160,17 +160,21 @@ def _limit(
     texts: tuple[str, str],
     applied: str = "",
     unset: Callable[[Config], Json] = lambda config: None,
-    nothing_removes: tuple[bool, bool] = (False, False),
+    null_removes: tuple[bool, bool] = (False, False),
 ) -> Row:
-    """A number from 0 on; segment and field at each level, text of a refusal at each level."""
-    of_namespace, of_topic = nothing_removes
+    """A limit of 0 or more; pairs are for namespaces and topics: path and field, texts
+    of refusals.
+    """
+    of_namespace, of_topic = null_removes
     return Row(
         right,
         about,
         INTEGER,
-        Face(namespace[0], (namespace[1],), nothing_removes=of_namespace) if namespace[0] else None,
-        Face(topic[0], (topic[1],), nothing_removes=of_topic) if topic[0] else None,
-        from_0(*texts),
+        PolicyEndpoint(namespace[0], (namespace[1],), null_removes=of_namespace)
+        if namespace[0]
+        else None,
+        PolicyEndpoint(topic[0], (topic[1],), null_removes=of_topic) if topic[0] else None,
+        at_least_zero(*texts),
         _number(applied) if applied else None,
         unset=unset,
     )
@@ -191,8 +195,8 @@ def _dispatch_rate(segment: str, namespace: str, topic: str, about: str, applied
         "REPLICATION_RATE" if segment == "replicatorDispatchRate" else "RATE",
         about,
         _DISPATCH_RATE,
-        Face(segment, (namespace, CLUSTER), nothing_removes=True),
-        Face(segment, (topic,), nothing_removes=segment == "replicatorDispatchRate"),
+        PolicyEndpoint(segment, (namespace, CLUSTER), null_removes=True),
+        PolicyEndpoint(segment, (topic,), null_removes=segment == "replicatorDispatchRate"),
         applied=_applied_dispatch_rate(applied) if applied else None,
     )
 
@@ -200,15 +204,15 @@ def _dispatch_rate(segment: str, namespace: str, topic: str, about: str, applied
 ROWS: tuple[Row, ...] = (
     Row(
         "RETENTION",
-        "how long and how much of acknowledged messages is kept",
+        "how long and how much of acknowledged messages is retained",
         Body(
             fields={
                 "retentionTimeInMinutes": Field("integer", 0),
                 "retentionSizeInMB": Field("integer", 0, maximum=LONG_MAX >> 20),
             }
         ),
-        Face("retention", ("retention_policies",), nothing_removes=True),
-        Face("retention", ("retentionPolicies",)),
+        PolicyEndpoint("retention", ("retention_policies",), null_removes=True),
+        PolicyEndpoint("retention", ("retentionPolicies",)),
         check_retention,
         _applied_retention,
     ),
@@ -216,9 +220,11 @@ ROWS: tuple[Row, ...] = (
         "TTL",
         "after how many seconds messages count as acknowledged",
         INTEGER,
-        Face("messageTTL", ("message_ttl_in_seconds",)),
-        Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL", nothing_removes=True),
-        from_0(
+        PolicyEndpoint("messageTTL", ("message_ttl_in_seconds",)),
+        PolicyEndpoint(
+            "messageTTL", ("messageTTLInSeconds",), query="messageTTL", null_removes=True
+        ),
+        at_least_zero(
             "Invalid value for message TTL, message TTL must >= 0", "Invalid value for message TTL"
         ),
         _number("message_ttl_s"),
@@ -227,19 +233,19 @@ ROWS: tuple[Row, ...] = (
         "SUBSCRIPTION_EXPIRATION_TIME",
         "after how many minutes subscriptions without consumers are deleted",
         INTEGER,
-        Face("subscriptionExpirationTime", ("subscription_expiration_time_minutes",)),
-        Face(
+        PolicyEndpoint("subscriptionExpirationTime", ("subscription_expiration_time_minutes",)),
+        PolicyEndpoint(
             "subscriptionExpirationTime",
             ("subscriptionExpirationTimeInMinutes",),
             query="subscriptionExpirationTime",
-            nothing_removes=True,
+            null_removes=True,
         ),
-        from_0("Invalid value for subscription expiration time"),
+        at_least_zero("Invalid value for subscription expiration time"),
         lambda policies: policies.subscription_expiry_s // 60,
     ),
     Row(
         "PERSISTENCE",
-        "how many bookies keep an entry, and how often cursors are stored",
+        "how many bookies store an entry, and how often cursors are stored",
         Body(
             fields={
                 "bookkeeperEnsemble": Field("integer", 2),
@@ -249,14 +255,14 @@ ROWS: tuple[Row, ...] = (
                 "managedLedgerStorageClassName": Field("string"),
             }
         ),
-        Face("persistence", ("persistence",)),
-        Face("persistence", ("persistence",)),
+        PolicyEndpoint("persistence", ("persistence",)),
+        PolicyEndpoint("persistence", ("persistence",)),
         check_persistence,
         _applied_persistence,
     ),
     Row(
         "INACTIVE_TOPIC",
-        "when topics that nobody uses are deleted",
+        "when unused topics are deleted",
         Body(
             fields={
                 "inactiveTopicDeleteMode": Field("string", choices=INACTIVE_TOPIC_DELETE_MODES),
@@ -264,41 +270,41 @@ ROWS: tuple[Row, ...] = (
                 "deleteWhileInactive": Field("boolean", False),
             }
         ),
-        Face("inactiveTopicPolicies", ("inactive_topic_policies",), nothing_removes=True),
-        Face("inactiveTopicPolicies", ("inactiveTopicPolicies",), nothing_removes=True),
+        PolicyEndpoint("inactiveTopicPolicies", ("inactive_topic_policies",), null_removes=True),
+        PolicyEndpoint("inactiveTopicPolicies", ("inactiveTopicPolicies",), null_removes=True),
         applied=_applied_inactive_topics,
     ),
     Row(
         "RATE",
-        "what producers may publish in a second",
+        "how much producers may publish per second",
         Body(
             fields={
                 "publishThrottlingRateInMsg": Field("integer", -1),
                 "publishThrottlingRateInByte": Field("integer", -1, maximum=LONG_MAX),
             }
         ),
-        Face("publishRate", ("publishMaxMessageRate", CLUSTER), nothing_removes=True),
-        Face("publishRate", ("publishRate",)),
+        PolicyEndpoint("publishRate", ("publishMaxMessageRate", CLUSTER), null_removes=True),
+        PolicyEndpoint("publishRate", ("publishRate",)),
     ),
     _dispatch_rate(
         "dispatchRate",
         "topicDispatchRate",
         "dispatchRate",
-        "what the consumers of a topic may be sent in each period",
+        "how much the consumers of a topic may receive in each period",
         "dispatch_rate",
     ),
     _dispatch_rate(
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
-        "what the consumers of a subscription may be sent in each period",
+        "how much the consumers of a subscription may receive in each period",
         "subscription_dispatch_rate",
     ),
     _dispatch_rate(
         "replicatorDispatchRate",
         "replicatorDispatchRate",
         "replicatorDispatchRate",
-        "what replicators, which are not here yet, may send in each period",
+        "how much replicators (not built yet) may send in each period",
         "",
     ),
     Row(
@@ -310,8 +316,8 @@ ROWS: tuple[Row, ...] = (
                 "ratePeriodInSecond": Field("integer", 30),
             }
         ),
-        Face("subscribeRate", ("clusterSubscribeRate", CLUSTER), nothing_removes=True),
-        Face("subscribeRate", ("subscribeRate",)),
+        PolicyEndpoint("subscribeRate", ("clusterSubscribeRate", CLUSTER), null_removes=True),
+        PolicyEndpoint("subscribeRate", ("subscribeRate",)),
         check_subscribe_period,
         applied=_applied_subscribe_rate,
     ),
@@ -355,7 +361,7 @@ ROWS: tuple[Row, ...] = (
         ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         ("maxUnackedMessagesPerConsumer must be 0 or more", "maxUnackedNum must be 0 or more"),
         "unacked_per_consumer_max",
-        nothing_removes=(False, True),
+        null_removes=(False, True),
     ),
     _limit(
         "MAX_UNACKED",
@@ -364,7 +370,7 @@ ROWS: tuple[Row, ...] = (
         ("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         ("maxUnackedMessagesPerSubscription must be 0 or more", "maxUnackedNum must be 0 or more"),
         "unacked_per_subscription_max",
-        nothing_removes=(False, True),
+        null_removes=(False, True),
     ),
     _limit(
         "MAX_TOPICS",
@@ -379,27 +385,27 @@ ROWS: tuple[Row, ...] = (
         "how many bytes a message may have",
         INTEGER,
         None,
-        Face("maxMessageSize", ("maxMessageSize",)),
+        PolicyEndpoint("maxMessageSize", ("maxMessageSize",)),
         check_message_size,
     ),
     Row(
-        # Pulsar has no PolicyName of their own for types, and takes this one.
+        # Pulsar has no PolicyName for subscription types and uses this one.
         "SUBSCRIPTION_AUTH_MODE",
-        "which types of subscriptions consumers may ask for",
+        "which subscription types consumers may use",
         Body(names=SUBSCRIPTION_TYPES),
-        Face("subscriptionTypesEnabled", ("subscription_types_enabled",)),
-        Face("subscriptionTypesEnabled", ("subscriptionTypesEnabled",)),
+        PolicyEndpoint("subscriptionTypesEnabled", ("subscription_types_enabled",)),
+        PolicyEndpoint("subscriptionTypesEnabled", ("subscriptionTypesEnabled",)),
     ),
     Row(
         "SUBSCRIPTION_AUTH_MODE",
-        "whether a subscription's name has to begin with the role of who subscribes",
+        "whether a subscription's name has to begin with the role of the client",
         Body(Field("string", choices=("None", "Prefix"))),
-        Face("subscriptionAuthMode", ("subscription_auth_mode",), removes=False),
+        PolicyEndpoint("subscriptionAuthMode", ("subscription_auth_mode",), removes=False),
         unset=lambda config: "None",
     ),
     Row(
         "AUTO_TOPIC_CREATION",
-        "whether clients create topics by naming them",
+        "whether clients create topics by using them",
         Body(
             fields={
                 "allowAutoTopicCreation": Field("boolean", False),
@@ -407,30 +413,30 @@ ROWS: tuple[Row, ...] = (
                 "defaultNumPartitions": Field("integer"),
             }
         ),
-        Face("autoTopicCreation", ("autoTopicCreationOverride",), nothing_removes=True),
+        PolicyEndpoint("autoTopicCreation", ("autoTopicCreationOverride",), null_removes=True),
         None,
         check_auto_topic_creation,
     ),
     Row(
         "AUTO_SUBSCRIPTION_CREATION",
-        "whether consumers create subscriptions by naming them",
+        "whether consumers create subscriptions by using them",
         Body(fields={"allowAutoSubscriptionCreation": Field("boolean", False)}),
-        Face(
-            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), nothing_removes=True
+        PolicyEndpoint(
+            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), null_removes=True
         ),
-        Face(
-            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), nothing_removes=True
+        PolicyEndpoint(
+            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), null_removes=True
         ),
         applied=_applied_auto_subscription,
     ),
     Row(
         "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
-        "whether dispatch pauses while there are too many holes in what is acknowledged",
+        "whether dispatch pauses while there are too many gaps between acknowledged messages",
         None,
-        Face(
+        PolicyEndpoint(
             "dispatcherPauseOnAckStatePersistent", ("dispatcherPauseOnAckStatePersistentEnabled",)
         ),
-        Face(
+        PolicyEndpoint(
             "dispatcherPauseOnAckStatePersistent", ("dispatcherPauseOnAckStatePersistentEnabled",)
         ),
         applied=lambda policies: policies.pause_on_ack_state,
@@ -438,10 +444,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "DEDUPLICATION",
-        "whether what a producer sends again is stored once",
+        "whether duplicates that a producer sends are dropped",
         BOOLEAN,
-        Face("deduplication", ("deduplicationEnabled",)),
-        Face("deduplicationEnabled", ("deduplicationEnabled",), nothing_removes=True),
+        PolicyEndpoint("deduplication", ("deduplicationEnabled",)),
+        PolicyEndpoint("deduplicationEnabled", ("deduplicationEnabled",), null_removes=True),
         applied=lambda policies: policies.deduplication,
     ),
     _limit(
@@ -451,46 +457,48 @@ ROWS: tuple[Row, ...] = (
         ("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
         ("interval must be greater than or equal to 0", "interval must be 0 or more"),
         "deduplication_snapshot_s",
-        nothing_removes=(True, True),
+        null_removes=(True, True),
     ),
     Row(
         "COMPACTION",
         "after how many bytes a topic is compacted",
         Body(Field("integer", maximum=LONG_MAX)),
-        Face("compactionThreshold", ("compaction_threshold",), method="PUT"),
-        Face("compactionThreshold", ("compactionThreshold",)),
-        from_0("compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"),
+        PolicyEndpoint("compactionThreshold", ("compaction_threshold",), method="PUT"),
+        PolicyEndpoint("compactionThreshold", ("compactionThreshold",)),
+        at_least_zero(
+            "compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"
+        ),
         _number("compaction_threshold"),
     ),
     Row(
         "SCHEMA_COMPATIBILITY_STRATEGY",
-        "which schema may follow those of a topic",
+        "which new schemas are compatible with those of a topic",
         Body(Field("string", choices=SCHEMA_STRATEGIES)),
-        Face(
+        PolicyEndpoint(
             "schemaCompatibilityStrategy",
             ("schema_compatibility_strategy",),
             method="PUT",
             removes=False,
-            nothing_removes=True,
+            null_removes=True,
         ),
-        Face(
+        PolicyEndpoint(
             "schemaCompatibilityStrategy",
             ("schemaCompatibilityStrategy",),
             method="PUT",
-            nothing_removes=True,
+            null_removes=True,
         ),
         applied=lambda policies: policies.schema_strategy,
     ),
     Row(
         "SCHEMA_COMPATIBILITY_STRATEGY",
-        "which schema may follow those of a topic, by its older names,",
+        "which new schemas are compatible with those of a topic, by its older names,",
         Body(Field("string", choices=tuple(OLDER_SCHEMA_STRATEGIES))),
-        Face(
+        PolicyEndpoint(
             "schemaAutoUpdateCompatibilityStrategy",
             ("schema_auto_update_compatibility_strategy",),
             method="PUT",
             removes=False,
-            nothing_removes=True,
+            null_removes=True,
         ),
         None,
     ),
@@ -498,15 +506,15 @@ ROWS: tuple[Row, ...] = (
         "SCHEMA_COMPATIBILITY_STRATEGY",
         "whether clients may register further schemas",
         BOOLEAN,
-        Face("isAllowAutoUpdateSchema", ("is_allow_auto_update_schema",), removes=False),
+        PolicyEndpoint("isAllowAutoUpdateSchema", ("is_allow_auto_update_schema",), removes=False),
         None,
     ),
     Row(
         "SCHEMA_COMPATIBILITY_STRATEGY",
-        "whether producers of a topic with a schema need one",
+        "whether producers of a topic with a schema have to send one",
         BOOLEAN,
-        Face("schemaValidationEnforced", ("schema_validation_enforced",), removes=False),
-        Face("schemaValidationEnforced", ("schemaValidationEnforced",), removes=False),
+        PolicyEndpoint("schemaValidationEnforced", ("schema_validation_enforced",), removes=False),
+        PolicyEndpoint("schemaValidationEnforced", ("schemaValidationEnforced",), removes=False),
         applied=lambda policies: policies.schema_validation,
         unset=lambda config: False,
     ),
@@ -514,15 +522,15 @@ ROWS: tuple[Row, ...] = (
         "ENCRYPTION",
         "whether producers have to encrypt",
         BOOLEAN,
-        Face("encryptionRequired", ("encryption_required",), removes=False),
+        PolicyEndpoint("encryptionRequired", ("encryption_required",), removes=False),
         unset=lambda config: False,
     ),
 )
-"""What has a plain value in a record. Quotas and delays are in maps and parts of their own."""
+"""The policies that are plain values in a record. Quotas and delays have rows of their own."""
 
 BACKLOG_QUOTA = Row(
     "BACKLOG",
-    "how much of what is not acknowledged there may be",
+    "how large the backlog may grow",
     Body(
         fields={
             "limit": Field("integer", maximum=LONG_MAX),
@@ -531,15 +539,15 @@ BACKLOG_QUOTA = Row(
             "policy": Field("string", choices=BACKLOG_QUOTA_POLICIES),
         }
     ),
-    Face("backlogQuota", ("backlog_quota_map",)),
-    Face("backlogQuota", ("backLogQuotaMap",), nothing_removes=True),
+    PolicyEndpoint("backlogQuota", ("backlog_quota_map",)),
+    PolicyEndpoint("backlogQuota", ("backLogQuotaMap",), null_removes=True),
     check_quota,
     _applied_quotas,
 )
 
 
-def whole_quota(value: dict[str, Json]) -> dict[str, Json]:
-    """A quota as a record has it: sizes under both names."""
+def complete_quota(value: dict[str, Json]) -> dict[str, Json]:
+    """Return a quota as records store it, with its size under both names."""
     if "policy" not in value:
         raise HttpError(400, "The policy of a backlog quota cannot be null.")
     size = value.get("limitSize", value.get("limit", 0))
@@ -548,14 +556,14 @@ def whole_quota(value: dict[str, Json]) -> dict[str, Json]:
 
 OF_SUBSCRIPTION = Row(
     "RATE",
-    "what the consumers of one subscription may be sent in each period",
+    "how much the consumers of one subscription may receive in each period",
     _DISPATCH_RATE,
-    topic=Face("{subName}/dispatchRate", ("subscriptionPolicies",)),
+    topic=PolicyEndpoint("{subName}/dispatchRate", ("subscriptionPolicies",)),
 )
 
 
 def applied_to_subscription(policies: Policies, subscription: str) -> Json:
-    """What one subscription may be sent."""
+    """Return the dispatch rate of one subscription."""
     return _dispatch_rate_json(policies.dispatch_rate_of(subscription))
 
 
@@ -569,8 +577,8 @@ DELAYED_DELIVERY = Row(
             "maxDeliveryDelayInMillis": Field("integer", 0, maximum=LONG_MAX),
         }
     ),
-    Face("delayedDelivery", ("delayed_delivery_policies",), nothing_removes=True),
-    Face("delayedDelivery", (), nothing_removes=True),
+    PolicyEndpoint("delayedDelivery", ("delayed_delivery_policies",), null_removes=True),
+    PolicyEndpoint("delayedDelivery", (), null_removes=True),
     applied=_applied_delayed_delivery,
 )
 DELAYED_DELIVERY_FIELDS = {
@@ -578,4 +586,4 @@ DELAYED_DELIVERY_FIELDS = {
     "active": "delayedDeliveryEnabled",
     "maxDeliveryDelayInMillis": "delayedDeliveryMaxDelayInMillis",
 }
-"""The parts of delayed delivery, and the fields of a topic's record that have them."""
+"""The parts of delayed delivery, and their fields in a topic's record."""

@@ -1,8 +1,8 @@
-"""What Apache Pulsar 4.2 answers at its web port: every method and path, by group.
+"""The endpoints of Apache Pulsar 4.2's web port: every method and path, by group.
 
-This is the measure and not what is served: endpoints.py says that. `{domain}` stands for persistent
-and non-persistent. tests/test_pulsar_endpoints.py asks the router for each of them, and
-docs/compatibility.md tells what becomes of them.
+This table is for comparison; endpoints.py has the served ones. `{domain}` stands for persistent and
+non-persistent. tests/test_pulsar_endpoints.py requests each row from the router, and
+docs/compatibility.md shows the result.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ GET /static/{file}
 
 
 class PulsarEndpoint(NamedTuple):
-    """One method of one path. The names of parameters say nothing about ours."""
+    """One method of one path. Parameter names can differ from those in endpoints.py."""
 
     group: str
     method: str
@@ -380,8 +380,9 @@ class PulsarEndpoint(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How many endpoints Pulsar has for it: those of topics twice, once for each domain, but
-        for the one that only non-persistent topics have.
+        """The number of Pulsar's endpoints for the row: one per domain of topics.
+
+        The endpoint that only non-persistent topics have counts once.
         """
         if self.group == "non-persistent topics":
             return 1
@@ -389,7 +390,7 @@ class PulsarEndpoint(NamedTuple):
 
 
 def endpoints(groups: Collection[str] | None = None) -> Iterator[PulsarEndpoint]:
-    """All rows, or those of some groups, in the order of the table."""
+    """Yield all rows, or those of some groups, in the order of the table."""
     group = ""
     for line in TABLE.split("\n"):
         first, _, rest = line.partition(" ")
@@ -401,7 +402,7 @@ def endpoints(groups: Collection[str] | None = None) -> Iterator[PulsarEndpoint]
 
 
 def rows_of(line: str) -> Iterator[tuple[str, str]]:
-    """Each method with the path of a line such as "GET,POST TOPIC/retention"."""
+    """Yield each method with the path of a line such as "GET,POST TOPIC/retention"."""
     methods, _, path = line.partition(" ")
     for short, long in ABBREVIATIONS.items():
         if path.startswith(short):

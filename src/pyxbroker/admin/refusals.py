@@ -1,4 +1,4 @@
-"""What REST answers where an error ends a request."""
+"""The answers of REST to requests that end with an error."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ _log = get_logger(__name__)
 
 
 def refusal_of(error: Exception) -> Response | None:
-    """The answer for an error that says what is wrong; None for a fault of ours."""
+    """Return the refusal for an expected error, or None for a bug of the broker."""
     if isinstance(error, HttpError):
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
         return refusal(error.http_status, str(error))
-    from pyxbroker.broker import refusals  # imports topics, which a start does not wait for
+    from pyxbroker.broker import (
+        refusals,  # deferred: it imports topics, which would slow down the start
+    )
 
-    told = refusals.refusal_of(error, _log, "a request is refused")
-    return None if told is None else refusal(told.http_status, str(told))
+    translated = refusals.refusal_of(error, _log, "a request is refused")
+    return None if translated is None else refusal(translated.http_status, str(translated))

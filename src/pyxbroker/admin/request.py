@@ -1,4 +1,4 @@
-"""The requests of REST: those whose `app` is an Application."""
+"""Requests whose `app` is an Application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody may use who asks for all subscriptions, or for all topics."""
+"""Rights of clients that request all subscriptions or all topics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pyxbroker.base.errors import AuthorizationError
 from pyxbroker.base.topic_name import TopicName
 
 
-async def may_use(request: Request, subscription: str) -> bool:
-    """Whether who asks has the right of the endpoint with a subscription, too, that the path does
-    not name. Raises what keeps the records from being read.
+async def has_subscription_right(request: Request, subscription: str) -> bool:
+    """Return True if the client has the endpoint's right on a subscription that the path omits.
+
+    Raises the errors of reading the records.
     """
     return await _may(request, request.endpoint.resource(request), subscription)
 
 
-async def may_reach(request: Request, topic: TopicName) -> bool:
-    """Whether who asks about all topics of a namespace has that right on a topic, too: no grant on
-    a namespace is about the broker's own. Raises what keeps the records from being read.
+async def has_topic_right(request: Request, topic: TopicName) -> bool:
+    """Return True if the client has the endpoint's right on one topic of the namespace.
+
+    Grants on a namespace do not include the broker's own topics. Raises the errors of reading the
+    records.
     """
     return await _may(request, topic)
 

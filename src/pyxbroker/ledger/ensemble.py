@@ -38,19 +38,19 @@ RETRY_S = 1.0
 """Pause before a ledger looks again for bookies, or asks again for its metadata."""
 
 
+def ignore_error(bookie_id: str, code: int) -> None:
+    """Nothing: no placement policy counts the errors."""
+
+
 class EnsembleHandle(LedgerHandle):
     """The writer of a ledger on several bookies: performs the actions of a LedgerWriter.
 
     `find` returns a bookie id for each index that a failed bookie had, as far as there are any.
+    `on_error` is called with the id of a bookie that failed, and the code.
     """
 
     __slots__ = (
-        "_bookies",
-        "_find",
-        "_metadata",
-        "_slots",
-        "_tasks",
-        "_timer",
+        *("_bookies", "_find", "_metadata", "_on_error", "_slots", "_tasks", "_timer"),
         "_waits_for",
         "writer",
     )
@@ -64,6 +64,7 @@ class EnsembleHandle(LedgerHandle):
         listener: LedgerListener,
         add_flags: int = 0,
         digest: Digest = CRC32C,
+        on_error: Callable[[str, int], None] = ignore_error,
         policy: ReadPolicy | None = None,
     ) -> None:
         first = bookies[writer.ensemble[0]]
@@ -74,6 +75,7 @@ class EnsembleHandle(LedgerHandle):
         self.write_quorum = writer.metadata.write_quorum_size
         self._bookies = bookies
         self._find = find
+        self._on_error = on_error
         self._metadata = metadata
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +96,12 @@ class EnsembleHandle(LedgerHandle):
         self._perform(self.writer.on_acked(slot, first, last))
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
+        self._fail_slot(slot, first, code)
+
+    def _fail_slot(self, slot: int, first: int, code: int) -> None:
+        bookie_id = self.writer.bookie_of(slot)
+        if bookie_id is not None:
+            self._on_error(bookie_id, code)
         self._perform(self.writer.on_failed(slot, first, code))
 
     def take_back(self) -> None:
@@ -195,7 +203,7 @@ class EnsembleHandle(LedgerHandle):
             return
         if oldest == self._waits_for and self.writer.change is None:
             for slot in self.writer.silent_slots(oldest, self._slots):
-                self._perform(self.writer.on_failed(slot, oldest, TIMED_OUT))
+                self._fail_slot(slot, oldest, TIMED_OUT)
         self._set_timer(ADD_TIMEOUT_S, self._check_progress)
 
     def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:

@@ -249,6 +249,11 @@ class LedgerWriter:
         """Fail the ledger for a reason that its bookies and its metadata do not know."""
         return [] if self.failure is not None else self._fail(error)
 
+    def bookie_of(self, slot: int) -> str | None:
+        """Return the bookie in a slot; None if it was replaced."""
+        index = self._index_of.get(slot)
+        return None if index is None else self.ensemble[index]
+
     def silent_slots(self, entry_id: int, before: int) -> list[int]:
         """Return the slots below `before` that have not acknowledged an unconfirmed entry of their
         write set. The bookies of slots from next_slot on join the ensemble later.

@@ -31,7 +31,7 @@ SUBSCRIBE_PERIOD_MAX_S = 86_400  # the broker remembers subscribing consumers fo
 
 
 class AutoTopicCreation(NamedTuple):
-    """What happens when a client names a topic that does not exist."""
+    """The handling of a topic that does not exist when a client names it."""
 
     allowed: bool = True
     partitions: int = 0  # of the topic to create; 0: not partitioned
@@ -46,7 +46,7 @@ class InactiveTopics(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How long and how much of the acknowledged messages is retained."""
+    """Limits on the age and size of acknowledged messages that are retained."""
 
     time_s: float = 0.0  # negative: forever
     bytes_max: int = 0  # negative: no limit
@@ -60,7 +60,7 @@ class BacklogQuota(NamedTuple):
 
 
 class Persistence(NamedTuple):
-    """How ledgers and cursors of a topic are stored, from the next ledger on."""
+    """Storage parameters of a topic's ledgers and cursors, from the next ledger on."""
 
     ensemble: int = 1  # bookies
     write_quorum: int = 1

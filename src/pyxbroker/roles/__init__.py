@@ -1,1 +1,1 @@
-"""Composition roots: what a process of one kind is made of, started and stopped in order."""
+"""Composition roots: the parts of each kind of process, and the order of their start and stop."""

@@ -1,8 +1,7 @@
-"""Opens what a standalone broker keeps, its metadata and its bookie's storage: one belongs to the
-other.
+"""The data of a standalone broker: its metadata, and the storage of its bookie.
 
-Nothing is made or changed before it is known that all of a data directory is there that ever was
-(bookie/layout.py). When something else then refuses, what is open is closed again.
+Nothing is created or changed before all parts of the data directory are known to be present
+(bookie/layout.py). If a later step fails, whatever is open is closed again.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from pyxbroker.settings.config import ENTRY_METADATA_BYTES_MAX, Config
 
 log = get_logger("pyxbroker.standalone")
 
-BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
+BOOKIE_PORT = 3181  # part of the embedded bookie's id; nothing listens on it
 LOSS_ACCEPTED = "a loss is accepted"
 
 
 def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
-    """The cookie of a data directory, None when it is new. Comes before anything is made in it.
+    """Return the cookie of a data directory, or None if it is new. Creates nothing.
 
-    With accept_loss it is prepared to do without what is missing, which the log names. Raises
-    DataError and OSError.
+    With `accept_loss`, missing parts are accepted, and the log names them. Raises DataError and
+    OSError.
     """
     if not accept_loss:
         return layout.examine()
@@ -56,26 +55,26 @@ def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
 
 
 def ignore_step(step: str) -> None:
-    """Ignore a step of the start, where nothing follows it."""
+    """Ignore a step of the start."""
 
 
 class DataOpening(NamedTuple):
-    """How the parts of one data directory are opened, together."""
+    """The steps that open the parts of one data directory."""
 
     layout: Layout
     cookie: Cookie | None  # what `examine` found
     metadata: MetadataStore
     open_storage: Callable[[], _native.Storage]  # blocking
     cluster: ClusterSettings
-    bookie_id: str  # of a bookie that is new
+    bookie_id: str  # for a new bookie
     accept_loss: bool
     on_step: Callable[[str], None] = ignore_step
 
     async def run(self) -> tuple[_native.Storage, str]:
-        """Opens both, side by side where they are known to belong together. Returns the storage
-        and the id of its bookie.
+        """Open both parts, concurrently if they are known to belong together.
 
-        Raises DataError, MetadataError, OSError; nothing is left open then.
+        Returns the storage and the id of its bookie. Raises DataError, MetadataError or OSError,
+        and leaves nothing open then.
         """
         loop = asyncio.get_running_loop()
         storage: asyncio.Future[_native.Storage] | None = None
@@ -98,7 +97,9 @@ class DataOpening(NamedTuple):
             raise
 
     async def _find_bookie_id(self, instance_id: str) -> tuple[str, str | None]:
-        """The bookie id that the directory was made for, and the text of a cookie that it lacks."""
+        """Return the bookie id of the directory, and the text of a cookie to write, if it
+        has none.
+        """
         directory, store = self.layout.bookie, self.metadata
         alone = self.layout.metadata is not None
         if self.cookie is not None:
@@ -115,7 +116,7 @@ class DataOpening(NamedTuple):
         return copy.bookie_id, copy.text
 
     async def _close(self, storage: asyncio.Future[_native.Storage] | None) -> None:
-        """Closes what did open; why the other did not is the error to show."""
+        """Close what has been opened, without hiding the error of the other part."""
         opened = await asyncio.gather(storage, return_exceptions=True) if storage else []
         for each in opened:
             if isinstance(each, _native.Storage):
@@ -124,7 +125,7 @@ class DataOpening(NamedTuple):
 
 
 class StandaloneData:
-    """What a standalone process keeps: its metadata, and the storage of its bookie."""
+    """The data of a standalone process: its metadata, and the storage of its bookie."""
 
     def __init__(
         self,
@@ -143,9 +144,9 @@ class StandaloneData:
         self.storage_state: StorageState
 
     async def open(self) -> tuple[_native.Storage, str]:
-        """Opens metadata and storage, side by side; returns the storage and its bookie's id.
+        """Open metadata and storage concurrently; return the storage and its bookie's id.
 
-        Threads do the work: what comes before the first wait begins it. Raises DataError,
+        Threads do the work; they are started before the first await. Raises DataError,
         MetadataError and OSError.
         """
         config = self.config
@@ -183,7 +184,7 @@ class StandaloneData:
         file_bytes = config.journalMaxSizeMB << 20
         needs = [
             Need(layout.ledgers, 2 * cache_bytes),
-            # The file in use and its spare stay.
+            # The journal file in use and its spare stay.
             Need(layout.journal, file_bytes, occupied=2 * file_bytes),
         ]
         if self.metadata.directory is not None:
@@ -192,8 +193,9 @@ class StandaloneData:
         return StorageState(file_systems_of(needs, reserve_bytes), config.diskUsageThreshold)
 
     def _check_sizes(self, is_new: bool) -> None:
-        """Raises ConfigError for a file system that is too small for a new data directory; data
-        that is there already is served, with a warning.
+        """Raise ConfigError if a file system is too small for a new data directory.
+
+        Existing data is served, with a warning.
         """
         for each in self.storage_state.file_systems:
             sentence = each.too_small(self.config.diskReserveSizeMB << 20)
@@ -203,7 +205,7 @@ class StandaloneData:
                 log.warning("a file system is too small", reason=sentence)
 
     def _make_space_for_metadata(self) -> bool:
-        """Called by the metadata's thread when its disk is full."""
+        """Free disk space for the metadata. Called by its thread when the disk is full."""
         directory = self.metadata.directory
         assert directory is not None, "a store without files has no disk"
         return self.storage_state.release_reserve_on(directory, "the metadata could not be written")
@@ -219,7 +221,7 @@ class StandaloneData:
         )
 
     def _open_storage(self, layout: Layout) -> _native.Storage:
-        """Blocking: replays the journal. Runs in a thread of its own."""
+        """Open the storage, which replays the journal. Blocks; runs in a thread."""
         config = self.config
         dirty = config.dbStorage_writeCacheMaxSizeMb << 20
         if not config.journalSyncData:
@@ -248,6 +250,6 @@ class StandaloneData:
 
 
 def _directory(setting: str, default: Path) -> Path:
-    """The directory that a setting names (the first of a list), or the default."""
+    """Return the first directory of a setting, or the default."""
     first = setting.split(",")[0].strip()
     return Path(first).absolute() if first else default

@@ -1,4 +1,4 @@
-"""The parts that a process makes before its data is open: authentication, ports and metadata store.
+"""The parts that a process creates before its data is open: authentication, ports, metadata store.
 
 A start waits for their imports, so nothing heavy is imported here; roles/parts.py has the other
 parts.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def authentication_of(config: Config) -> Authentication | None:
-    """Who is let in, None for everybody. Raises ConfigError."""
+    """Return the authentication of the settings, or None if it is disabled. Raises ConfigError."""
     if config.authorizationEnabled:
         from pyxbroker.auth.permissions import check_settings
 
@@ -107,14 +107,15 @@ def _explained(opened: dict[int, str], address: str, port: int, setting: str) ->
 
 
 def _named(config: Config) -> list[BindAddress]:
-    """The ports of listeners. Raises ConfigError for one that nobody could be sent to."""
+    """Return the bind addresses of listeners. Raises ConfigError if one is not advertised."""
     named = bound_by(config.bindAddresses)
     advertised, _ = advertised_by(config.advertisedListeners, config.internalListenerName)
     for each in named:
         if each.name not in advertised:
             raise ConfigError(
-                f"bindAddresses has the listener {each.name!r}, which advertisedListeners does not"
-                " have: nobody who comes by it could be told where topics are."
+                f"bindAddresses has the listener {each.name!r}, which advertisedListeners does "
+                "not have: the broker could not return addresses of topics to its clients. Add "
+                "it to advertisedListeners."
             )
     return named
 
@@ -131,7 +132,7 @@ def _addresses(host: str, ports: Ports) -> Addresses:
 
     return Addresses(
         url("pulsar", ports.broker_port),
-        # Brokers are called by it, also where nothing is served there.
+        # Other brokers use it as an address, also if no port is open.
         f"http://{host}:{ports.web_port}" if ports.web_port or not ports.web_port_tls else "",
         url("pulsar+ssl", ports.broker_port_tls),
         url("https", ports.web_port_tls),

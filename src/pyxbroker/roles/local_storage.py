@@ -1,4 +1,4 @@
-"""The storage of a process that has its own: one embedded bookie, its garbage and its disks."""
+"""The storage of a process with an embedded bookie: its garbage collection and its disks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ QUORUMS = (
     "managedLedgerDefaultWriteQuorum",
     "managedLedgerDefaultAckQuorum",
 )
-SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
+SHORT_GARBAGE_INTERVAL_S = 30.0  # while space is short
 
 
 def fit_to_one_bookie(config: Config) -> None:
-    """Limit the quorums of the settings to one bookie, and log that: Pulsar's broker.conf asks for
-    two copies of each entry.
+    """Limit the quorums of the settings to one bookie, with a warning.
+
+    Pulsar's broker.conf requests two copies of each entry.
     """
     wanted = {name: getattr(config, name) for name in QUORUMS}
     if max(wanted.values()) > BOOKIES:
@@ -37,7 +38,7 @@ def fit_to_one_bookie(config: Config) -> None:
 
 
 class LocalStorage:
-    """The embedded bookie on the data of a process. `broker` is the broker that stores there."""
+    """The embedded bookie and its data. `broker` is the broker that uses it."""
 
     broker: Broker
 
@@ -70,7 +71,7 @@ class LocalStorage:
         return None
 
     def disk_usage(self) -> dict[str, tuple[int, int]]:
-        """(free, total) bytes of each file system, by the first directory that is on it."""
+        """Return the (free, total) bytes of each file system, by the first directory on it."""
         return {
             str(each.directory): (each.usage.free, each.usage.total)
             for each in self.state.file_systems
@@ -79,7 +80,7 @@ class LocalStorage:
     # --- in the background --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the work in the background, which ends with the broker's."""
+        """Start the background tasks, which end with the broker."""
         repeat = self.broker.repeat
         repeat("garbage", max(self.config.gcWaitTime / 1000, 1.0), self._collect_garbage)
         repeat("space", self.config.diskCheckInterval / 1000, self._check_space)
@@ -88,10 +89,10 @@ class LocalStorage:
         try:
             await self.garbage.collect()
         except MetadataError as error:
-            log.warning("garbage collection is put off", error=error)
+            log.warning("garbage collection failed and is tried again", error=error)
 
     async def _check_space(self) -> None:
-        """Check the disks; while one is short, free what is not needed any more."""
+        """Check the disks; while space is short, free what can be freed."""
         state = self.state
         state.check()
         self.bookie.save_space(state.is_short_on(self.layout.journal))
@@ -104,5 +105,5 @@ class LocalStorage:
             await self._loop.run_in_executor(None, make_reserves, reserves)
 
     async def close(self) -> None:
-        """Close the bookie. No ledger may be written any more."""
+        """Close the bookie after all ledgers are closed."""
         await self.bookie.close()

@@ -1,4 +1,5 @@
-"""The parts that a process with a broker makes once its data is open: one function for each part.
+"""The parts that a process with a broker creates after its data is open: one function for each
+part.
 
 They are imported while other threads open the data (roles/start.py). The parts before them are in
 early_parts.py, the embedded bookie and its disks in local_storage.py.
@@ -36,14 +37,18 @@ from pyxbroker.web.server import WebServer
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.storage_view import StorageView
+    from pyxbroker.ledger.placement import Placement
+    from pyxbroker.ledger.rack_placement import RackPlacement
+    from pyxbroker.ledger.registered_bookies import RegisteredBookies
     from pyxbroker.stats.metrics import MetricsSource
 
 log = get_logger("pyxbroker.standalone")
 
 
 def make_connections(config: Config) -> Connections:
-    """Return the connections of the binary protocol; those of a port are served from
-    `serve_ports` on. Defects that no task catches are logged.
+    """Return the connections of the binary protocol, and log exceptions that no task handles.
+
+    Ports are served from `serve_ports` on.
     """
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_error)
@@ -57,13 +62,15 @@ def make_connections(config: Config) -> Connections:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A callback or a task met a defect that nobody else has caught: it costs what it was for."""
+    """Log an exception that neither a callback nor a task has handled."""
     what = {key: context[key] for key in ("handle", "future", "task") if key in context}
     error = context.get("exception")
     if isinstance(error, Exception):
         log.failure("a callback failed", error, message=context["message"], **what)
     else:
-        log.error("the event loop complains", message=context["message"], **what, error=error)
+        log.error(
+            "the event loop reports an error", message=context["message"], **what, error=error
+        )
 
 
 def make_ledgers(
@@ -72,8 +79,11 @@ def make_ledgers(
     bookies: Mapping[str, Bookie],
     turn: Turn,
     publish_latency: PublishLatency,
+    placement: Placement | None = None,
 ) -> LedgerClient:
-    """Return the ledgers on some bookies, by the ids of these."""
+    """Return a client for ledgers on the given bookies, by bookie id. `placement` chooses among
+    them; None for bookies that do not change.
+    """
     quorums = LedgerQuorums(
         config.managedLedgerDefaultEnsembleSize,
         config.managedLedgerDefaultWriteQuorum,
@@ -86,7 +96,48 @@ def make_ledgers(
         config.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
         is_sticky=config.bookkeeperEnableStickyReads,
     )
-    return LedgerClient(metadata, dict(bookies), turn, quorums, protection, publish_latency, reads)
+    if placement is None:
+        bookies = dict(bookies)
+    return LedgerClient(
+        *(metadata, bookies, turn, quorums, protection, publish_latency, placement),
+        read_settings=reads,
+    )
+
+
+def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
+    """Return the placement of ledgers on the registered bookies of a cluster."""
+    import random
+    import time
+
+    from pyxbroker.ledger.placement import Affinity
+    from pyxbroker.ledger.quarantine import HealthCheck
+    from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
+
+    groups = None
+    if config.bookkeeperClientIsolationGroups:
+        groups = Affinity(
+            config.bookkeeperClientIsolationGroups, config.bookkeeperClientSecondaryIsolationGroups
+        )
+    return RackPlacement(
+        bookies,
+        RackSettings(
+            config.bookkeeperClientRackawarePolicyEnabled,
+            config.bookkeeperClientRegionawarePolicyEnabled,
+            config.bookkeeperClientMinNumRacksPerWriteQuorum,
+            config.bookkeeperClientEnforceMinNumRacksPerWriteQuorum,
+            groups,
+            config.managedLedgerDefaultEnsembleSize,
+        ),
+        random.Random(),
+        time.monotonic,
+        HealthCheck(
+            config.bookkeeperClientHealthCheckEnabled,
+            config.bookkeeperClientHealthCheckIntervalSeconds,
+            config.bookkeeperClientHealthCheckErrorThresholdPerInterval,
+            config.bookkeeperClientHealthCheckQuarantineTimeInSeconds,
+            config.bookkeeperClientQuarantineRatio,
+        ),
+    )
 
 
 def make_broker(
@@ -98,7 +149,7 @@ def make_broker(
     listeners: Listeners,
     authentication: Authentication | None,
 ) -> Broker:
-    """Return a broker, which fails when its metadata store fails. It serves nothing yet."""
+    """Return a broker that fails when its metadata store fails. It serves no port yet."""
     broker = Broker(config, metadata, ledgers, connections, storage, listeners.own, listeners)
     broker.authentication = authentication
 
@@ -110,7 +161,7 @@ def make_broker(
 
 
 async def serve_ports(broker: Broker, ports: Ports) -> None:
-    """Serve clients of the binary protocol from now on."""
+    """Start to serve clients of the binary protocol."""
     await broker.dynamic_settings.open()
     broker.start()
     for port in ports.brokers:
@@ -120,7 +171,7 @@ async def serve_ports(broker: Broker, ports: Ports) -> None:
 def serve_web(
     broker: Broker, ports: Ports, make_metrics: Callable[[], MetricsSource]
 ) -> WebServer | None:
-    """Serve REST and /metrics from now on; None where no web port is open."""
+    """Start to serve REST and /metrics; return None if no web port is open."""
     if ports.web is None and ports.web_tls is None:
         return None
     web = WebServer(
@@ -139,7 +190,7 @@ def serve_web(
 
 
 class LoopWatch:
-    """The measurement of the event loop's iterations, and the log of those that take long."""
+    """The measurement of event-loop iterations, with a log of long ones."""
 
     def __init__(self, turns: TurnWatch) -> None:
         self.turns = turns
@@ -147,17 +198,17 @@ class LoopWatch:
         self._stalls.start()
 
     def close(self) -> None:
-        """End the measurement. It has to end before the loop is closed."""
+        """End the measurement. Must be called before the loop is closed."""
         self.turns.close()
         self._stalls.join()
 
 
 def watch_loop(turn: Turn) -> LoopWatch | None:
-    """Measure the event loop's iterations; None where the loop does not allow it."""
+    """Measure event-loop iterations; return None if the loop does not support it."""
     try:
         turns = TurnWatch(asyncio.get_running_loop(), STALL_S)
     except RuntimeError as error:
-        # Another loop, or a libuv that uvloop keeps to itself; all else goes on without it.
+        # Another loop, or a libuv that uvloop does not export. The broker works without it.
         log.warning("the turns of the event loop are not measured", error=error)
         return None
     turn.watch = turns

@@ -1,4 +1,4 @@
-"""The numbers of a process with a broker, for /metrics."""
+"""The metrics source of a process with a broker, for /metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """A MetricsSource (stats/metrics.py) of a process, with or without a storage of its own."""
+    """A MetricsSource (stats/metrics.py) of a process with or without its own storage."""
 
     def __init__(
         self,
@@ -42,25 +42,27 @@ class ProcessMetrics:
         self._loop_watch = loop_watch
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
-        """The counters of the open topics."""
+        """Yield the counters of the open topics."""
         return self._broker.topic_stats()
 
     def failure(self) -> str | None:
-        """Why nothing can be stored now, or None."""
+        """Return why storage refuses writes, or None while it accepts them."""
         return self._broker.failure()
 
     def refused_sends(self) -> int:
-        """SENDs that were refused because nothing could be stored."""
+        """Return the number of SENDs that were refused because storage refused writes."""
         return self._broker.refused_sends()
 
     def storage_stats(self) -> dict[str, int]:
-        """The counters of the embedded bookie (storage.h, storage_stats)."""
+        """Return the counters of the embedded bookie (storage.h, storage_stats)."""
         if self._storage is None:
             return {}
         return cast(dict[str, int], self._storage.bookie.storage.stats())
 
     def latencies(self) -> dict[str, Latency]:
-        """How long messages took to be stored, and the bookie's adds, syncs and reads."""
+        """Return latencies: of publishes, lookups, loads, and the bookie's adds, syncs and
+        reads.
+        """
         storage = self._storage
         stored = {} if storage is None else storage.bookie.storage.latencies()
         latencies = {field: Latency(*each) for field, each in stored.items()}
@@ -73,37 +75,39 @@ class ProcessMetrics:
 
     @property
     def latency_bounds_us(self) -> tuple[int, ...]:
-        """The longest time of each bucket of `latencies`."""
+        """The upper bound of each bucket of `latencies`."""
         return BOUNDS_US
 
     def unknown_ledgers(self) -> list[int]:
-        """Ledgers that are stored, that metadata does not know, and that are kept for that."""
+        """Return stored ledgers that have no metadata; the bookie retains them."""
         return [] if self._storage is None else self._storage.garbage.unknown_ledgers
 
     def client_state(self) -> ClientMemory:
-        """What is remembered for clients."""
+        """Return the accounts of the memory that is used for clients."""
         return self._broker.client_memory
 
     def refused_connections(self) -> dict[str, int]:
-        """Connections that were refused, by the setting that forbade them."""
+        """Return the number of refused connections by the setting that limits them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
         if self._web is not None:
             refused["maxHttpServerConnections"] = self._web.refused
         return +refused
 
     def closed_connections(self) -> dict[str, int]:
-        """Connections that were closed for others, by the setting that allows no more."""
+        """Return the number of connections closed to make room for others, by the limiting
+        setting.
+        """
         closed = self._broker.evicted.copy()
         if self._web is not None:
-            closed["maxHttpServerConnections"] = self._web.gave_way
+            closed["maxHttpServerConnections"] = self._web.evicted
         return +closed
 
     def stray_commands(self) -> dict[str, int]:
-        """Commands that came for what is not open on their connection, by their names."""
+        """Return the number of commands for unknown producers or consumers, by command."""
         return self._broker.handlers.stray_commands
 
     async def broker_stats(self) -> BrokerStats:
-        """What the broker counts of itself."""
+        """Return the broker's own counters."""
         from pyxbroker.stats.broker_series import BrokerStats, LedgerErrors
 
         broker = self._broker
@@ -143,12 +147,12 @@ class ProcessMetrics:
         )
 
     def turns(self) -> Turns | None:
-        """How long the turns of the event loop took, where that is measured."""
+        """Return the histogram of event-loop iterations, or None if they are not measured."""
         from pyxbroker.stats.metrics import Turns
 
         watch = self._loop_watch
         return None if watch is None else Turns(*watch.turns.histogram())
 
     def disk_usage(self) -> dict[str, tuple[int, int]]:
-        """(free, total) bytes of each file system, by the first directory that is on it."""
+        """Return the (free, total) bytes of each file system, by the first directory on it."""
         return {} if self._storage is None else self._storage.disk_usage()

@@ -1,7 +1,7 @@
 """The composition root of a standalone process: metadata, one embedded bookie, a broker, two ports.
 
-roles/start.py opens the data while this file and what it needs are imported; here the other parts
-(parts.py) are made, started, and stopped in the right order.
+roles/start.py opens the data while this file and its imports load. This file creates, starts and
+stops the other parts (parts.py) in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Standalone:
-    """One running standalone process. Made by roles/start.py."""
+    """A running standalone process, created by roles/start.py."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Standalone:
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
         self.storage_state = data.storage_state
-        # Their numbers, 0 where one is not served; kept, since the sockets will be closed.
+        # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
         self.broker: Broker
@@ -52,7 +52,7 @@ class Standalone:
         self._loop_watch: parts.LoopWatch | None = None
 
     async def start(self, storage: _native.Storage, bookie_id: str) -> None:
-        """Makes the other parts, and serves the ports."""
+        """Create the other parts and serve the ports."""
         config, metadata = self.config, self.metadata
         fit_to_one_bookie(config)
         connections = parts.make_connections(config)
@@ -72,7 +72,7 @@ class Standalone:
         local.start()
 
     def _make_metrics(self) -> MetricsSource:
-        # With the first scrape: a start does not wait for it.
+        # Created with the first scrape, so that the start does not wait for it.
         from pyxbroker.roles.process_metrics import ProcessMetrics
 
         return ProcessMetrics(
@@ -85,15 +85,15 @@ class Standalone:
         )
 
     def journal_failure(self) -> str | None:
-        """Why nothing can be written any more until a restart, or None."""
+        """Return why nothing can be written until a restart, or None."""
         return self._storage.journal_failure()
 
     async def wait_failed(self) -> str:
-        """Waits for a failure that the process cannot go on with."""
+        """Wait for a failure that the process cannot recover from; return its reason."""
         return await asyncio.shield(self.broker.failed)
 
     async def stop(self) -> None:
-        """Closes ports, topics, connections, storage and metadata, in that order."""
+        """Close ports, topics, connections, storage and metadata, in this order."""
         try:
             await self._stop()
         finally:
@@ -117,7 +117,7 @@ class Standalone:
                 await self.metadata.close()
 
     def stop_watch(self) -> None:
-        """Turns are not measured any more. Comes before the loop is closed."""
+        """End the measurement of loop iterations. Must be called before the loop is closed."""
         watch, self._loop_watch = self._loop_watch, None
         if watch is not None:
             watch.close()

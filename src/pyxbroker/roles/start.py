@@ -1,4 +1,4 @@
-"""The start of a standalone process: as soon as it can be, since people wait for it."""
+"""The start of a standalone process, with imports deferred so that it takes little time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ async def start_standalone(
     accept_loss: bool = False,
     on_step: Callable[[str], None] = ignore_step,
 ) -> Standalone:
-    """Starts broker, embedded bookie and metadata; returns when the broker port is served.
+    """Start broker, embedded bookie and metadata; return when the broker port is served.
 
-    With accept_loss it starts without what is missing of its data; the log says what that is.
-    Calls `on_step` with what each step of the start waits for.
+    With `accept_loss`, the broker starts without data that is missing, and the log names it. Each
+    step of the start calls `on_step` with what it waits for.
     """
     on_step("the keys and certificates of its settings, and its ports")
-    # Before a port is there: who is to be let in is known then, or there is no start.
+    # First, so that invalid authentication settings fail the start before a port is open.
     authentication = authentication_of(config)
     ports = open_ports(config)
     listeners = listeners_of(config, ports)
     data = StandaloneData(config, data_directory, accept_loss, listeners.own, on_step)
     opening = asyncio.ensure_future(data.open())
-    # Other threads open the data now; what comes next is imported meanwhile.
+    # While other threads open the data, this thread imports the rest.
     await asyncio.sleep(0)
     from pyxbroker.roles.standalone import Standalone
 

@@ -1,12 +1,12 @@
-"""How a value of JSON, or the text of a parameter, becomes a value of a declared type.
+"""Conversion of JSON values and texts of parameters to declared types.
 
-The rule is one for all bodies and parameters. It is that of Jackson and JAX-RS in Apache Pulsar's
-broker: scripts and tools send "3600" and 3600.0 for a number, "true" and 1 for a truth value.
-harness/coercion_cases.py has the table of what is taken and refused; compat_tests/test_coercion.py
-asks a broker for each of its rows, Apache Pulsar's too.
+One rule applies to all bodies and parameters: that of Jackson and JAX-RS in Apache Pulsar's broker.
+Scripts and tools send "3600" and 3600.0 for a number, "true" and 1 for a boolean.
+harness/coercion_cases.py has the table of accepted and refused values;
+compat_tests/test_coercion.py sends each row to a broker, also to Apache Pulsar.
 
-Where Apache Pulsar takes what cannot be meant, the value is refused here: a text that names no
-value of an enumeration, which it takes for null, and numbers that are not finite.
+Two kinds of values are refused here that Apache Pulsar accepts: a text that is not a value of an
+enumeration, which it reads as null, and numbers that are not finite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG_MAX = 2**63 - 1
 Number = TypeVar("Number", int, float)
 BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim() removes
 NULLS = ("", "null")
-# Java reads digits of every script in whole numbers, and those of ASCII alone in fractions.
+# Java accepts digits of every script in whole numbers, but only ASCII digits in fractions.
 _WHOLE = re.compile(r"[-+]?\d+")
 _FRACTION = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _BOOLEANS = {
@@ -32,7 +32,7 @@ _BOOLEANS = {
 
 
 class WrittenFloat(float):
-    """A number of JSON with a fraction or an exponent, and its text: a string field gets that."""
+    """A JSON number with a fraction or an exponent, and its text, which a string field receives."""
 
     __slots__ = ("text",)
 
@@ -40,7 +40,7 @@ class WrittenFloat(float):
 
 
 def read_float(text: str) -> WrittenFloat:
-    """The number in a text of JSON. Raises ValueError for one that is too large."""
+    """Return the number in a JSON text. Raises ValueError if it is too large."""
     number = WrittenFloat(text)
     number.text = text
     if math.isinf(number):
@@ -49,24 +49,24 @@ def read_float(text: str) -> WrittenFloat:
 
 
 def parse_int(text: str, maximum: int = LONG_MAX) -> int:
-    """A whole number as Java's Integer and Long read one. Raises ValueError."""
+    """Return a whole number, parsed as Java's Integer and Long do. Raises ValueError."""
     if _WHOLE.fullmatch(text) is None:
         raise ValueError(f"{text!r:.100} is not a whole number")
     return _within(int(text), maximum)
 
 
 def parse_bool(text: str) -> bool:
-    """`true` in any case is True, everything else False, as Java's Boolean reads it."""
+    """Return True for `true` in any case and False for all other texts, as Java's Boolean does."""
     return text.lower() == "true"
 
 
 def is_null(value: object) -> bool:
-    """Whether a value says nothing where a number, a truth value or a name is declared."""
+    """Return True if a value counts as null for a number, a boolean or a name."""
     return value is None or (isinstance(value, str) and value.strip(BLANKS) in NULLS)
 
 
 def to_integer(value: object, maximum: int = INT_MAX) -> int:
-    """A whole number. A fraction is cut off, unless it stands in a text. Raises ValueError."""
+    """Convert to a whole number; a fraction is truncated unless it is a text. Raises ValueError."""
     if isinstance(value, str):
         return parse_int(value.strip(BLANKS), maximum)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -81,7 +81,7 @@ def _within(number: Number, maximum: int) -> Number:
 
 
 def to_number(value: object) -> float:
-    """A number that is finite. Raises ValueError."""
+    """Convert to a finite number. Raises ValueError."""
     if isinstance(value, str):
         value = value.strip(BLANKS)
         if _FRACTION.fullmatch(value) is None:
@@ -98,7 +98,7 @@ def to_number(value: object) -> float:
 
 
 def to_boolean(value: object) -> bool:
-    """A truth value; of whole numbers, all but 0 are true. Raises ValueError."""
+    """Convert to a boolean; whole numbers except 0 are true. Raises ValueError."""
     if isinstance(value, int):
         return bool(value)
     if isinstance(value, str):
@@ -109,7 +109,7 @@ def to_boolean(value: object) -> bool:
 
 
 def to_text(value: object) -> str:
-    """A text; numbers and truth values as JSON writes them. Raises ValueError."""
+    """Convert to a text; numbers and booleans as JSON formats them. Raises ValueError."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -122,7 +122,7 @@ def to_text(value: object) -> str:
 
 
 def to_choice(value: object, choices: Sequence[str]) -> str:
-    """A value of an enumeration, by its name or its number. Raises ValueError."""
+    """Convert to a value of an enumeration, by its name or its number. Raises ValueError."""
     if isinstance(value, str):
         value = value.strip(BLANKS)
         if value in choices:

@@ -1,12 +1,12 @@
-"""One client of the web port: its socket, with limits and deadlines, and its answers.
+"""One connection of the web port: its socket, its limits and deadlines, and its answers.
 
-A connection waits for a head, answers its request while the body comes in, then waits for the next
-head. What a client sends ahead is kept in order, up to a bound, and the socket is not read
-meanwhile; the next answer is made when the client has taken enough of the last one. A client that
-is too slow, sends too much or is not understood gets a refusal behind the answers that it waits
-for, and is closed. What its bytes mean is `request_parser`'s to say.
+A connection waits for a head, answers the request while the body arrives, then waits for the next
+head. Requests that a client pipelines are queued in order, up to a limit, while the socket is not
+read. The next answer is produced when the client has received enough of the previous one. A client
+that is too slow, sends too much, or sends invalid HTTP gets a refusal after the answers that are
+due, and the connection is closed. `request_parser` interprets the bytes.
 
-There is one deadline at a time: for a head, for a body, for the next request, or for the end.
+One deadline is active at a time: for a head, for a body, for the next request, or for the end.
 """
 
 from __future__ import annotations
@@ -46,62 +46,63 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-# Bytes of a body that wait for a resource; with more, the socket is not read.
+# Bytes of a body that wait for the resource to read them; above it the socket is not read.
 BODY_WINDOW = BODY_FREE_BYTES
-# What nobody has read of a body is taken in, up to this size, to keep the connection.
+# An unread body is received and discarded up to this size, so that the connection can be reused.
 DISCARD_BYTES_MAX = 256 << 10
-# Up to here an answer's head and body are joined into one piece.
+# Head and body of an answer up to this size are joined for one write.
 JOIN_BYTES_MAX = 64 << 10
-PIECE_BYTES = 512 << 10  # of a larger one, in a turn of the loop
+PIECE_BYTES = 512 << 10  # of a larger answer, written per loop iteration
 
 BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TIMEOUT_S = 75.0
-# A client that takes nothing of its answer for so long is cut off.
+# A connection is closed if its client receives none of an answer for this long.
 WRITE_TIMEOUT_S = 30.0
-# A client that was refused may send the rest of what it wanted for so long.
+# A refused client may continue to send for this long.
 LINGER_S = 5.0
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Deadline(Enum):
-    """What has to come, or to be over, in time."""
+    """The event that a connection waits for until its deadline."""
 
     HEAD = "a head"
     BODY = "a body"
     NEXT = "the next request"
-    END = "what is left to be written, or to be heard"
+    END = "remaining output or input"
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection of `server`, which answers its requests and knows when to stop."""
+    """A connection of `server`."""
 
     def __init__(self, server: WebServer, address: str = "") -> None:
         self._server = server
         self.address = address  # of the client, without its port
-        self.opening: asyncio.Task[None] | None = None  # ends when there is a transport
+        self.opening: asyncio.Task[None] | None = None  # done when there is a transport
         self._loop = server.loop
-        self._line = server.strangers_line()  # another one from its first request on
-        self._has_asked = False
+        self._line = server.unauthenticated_line()  # until its first request
+        self._has_requested = False
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
-        self._sends_no_more = False  # it may still wait for its answers
+        self._has_sent_eof = False  # the client has sent EOF; answers may still be due
         self._parser: RequestParser  # from connection_made on
-        # What has come in this turn and is not handled yet.
+        # Events of received bytes that are not handled yet.
         self._events: deque[Event] = deque()
-        # The request whose body is coming in.
+        # The request whose body is being received.
         self._receiving: Request[Any] | None = None
         self._deadline: Deadline | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # The answer: to which request, and what waits behind it.
+        # The request that is being answered, and the requests queued behind it.
         self._current: Request[Any] | None = None
-        self._answering: asyncio.Task[None] | None = None  # while it is made
+        self._answering: asyncio.Task[None] | None = None  # while the answer is produced
         self._waiting: deque[Request[Any] | HttpError] = deque()
-        # While it is not known who has sent the request: who pays, and what looks at it.
-        self._stranger: WebStranger | None = None
-        self._looking: asyncio.Task[None] | None = None
+        # Until the request is authenticated: the account charged for it, and the task that
+        # authenticates it.
+        self._unauthenticated: WebStranger | None = None
+        self._authenticating: asyncio.Task[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._was_waiting = False  # for its client, before that was behind, or will be after it
+        self._was_waiting = False  # before writing was paused, or will be after it
         self._unsent = 0
         self._charged = 0  # for the answer that is being written
         self._writable: asyncio.Future[None] | None = None
@@ -124,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
         if self._line.pace.is_free:
             self._line.run(partial(self._receive, data))
             return
-        # Thousands may send something in one moment.
+        # Limits the work per loop iteration when thousands of clients send at the same moment.
         self._pause_reading()
         self._line.wait(partial(self._receive_later, data))
 
@@ -137,19 +138,20 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._deadline is Deadline.NEXT:
             self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
-        # The first one does not wait.
+        # The first request does not count as waiting.
         room = PIPELINE_MAX - len(self._waiting) + (self._current is None)
         self._events.extend(self._parser.receive(data, room))
-        if self._parser.state is State.REFUSED and not self._has_asked:
+        if self._parser.state is State.REFUSED and not self._has_requested:
             self._name_other_protocol(data)
         while self._events:
             self._handle(self._events.popleft())
-        if self._stranger is not None:
-            self._charge_stranger(self._stranger)
+        if self._unauthenticated is not None:
+            self._charge_unauthenticated(self._unauthenticated)
 
     def _name_other_protocol(self, first: bytes) -> None:
-        """Log what the client speaks, where that is known and not HTTP: it gets an answer that it
-        does not understand.
+        """Log the protocol of a client that does not speak HTTP, if it is recognized.
+
+        Such a client does not understand the answer that it gets.
         """
         from pyxbroker.base.other_protocols import spoken_to_web_port
 
@@ -158,10 +160,10 @@ class HttpConnection(asyncio.Protocol):
             log.warning("closed", peer=self.address, reason=what)
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still wait for its answers."""
+        """Handle the client's EOF; answers may still be due."""
         if not self._line.pace.is_free:
             self._line.wait(self._end_later)
-            return True  # it is closed then
+            return True  # _end_later closes it
         self._line.run(self._end)
         return self._current is not None
 
@@ -173,20 +175,20 @@ class HttpConnection(asyncio.Protocol):
     def _end(self) -> None:
         self._parser.end()
         self._end_body()
-        self._sends_no_more = True
+        self._has_sent_eof = True
         if self._current is not None:
-            self._current.sends_no_more = True
-            self._server.waits(self, True)  # for its end, mostly: others may need its place
+            self._current.has_sent_eof = True
+            self._server.set_waiting(self, True)  # it may be evicted: probably disconnected
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parser.end()
         self._clear_deadline()
         self._drop_waiting()
         self._end_body()
-        if self._looking is not None:
-            self._looking.cancel()  # a change that somebody known has begun goes on
+        if self._authenticating is not None:
+            self._authenticating.cancel()  # a change by an authenticated client runs to completion
         elif self._answering is not None and self._current is not None:
-            self._current.is_gone = True
+            self._current.is_disconnected = True
             if self._current.is_for_client_only:
                 self._answering.cancel()
         self.resume_writing()
@@ -198,12 +200,13 @@ class HttpConnection(asyncio.Protocol):
         self._writable = self._loop.create_future()
         self._unsent = self._transport.get_write_buffer_size()
         self._stall_timer = self._loop.call_later(WRITE_TIMEOUT_S, self._on_stalled)
-        # Who takes nothing of its answer has so long for it, but not a place that others need.
-        self._was_waiting = self._server.waits(self, True)
+        # A client that does not read its answer keeps the connection for the write timeout, unless
+        # another client needs the place.
+        self._was_waiting = self._server.set_waiting(self, True)
 
     def resume_writing(self) -> None:
         if self._writable is not None and not self._was_waiting:
-            self._server.waits(self, False)
+            self._server.set_waiting(self, False)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         if self._writable is not None and not self._writable.done():
@@ -211,7 +214,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable = self._stall_timer = None
 
     def stop(self) -> None:
-        """Closes the connection, behind the answer that is being made."""
+        """Close the connection after the answer that is being produced."""
         self._drop_waiting()
         if not self._is_open:
             self.abort()
@@ -219,9 +222,9 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
-        """Closes the connection at once, also while its handshake is not over."""
+        """Close the connection immediately, also during its handshake."""
         if self._is_open:
-            self._hear_no_more()
+            self._ignore_input()
             self._transport.abort()
         elif self.opening is not None:
             self.opening.cancel()
@@ -229,17 +232,16 @@ class HttpConnection(asyncio.Protocol):
     # --- deadlines ----------------------------------------------------------------------------
 
     def _set_deadline(self, deadline: Deadline, seconds: float) -> None:
-        """Replaces the deadline."""
         self._clear_deadline()
         self._deadline = deadline
-        self._timer = self._loop.call_later(seconds, self._on_time)
+        self._timer = self._loop.call_later(seconds, self._on_deadline)
 
     def _clear_deadline(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._deadline = self._timer = None
 
-    def _on_time(self) -> None:
+    def _on_deadline(self) -> None:
         if self._deadline is Deadline.HEAD:
             self._on_head_timeout()
         elif self._deadline is Deadline.BODY:
@@ -258,7 +260,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_body_timeout(self) -> None:
         if not self._transport.is_reading():
-            # It is the resource that is slow.
+            # The resource is slow, not the client.
             self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
         elif self._current is None:
             self.abort()
@@ -266,7 +268,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(HttpError(408, f"The body did not come within {BODY_TIMEOUT_S:g} s."))
 
     def _on_stalled(self) -> None:
-        # No answer is written while the client is behind: it can only become less.
+        # Nothing is written while the client is behind, so the count can only decrease.
         unsent = self._transport.get_write_buffer_size()
         if unsent >= self._unsent:
             self.abort()
@@ -293,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
             self._on_end()
         else:
             if event.__cause__ is not None:
-                log.failure("a request could not be taken in", event.__cause__)
+                log.failure("a request could not be parsed", event.__cause__)
             self._refuse(event)
 
     def _on_head(self, head: Head) -> None:
@@ -347,10 +349,10 @@ class HttpConnection(asyncio.Protocol):
         self._clear_deadline()
         request.body.end()
         if self._current is None:
-            self._next()
+            self._start_next()
 
     def _on_body_awaited(self) -> None:
-        """The resource wants more of the body than has come."""
+        """Resume reading: the resource waits for more of the body than has arrived."""
         if self._current is not None and self._current is self._receiving:
             body = self._current.body
             if body.needs_continue:
@@ -359,18 +361,19 @@ class HttpConnection(asyncio.Protocol):
         self._resume_reading()
 
     def _end_body(self) -> None:
-        """No more of a body will come."""
+        """End the body that is being received: no more of it will arrive."""
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             receiving.body.fail(HttpError(400, "The connection ended before the body did."))
 
     def _refuse(self, error: HttpError) -> None:
-        """Nothing more is understood, or wanted, of what the client sends."""
+        """Answer with an error after the answers that are due, and ignore further input."""
         self._events.clear()
         self._parser.refuse()
         receiving, self._receiving = self._receiving, None
         if receiving is not None and not receiving.body.is_discarded:
-            # The resource's answer is the last one; it is this error if it reads the body.
+            # The resource's answer is the last one; it is this error if the resource reads the
+            # body.
             receiving.body.fail(error)
         elif self._current is None:
             self._write_refusal(error)
@@ -378,11 +381,11 @@ class HttpConnection(asyncio.Protocol):
             self._waiting.append(error)
 
     def _refuse_body(self, reason: str) -> None:
-        """The body that comes in is too much, beside those of others."""
+        """Refuse the body that is being received: all bodies together are too large."""
         self._refuse(HttpError(TooManyBodies.http_status, reason))
 
-    def _hear_no_more(self) -> None:
-        """Nothing more of what the client sends is looked at."""
+    def _ignore_input(self) -> None:
+        """Discard received events and ignore further input."""
         self._events.clear()
         self._parser.end()
 
@@ -395,39 +398,41 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _drop_waiting(self) -> None:
-        """Nothing that waits behind the answer is answered."""
+        """Drop the requests that wait for an answer."""
         for waiting in self._waiting:
             if isinstance(waiting, Request):
                 waiting.body.close()
         self._waiting.clear()
 
-    # --- who sends a request ------------------------------------------------------------------
+    # --- authentication -----------------------------------------------------------------------
 
     @contextmanager
     def _login(self) -> Iterator[None]:
-        """While it is not known who has sent the request, which may have to be asked elsewhere: it
-        ends with its client, gives way where places are wanted, and is paid for as a CONNECT is.
+        """Charge the request like a CONNECT while it is being authenticated, which may query an
+        external service.
+
+        Authentication is cancelled when the client disconnects, and the connection may be evicted.
         Raises TooManyRequests.
         """
         if self._transport.is_closing():
-            raise asyncio.CancelledError  # nobody waits for what would be found
+            raise asyncio.CancelledError  # the result is not needed
         server = self._server
-        stranger = WebStranger(server.memory, self.address, self.abort)
+        account = WebStranger(server.memory, self.address, self.abort)
         try:
-            server.memory.charge_stranger(stranger, self._held_bytes())
-            self._stranger, self._looking = stranger, asyncio.current_task()
-            server.waits(self, True)
+            server.memory.charge_stranger(account, self._held_bytes())
+            self._unauthenticated, self._authenticating = account, asyncio.current_task()
+            server.set_waiting(self, True)
             yield
             if self._transport.is_closing():
-                raise asyncio.CancelledError  # it was looked at to the end, and has gone
+                raise asyncio.CancelledError  # evicted meanwhile
         finally:
-            self._stranger = self._looking = None
-            server.waits(self, False)
-            server.memory.forget_stranger(stranger)
-            stranger.memory.end()
+            self._unauthenticated = self._authenticating = None
+            server.set_waiting(self, False)
+            server.memory.forget_stranger(account)
+            account.memory.end()
 
     def _held_bytes(self) -> int:
-        """About what is kept of the request that is looked at, and of those behind it."""
+        """Return the approximate size of the current request and of those queued behind it."""
         held = 0
         for request in (self._current, *self._waiting):
             if isinstance(request, Request):
@@ -436,24 +441,24 @@ class HttpConnection(asyncio.Protocol):
                 held += COMMAND_BYTES + COMMAND_FACTOR * head + request.body.size
         return held
 
-    def _charge_stranger(self, stranger: WebStranger) -> None:
-        """More has come of somebody who is not known yet."""
-        more = self._held_bytes() - stranger.memory.used
+    def _charge_unauthenticated(self, account: WebStranger) -> None:
+        """Charge what an unauthenticated client has sent since the last charge."""
+        more = self._held_bytes() - account.memory.used
         try:
             if more > 0:
-                self._server.memory.charge_stranger(stranger, more)
+                self._server.memory.charge_stranger(account, more)
         except PulsarError:
-            self.abort()  # the log has why
+            self.abort()  # memory_budget has logged why
 
     # --- answers go out -----------------------------------------------------------------------
 
     def _start(self, request: Request[Any]) -> None:
-        if not self._has_asked:
-            self._has_asked = True
+        if not self._has_requested:
+            self._has_requested = True
             self._line = self._server.line()
         self._current = request
-        request.sends_no_more = self._sends_no_more
-        self._server.waits(self, request.sends_no_more)
+        request.has_sent_eof = self._has_sent_eof
+        self._server.set_waiting(self, request.has_sent_eof)
         if request.body.complete:
             self._clear_deadline()
         else:
@@ -472,20 +477,23 @@ class HttpConnection(asyncio.Protocol):
             request.body.close()
             keep_alive = await self._respond(request, await self._charge(response))
             if keep_alive:
-                await self._make_room(request)
+                await self._wait_for_client(request)
         except asyncio.CancelledError:
             self.abort()
-            self._current = None  # each knows the other: no ring is left of them
+            self._current = None  # task and connection refer to each other: a cycle
             raise
         except ConnectionError:
-            self._current = None  # The client has gone, and here, too, no ring is left.
+            self._current = (
+                None  # The client has disconnected. As above: the reference cycle is broken.
+            )
             return
         except AnswersNotRead:
-            # It is logged. The answer has begun: that it is not whole is all that can be said.
+            # Already logged. The answer has begun: closing is the only way to mark it as
+            # incomplete.
             self.abort()
             return
         except Exception:
-            # The answer has begun: nothing can be said to the client but that it is not whole.
+            # The answer has begun: closing is the only way to mark it as incomplete.
             log.exception("answer failed", method=request.method, path=request.path)
             self.abort()
             return
@@ -495,7 +503,9 @@ class HttpConnection(asyncio.Protocol):
         self._on_answered(request, keep_alive)
 
     async def _charge(self, response: Response) -> Response:
-        """Pays for an answer until the client has taken it; the refusal where that is too much."""
+        """Charge an answer until the client has received it; return a refusal if it is too
+        large.
+        """
         if self._transport.is_closing():
             await response.close()
             raise ConnectionResetError
@@ -513,8 +523,8 @@ class HttpConnection(asyncio.Protocol):
         self._charged -= cost
 
     async def _respond(self, request: Request[Any], response: Response) -> bool:
-        """Writes an answer; returns whether the connection goes on. Raises ConnectionError."""
-        keep_alive = self._can_go_on(request)
+        """Write an answer; return True if the connection stays open. Raises ConnectionError."""
+        keep_alive = self._can_keep_alive(request)
         version = "1.0" if request.version == "1.0" else "1.1"
         has_body = request.method != "HEAD" and response.status not in BODILESS
         framing = []
@@ -524,7 +534,7 @@ class HttpConnection(asyncio.Protocol):
         elif version == "1.1":
             framing.append(("Transfer-Encoding", "chunked"))
         elif has_body:
-            keep_alive = False  # The end of the connection is the end of the body.
+            keep_alive = False  # The end of the connection marks the end of the body.
         if not keep_alive:
             framing.append(("Connection", "close"))
         elif version == "1.0":
@@ -542,8 +552,10 @@ class HttpConnection(asyncio.Protocol):
                 await response.close()
         return keep_alive
 
-    def _can_go_on(self, request: Request[Any]) -> bool:
-        """Whether another request can follow: what nobody has read of the body is in the way."""
+    def _can_keep_alive(self, request: Request[Any]) -> bool:
+        """Return True if another request can follow the rest of the body that the resource did not
+        read.
+        """
         if self._server.is_stopping or not request.keep_alive:
             return False
         body = request.body
@@ -560,9 +572,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def _write_body(self, head: bytes, body: bytes) -> None:
-        """Writes a body that is there as a whole: what a client has not taken waits in the
-        transport.
-        """
+        """Write a complete body. Bytes that the client has not received wait in the transport."""
         if len(body) <= JOIN_BYTES_MAX:
             self._write(head + body)
         else:
@@ -570,28 +580,30 @@ class HttpConnection(asyncio.Protocol):
             await self._write_long(body)
 
     async def _write_long(self, data: bytes) -> None:
-        """Writes some of it in each turn: the system takes megabytes in one go, which is a long
-        turn for everybody else.
+        """Write a large body in pieces, one per loop iteration.
+
+        The kernel accepts megabytes in one call, which would delay other clients.
         """
         view = memoryview(data)
         for at in range(0, len(data), PIECE_BYTES):
             if self._writable is not None:
-                # The client is behind: the rest is only put in the queue.
+                # The client is behind: the transport only queues the rest.
                 self._write(view[at:])
                 self._unsent = self._transport.get_write_buffer_size()
                 return
             self._write(view[at : at + PIECE_BYTES])
-            await asyncio.sleep(0)  # what is written is sent between two turns
+            await asyncio.sleep(0)  # uvloop sends written data between two iterations
 
     async def _write_pieces(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
-        """Writes a body as it is made, no faster than the client takes it. Raises AnswersNotRead
-        where a piece is too much, and ConnectionResetError.
+        """Write a body piece by piece as it is produced, no faster than the client reads.
+
+        Raises AnswersNotRead if a piece exceeds the memory limit, and ConnectionResetError.
         """
         async for piece in pieces:
             if not piece:
                 continue
             if self._transport.is_closing():
-                raise ConnectionResetError  # nobody would give back what is charged from now on
+                raise ConnectionResetError  # what is charged from now on would not be released
             cost = self._server.memory.charge_answer(len(piece))
             self._charged += cost
             if len(piece) > PIECE_BYTES:
@@ -603,28 +615,31 @@ class HttpConnection(asyncio.Protocol):
                 self._server.counts.response_bytes += len(piece)
             else:
                 self._write(piece)
-            await self._until_writable()
+            await self._wait_writable()
             self._release(cost)
         if chunked:
             self._transport.write(b"0\r\n\r\n")
 
-    async def _make_room(self, request: Request[Any]) -> None:
-        """Waits for the client to take what is written: who reads nothing gets no more answers.
+    async def _wait_for_client(self, request: Request[Any]) -> None:
+        """Wait until the client has received the answer, so that answers do not pile up.
 
-        The rest of the body comes in meanwhile: many clients read nothing before they sent it all.
-        Who owes it waits for nothing but its own client, and may have to give way: strangers are
-        answered before their body has come.
+        The rest of the body is received meanwhile, because many clients send all of it before they
+        read. A connection whose body is incomplete may be evicted: clients are answered before
+        their bodies are complete, also unauthenticated ones.
         """
         if not request.body.complete:
             request.body.discard()
-            self._server.waits(self, True)
+            self._server.set_waiting(self, True)
             self._was_waiting = True
             self._resume_reading()
-        await self._until_writable()
+        await self._wait_writable()
         self._release(self._charged)
 
-    async def _until_writable(self) -> None:
-        """Waits while the client is behind. Raises ConnectionResetError when it has gone."""
+    async def _wait_writable(self) -> None:
+        """Wait while the client is behind.
+
+        Raises ConnectionResetError after it has disconnected.
+        """
         if self._writable is not None:
             await self._writable
         if self._transport.is_closing():
@@ -636,11 +651,11 @@ class HttpConnection(asyncio.Protocol):
             self._drop_waiting()
             self._close()
         elif request.body.complete or self._parser.has_ended or self._server.is_stopping:
-            self._next()
-        # Else the next request begins behind the rest of the body, whose deadline stays.
+            self._start_next()
+        # Otherwise the rest of the body precedes the next request; its deadline stays.
 
-    def _next(self) -> None:
-        """Answers what waits, or waits for the next request."""
+    def _start_next(self) -> None:
+        """Answer the next queued request, or wait for one."""
         if self._waiting:
             waiting = self._waiting.popleft()
             if isinstance(waiting, HttpError):
@@ -651,14 +666,14 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._resume_reading()
-            self._server.waits(self, True)
+            self._server.set_waiting(self, True)
             if self._parser.state is State.HEAD:
                 self._set_deadline(Deadline.HEAD, self._server.head_timeout_s)
             else:
                 self._set_deadline(Deadline.NEXT, KEEP_ALIVE_TIMEOUT_S)
 
     def _write_refusal(self, error: HttpError) -> None:
-        """The last answer of a connection."""
+        """Write an error as the last answer of the connection."""
         response = refusal(error.status, error.reason, error.headers)
         self._server.counts.responses[f"{error.status // 100}xx"] += 1
         assert isinstance(response.body, bytes)
@@ -668,22 +683,22 @@ class HttpConnection(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Closes when everything is written, or when the client has stopped to take it.
+        """Close when the client has received everything, or has stopped receiving.
 
-        A client that may be sending is heard to its end meanwhile: to close before that would
-        reset the connection, and the client might lose the answer.
+        Input of a client that may still be sending is read until then. Closing earlier would reset
+        the connection, and the client might lose the answer.
         """
-        self._hear_no_more()
+        self._ignore_input()
         if self._transport.is_closing():
             return
         if self._stall_timer is not None:
-            # The deadline of the end takes over: two that look at one count would take each other's
-            # look for a client that took nothing since.
+            # The end deadline takes over. Both timers compare the same count: each would hide
+            # progress from the other.
             self._stall_timer.cancel()
             self._stall_timer = None
         self._unsent = self._transport.get_write_buffer_size()
-        # For its client to take the rest, and to end, which over TLS may take long.
-        self._server.waits(self, True)
+        # Until the client has received the rest and closed, which may take long over TLS.
+        self._server.set_waiting(self, True)
         self._was_waiting = True
         is_sending = self._parser.state is State.REFUSED or self._receiving is not None
         if is_sending and self._transport.can_write_eof():

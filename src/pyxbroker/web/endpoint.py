@@ -1,4 +1,4 @@
-"""An endpoint: what it takes, answers and needs."""
+"""An endpoint of the table: its request, its answer and its right."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def _no_resource(request: Request[Any]) -> Resource:
 
 
 class Query(NamedTuple):
-    """A field of the query. Its type is that of the default, or text when there is none,
-    unless it is a number."""
+    """A field of the query.
+
+    Its type is that of the default. Without a default it is a number if `is_number`, otherwise
+    text.
+    """
 
     name: str
     about: str
@@ -34,15 +37,17 @@ class Query(NamedTuple):
 
     @property
     def kind(self) -> type[bool] | type[int] | type[str]:
-        """The type of its value."""
+        """The type of the value."""
         if self.default is not None:
             return type(self.default)
         return int if self.is_number else str
 
 
 class Content(NamedTuple):
-    """The JSON body of a request: its media types, and the schema for each. It has at most so many
-    bytes, and values and names: legal ones have fewer.
+    """The JSON body of a request: its media types, and the schema of each.
+
+    `bytes_max` and `tokens_max` limit its length and the count of its values and names; valid
+    bodies are below both.
     """
 
     about: str
@@ -53,7 +58,7 @@ class Content(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is answered when nothing is in the way."""
+    """The answer of a successful request."""
 
     about: str
     schema: Schema | None = None
@@ -67,9 +72,10 @@ DONE = Answer("Done.", status=204)
 class Endpoint(NamedTuple):
     """One row. A segment of `path` is literal or a parameter: `{name}`, `{name:int}`, ...
 
-    `resource` makes what the right is checked on from a request; a name that cannot be is refused
-    there. `first` checks what Pulsar checks before the right. `summary` is one sentence. `line`
-    names the kind of long answers (long_answers.py) in whose line it waits, whatever it is about.
+    `resource` derives from a request the resource that the right is checked on; it refuses invalid
+    names. `precheck` is what Pulsar checks before the right. `summary` is one sentence. `queue`
+    names the queue of long answers (long_answers.py) in which the request waits, independent of its
+    resource.
     """
 
     method: str
@@ -81,11 +87,11 @@ class Endpoint(NamedTuple):
     resource: Callable[[Any], Resource] = _no_resource
     query: tuple[Query, ...] = ()
     content: Content | None = None
-    line: str = ""
-    first: Callable[[Any], Awaitable[None]] | None = None
+    queue: str = ""
+    precheck: Callable[[Any], Awaitable[None]] | None = None
 
     def field(self, name: str) -> Query:
-        """A field of the query that this endpoint takes. Raises KeyError for any other one."""
+        """Return a field of the query. Raises KeyError if the endpoint does not have it."""
         for each in self.query:
             if each.name == name:
                 return each

@@ -1,4 +1,4 @@
-"""Refusals as Pulsar's REST answers them: a status and `{"reason": ...}`."""
+"""Errors as Pulsar's REST answers them: a status and `{"reason": ...}`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyxbroker.web.response import Headers, Response
 
 
 class HttpError(Exception):
-    """A refused request: a status, and a sentence that a person can act on."""
+    """A refused request: a status, and a reason that the user can act on."""
 
     def __init__(self, status: int, reason: str, headers: Headers = ()) -> None:
         super().__init__(reason)
@@ -16,7 +16,7 @@ class HttpError(Exception):
 
 
 def refusal(status: int, reason: str, headers: Headers = ()) -> Response:
-    """The answer to a refused request."""
-    # It may repeat what a client sent, which need not be text.
+    """Return the answer for a refused request."""
+    # The reason may repeat what the client sent, which may be invalid Unicode.
     text = reason.encode("utf-8", "backslashreplace").decode()
     return Response.json({"reason": text}, status, headers)

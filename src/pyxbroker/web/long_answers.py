@@ -1,7 +1,7 @@
-"""Answers that take much memory while they are made: there is room for a few, the others wait.
+"""Limits on the memory of answers that are being produced; requests beyond them wait.
 
-Nothing of an answer is charged before it is there, and clients may ask for one in each of thousands
-of connections. Who waits costs a task.
+An answer is charged only when it is complete, and thousands of connections may request a long one
+at the same time. A waiting request costs one task.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ if TYPE_CHECKING:
 class _Waiting(NamedTuple):
     request: Request[Any]
     size: int
-    called: asyncio.Future[None]
+    admitted: asyncio.Future[None]
 
 
 class LongAnswers:
-    """The room for answers of one kind. One that is larger than all of it is made alone, and one of
-    `free` or less needs none.
+    """A limit on the memory of answers of one kind.
+
+    An answer larger than the limit is produced alone; one of `free` bytes or less does not count.
     """
 
     def __init__(self, room: int, free: int = 0) -> None:
         self._room = room
         self._free = free
         self._used = 0
-        self._is_calling = False
-        self._waiting: list[_Waiting] = []  # not more than there are connections
+        self._is_admit_scheduled = False
+        self._waiting: list[_Waiting] = []  # at most one per connection
 
     @asynccontextmanager
-    async def place(self, request: Request[Any], size: int = 1) -> AsyncIterator[None]:
-        """Room for an answer of about that size. Meanwhile the request ends with its client: it is
-        to change nothing.
+    async def reserve(self, request: Request[Any], size: int = 1) -> AsyncIterator[None]:
+        """Wait for memory for an answer of about `size` bytes, and reserve it within the context.
+
+        The request is cancelled when its client disconnects, so it must not change anything.
         """
-        if request.is_gone:
+        if request.is_disconnected:
             raise asyncio.CancelledError
         size = 0 if size <= self._free else min(size, self._room)
         request.is_for_client_only = True
@@ -61,30 +63,30 @@ class LongAnswers:
         waiting = _Waiting(request, size, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         try:
-            await waiting.called
+            await waiting.admitted
         except asyncio.CancelledError:
-            # It may have been called in the same moment.
-            self._leave(0 if waiting.called.cancelled() else size)
+            # The request may have been admitted in the same loop iteration.
+            self._leave(0 if waiting.admitted.cancelled() else size)
             raise
 
     def _leave(self, size: int) -> None:
-        """Room is given back, or somebody waits no more: others may have it."""
+        """Release memory, or leave the queue, and admit waiting requests."""
         self._used -= size
-        if self._waiting and not self._is_calling:
-            # Thousands may go in one moment: the line is looked at once.
-            self._is_calling = True
-            asyncio.get_running_loop().call_soon(self._call)
+        if self._waiting and not self._is_admit_scheduled:
+            # Thousands may leave in one iteration: the queue is scanned once for all of them.
+            self._is_admit_scheduled = True
+            asyncio.get_running_loop().call_soon(self._admit)
 
-    def _call(self) -> None:
-        self._is_calling = False
-        line = [each for each in self._waiting if not each.called.cancelled()]
-        # Who sends no more has gone, mostly, which shows only when it gets an answer.
-        line.sort(key=lambda each: each.request.sends_no_more)
-        called = 0
-        for each in line:
+    def _admit(self) -> None:
+        self._is_admit_scheduled = False
+        queue = [each for each in self._waiting if not each.admitted.cancelled()]
+        # A client that has sent EOF has usually disconnected, which shows only when it is answered.
+        queue.sort(key=lambda each: each.request.has_sent_eof)
+        count = 0
+        for each in queue:
             if self._used + each.size > self._room:
                 break
             self._used += each.size
-            each.called.set_result(None)
-            called += 1
-        self._waiting = line[called:]
+            each.admitted.set_result(None)
+            count += 1
+        self._waiting = queue[count:]

@@ -1,4 +1,4 @@
-"""What a resource is asked."""
+"""A request and its body, as a resource sees them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from pyxbroker.web.coercion import parse_bool, parse_int, read_float
 from pyxbroker.web.endpoint import BODY_BYTES_MAX, Endpoint
 from pyxbroker.web.errors import HttpError
 
-App = TypeVar("App")  # what the resources of a server find in `Request.app`
+App = TypeVar("App")  # type of `Request.app`, for the resources of a server
 
 QUERY_FIELDS_MAX = 100
-SHORT_BYTES = 1 << 10  # a body that is not worth a look at what is in it
-HALF_BYTES = 3  # of what tells half a character, behind its first one
-SIGN_BYTES = 112  # what a value of JSON takes at most, a WrittenFloat, besides its text
+SHORT_BYTES = 1 << 10  # a shorter body is parsed without counting its tokens
+SURROGATE_TAIL_BYTES = 3  # length of a surrogate's escape after its first three characters
+TOKEN_BYTES = 112  # memory that a JSON value takes at most in addition to its text (WrittenFloat)
 
 _WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
 class Request(Generic[App]):
-    """A request whose head has come; the body follows while the resource runs.
+    """A request whose head is complete; the body arrives while the resource runs.
 
-    `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
-    those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate, `address` that of the client; one that comes by
-    HTTPS `is_tls`. `login()` is held
-    while it is looked at who that is. `authorize_again` is there where the right was looked at
-    before the body had come. A GET that has made something, as a few do, says so in `has_created`.
-    While it `is_for_client_only` nothing is changed, and the work ends when its client `is_gone`;
-    who `sends_no_more` may have gone.
-    Names of headers are in lower case; values of a repeated one are joined by commas.
+    `path` is undecoded. The router sets `endpoint` and `parameters`: those of the path, decoded and
+    typed. `principal` is the authenticated client, `common_name` that of its TLS certificate,
+    `address` its IP address, and `is_tls` is True for HTTPS. `login()` is entered during
+    authentication. `authorize_again` is set if the right was checked before the body was complete:
+    it is checked once more after that. A handler of GET that creates something sets `has_created`.
+    While `is_for_client_only` is set, the request changes nothing and is cancelled when its client
+    `is_disconnected`. A client that `has_sent_eof` may have disconnected. Header names are in lower
+    case; values of a repeated header are joined by commas.
     """
 
     __slots__ = (
@@ -51,9 +50,10 @@ class Request(Generic[App]):
         "common_name",
         "endpoint",
         "has_created",
+        "has_sent_eof",
         "headers",
+        "is_disconnected",
         "is_for_client_only",
-        "is_gone",
         "is_tls",
         "keep_alive",
         "login",
@@ -62,7 +62,6 @@ class Request(Generic[App]):
         "path",
         "principal",
         "query_string",
-        "sends_no_more",
         "version",
     )
 
@@ -101,14 +100,14 @@ class Request(Generic[App]):
         self.parameters: dict[str, Any] = {}
         self.has_created = False
         self.is_for_client_only = False
-        self.is_gone = False
-        self.sends_no_more = False
+        self.is_disconnected = False
+        self.has_sent_eof = False
         self._query: dict[str, str] | None = None
 
     def segments(self) -> list[str]:
-        """The path between its slashes, each part decoded by itself: %2F does not divide.
+        """Return the segments of the path, each decoded separately: %2F does not divide.
 
-        A slash at the end means nothing. Raises HttpError 400 for what is not UTF-8 in escapes.
+        A trailing slash is ignored. Raises HttpError 400 for escapes that are not UTF-8.
         """
         parts = self.path.split("/")[1:]
         if parts and not parts[-1]:
@@ -117,7 +116,7 @@ class Request(Generic[App]):
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The fields behind the question mark, decoded; the first one of a name counts."""
+        """The decoded fields of the query string; the first of repeated fields counts."""
         if self._query is None:
             try:
                 pairs = parse_qsl(
@@ -133,18 +132,18 @@ class Request(Generic[App]):
 
     @property
     def content_type(self) -> str:
-        """The media type of the body in lower case, without its parameters; may be empty."""
+        """The media type of the body in lower case, without parameters; may be empty."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def argument(self, name: str) -> Any:
-        """A field of the query, of the type that the endpoint gives it; its default without one.
+        """Return a field of the query in its declared type, or its default.
 
         Raises HttpError 400.
         """
         field = self.endpoint.field(name)
         text = self.query.get(name)
         kind = field.kind
-        # Empty is no number and no truth value: the default counts, as in JAX-RS.
+        # An empty text is neither a number nor a boolean: the default applies, as in JAX-RS.
         if text is None or (not text and kind is not str):
             return field.default
         if kind is str:
@@ -158,8 +157,10 @@ class Request(Generic[App]):
             raise HttpError(400, reason) from None
 
     async def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-        """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow; and
-        AuthorizationError when its sender has no right any more.
+        """Return the complete body.
+
+        Raises HttpError 413 if it is too long and 408 if the client is too slow, and
+        AuthorizationError if the client has lost the right meanwhile.
         """
         found = await self.body.read(bytes_max)
         again, self.authorize_again = self.authorize_again, None
@@ -168,8 +169,10 @@ class Request(Generic[App]):
         return found
 
     async def json(self, bytes_max: int = BODY_BYTES_MAX, tokens_max: int = TOKENS_MAX) -> Any:
-        """The body as JSON. Raises HttpError, 400 when it is none, or has more values and names:
-        nothing else runs while it is read.
+        """Return the body parsed as JSON. Raises HttpError 400 if it is invalid or has too many
+        tokens.
+
+        The event loop does nothing else while json.loads runs, so tokens are limited.
         """
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
@@ -179,9 +182,9 @@ class Request(Generic[App]):
             await self._weigh(body, tokens_max)
         slices = Slices()
         try:
-            value = json.loads(body, parse_constant=_no_number, parse_float=read_float)
+            value = json.loads(body, parse_constant=_refuse_constant, parse_float=read_float)
             await slices.pause()
-            if await _may_have_halves(body, slices):
+            if await _may_have_surrogates(body, slices):
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             reason = "The body has half of a character (one of \\ud800 to \\udfff alone)."
@@ -191,45 +194,47 @@ class Request(Generic[App]):
         return value
 
     async def _weigh(self, body: bytes, tokens_max: int) -> None:
-        """Raises HttpError where it has too many values, and TooManyBodies where too much is held
-        for all requests.
+        """Charge the memory that the parsed body needs.
+
+        Raises HttpError 400 if the body has too many tokens, and TooManyBodies if the bodies of all
+        requests need too much memory.
         """
-        signs = await weigh(body, tokens_max)
-        if signs > tokens_max:
+        tokens = await weigh(body, tokens_max)
+        if tokens > tokens_max:
             raise HttpError(400, f"The body {too_heavy(tokens_max)}.")
-        # What is made of its texts, as they are and once more; of one that has characters beyond
-        # ASCII each may take four bytes.
+        # Each text exists twice: in the body and parsed. With characters beyond ASCII, CPython may
+        # take four bytes for each character.
         width = 1 if body.isascii() and b"\\u" not in body else 4
-        self.body.hold(signs * SIGN_BYTES + (1 + width) * len(body))
+        self.body.hold(tokens * TOKEN_BYTES + (1 + width) * len(body))
 
 
-async def _may_have_halves(body: bytes, slices: Slices) -> bool:
-    """Whether there are escapes of what may be half a character: nobody could write it down."""
+async def _may_have_surrogates(body: bytes, slices: Slices) -> bool:
+    """Return True if the body has escapes of surrogates; one alone could not be encoded."""
     for at in range(0, len(body), CHUNK_BYTES):
-        if _HALVES.search(body, at, at + CHUNK_BYTES + HALF_BYTES) is not None:
+        if _SURROGATE.search(body, at, at + CHUNK_BYTES + SURROGATE_TAIL_BYTES) is not None:
             return True
         await slices.pause()
     return False
 
 
-_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def _no_number(text: str) -> float:
-    """Python reads NaN and Infinity, which JSON does not have: nobody else could read a record
-    with them.
+def _refuse_constant(text: str) -> float:
+    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have.
+
+    Other programs could not parse a record with them.
     """
     raise ValueError(f"{text} is not a number of JSON")
 
 
 class Body:
-    """The bytes behind the head, fed by the connection, read by the resource.
+    """The body of a request: the connection feeds it, the resource reads it.
 
-    `length` is what Content-Length says, None when the body comes in chunks; `size` counts the
-    bytes that came, `discarded` those that came after the answer. `on_wait` is called when the
-    reader wants more than is there. While it `needs_continue`, the client waits to be told.
-    `account` pays for what is long until the body is closed, which it is when its request is
-    answered: nothing of it is kept then.
+    `length` is the Content-Length, or None for a chunked body. `size` counts received bytes,
+    `discarded` those received after the answer. `on_wait` is called when the reader waits for more.
+    While `needs_continue` is set, the client waits for 100 Continue. `account` is charged for a
+    long body until it is closed, which frees its memory when the request is answered.
     """
 
     __slots__ = (
@@ -272,11 +277,11 @@ class Body:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the reader is waiting for more."""
+        """True while the reader waits for more bytes."""
         return self._waiter is not None
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """Add the next received bytes."""
         self.needs_continue = False
         self.size += len(data)
         if self.is_discarded:
@@ -287,26 +292,26 @@ class Body:
             self._wake()
 
     def end(self) -> None:
-        """The last byte has come."""
+        """Mark the body as complete."""
         self.complete = True
         if self.account is not None:
             self.account.end()
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """No more bytes will come: whoever reads gets the error."""
+        """End the body early: readers get the error."""
         if not self.complete:
             self._error = error
             self.close()
             self._wake()
 
     def discard(self) -> None:
-        """Nobody will read: what comes is only counted."""
+        """Close the body, and only count the bytes that still arrive."""
         self.is_discarded = True
         self.close()
 
     def close(self) -> None:
-        """Nobody will read: nothing is kept, nor paid for."""
+        """Free the memory of the body; it is not read any more."""
         self._is_closed = True
         self._data = bytearray()
         self._whole = None
@@ -314,18 +319,18 @@ class Body:
             self.account.release()
 
     def hold(self, size: int) -> None:
-        """So much is made of what is there, until it is closed. Raises TooManyBodies."""
+        """Charge memory for parsed values until the body is closed. Raises TooManyBodies."""
         if self.account is not None:
             self.account.hold(size)
 
     async def read(self, bytes_max: int) -> bytes:
-        """All bytes; may be called again. Raises HttpError."""
+        """Return all bytes; can be called repeatedly. Raises HttpError."""
         while True:
             if max(self.size, self.length or 0) > bytes_max:
                 raise HttpError(413, f"The body is longer than {bytes_max} bytes.")
             if self._error is not None:
                 raise self._error
-            assert not self._is_closed, "who has answered does not read"
+            assert not self._is_closed, "read after close"
             if self.complete:
                 break
             self._on_wait()
@@ -343,7 +348,7 @@ class Body:
 
 
 def decode(part: str) -> str:
-    """A part of a path without its escapes. Raises HttpError 400 when they are no UTF-8."""
+    """Return a path segment without its escapes. Raises HttpError 400 if they are not UTF-8."""
     if "%" not in part:
         return part
     if _WRONG_ESCAPE.search(part):

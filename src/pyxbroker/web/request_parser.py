@@ -1,12 +1,12 @@
-"""What a client sends, taken apart: HTTP/1.1 (RFC 9112) by httptools, without socket or clock.
+"""A sans-IO parser of HTTP/1.1 requests (RFC 9112), on top of httptools.
 
-Bytes go in, events come out: the head of a request, pieces of its body, its end. A refusal is the
-last event, and says what was wrong or too much. Each byte is looked at once, and what a turn
-brought of a body is one piece, however many chunks it came in.
+Bytes go in; events come out: the head of a request, pieces of its body, its end. An error is the
+last event and names its reason. Each byte is parsed once, and the body bytes of one call are joined
+into one piece, however many chunks they came in.
 
-The parser stops behind the head of a request that offers another protocol, such as h2c, before the
-body. Nobody has to take such an offer (RFC 9110, 7.8), and Java's client makes it with its first
-request. A new parser then goes on: it is told again how the body is framed (State.AGAIN).
+httptools stops after a head that offers an upgrade, such as h2c, before the body. Servers may
+ignore such offers (RFC 9110, 7.8), and Java's client makes one with its first request. A new parser
+then continues: it is fed a head that frames the body in the same way (State.RESTART).
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from pyxbroker.web.errors import HttpError
 
 URL_BYTES_MAX = 8 << 10
 HEAD_BYTES_MAX = 16 << 10
-# Requests that a client may send before it has got the answer to the first one.
+# Requests that a client may send before it has received the answer to the first one.
 PIPELINE_MAX = 32
 
 
 class State(Enum):
-    """What comes next of what a client sends."""
+    """The part of a request that the parser expects next."""
 
-    IDLE = "nothing of a next request has come"
+    IDLE = "nothing of the next request has arrived"
     HEAD = "a head"
     BODY = "a body, which may be empty"
-    OFFER = "the head offered another protocol, and the parser stops behind it"
-    AGAIN = "a new parser is told how the body is framed"
+    UPGRADE = "the head offers an upgrade, and httptools stops after it"
+    RESTART = "a new parser is fed a head that frames the body"
     ENDED = "nothing: the client has sent its last request"
-    REFUSED = "something that is not looked at any more"
+    REFUSED = "input that is ignored"
 
 
 class Found(Enum):
-    """What the parser finds."""
+    """A callback or exception of httptools."""
 
     BEGIN = "the first byte of a head"
     HEAD = "the end of a head"
-    OFFER = "the end of a head that offers another protocol"
-    STOP = "the place where that protocol would begin"
+    UPGRADE = "the end of a head that offers an upgrade"
+    STOP = "the byte where the other protocol would begin"
     END = "the end of a request"
     LAST = "the end of a request that is the last one"
 
 
-NEXT = {
+TRANSITIONS = {
     (State.IDLE, Found.BEGIN): State.HEAD,
     (State.HEAD, Found.HEAD): State.BODY,
-    (State.HEAD, Found.OFFER): State.OFFER,
-    # The parser takes the request for ended, whatever body it has.
-    (State.OFFER, Found.END): State.OFFER,
-    (State.OFFER, Found.STOP): State.AGAIN,
-    (State.AGAIN, Found.BEGIN): State.AGAIN,
-    (State.AGAIN, Found.HEAD): State.BODY,
+    (State.HEAD, Found.UPGRADE): State.UPGRADE,
+    # httptools reports the end of the request here, also if it has a body.
+    (State.UPGRADE, Found.END): State.UPGRADE,
+    (State.UPGRADE, Found.STOP): State.RESTART,
+    (State.RESTART, Found.BEGIN): State.RESTART,
+    (State.RESTART, Found.HEAD): State.BODY,
     (State.BODY, Found.END): State.IDLE,
     (State.BODY, Found.LAST): State.ENDED,
 }
@@ -64,8 +64,8 @@ NEXT = {
 class Head(NamedTuple):
     """A request without its body.
 
-    Path and query are raw. Names of headers are in lower case; values of a repeated one are joined
-    by commas. `length` is the body's, None when it comes in chunks.
+    Path and query are undecoded. Header names are in lower case; values of a repeated header are
+    joined by commas. `length` is the Content-Length, or None for a chunked body.
     """
 
     method: str
@@ -79,7 +79,7 @@ class Head(NamedTuple):
 
 
 class End(NamedTuple):
-    """A request has come to its end."""
+    """The end of a request."""
 
 
 Event = Head | bytes | End | HttpError
@@ -87,9 +87,9 @@ END = End()
 
 
 class RequestParser:
-    """The requests of one connection.
+    """The parser of one connection's requests.
 
-    An HttpError with a `__cause__` is a fault of ours, which belongs into the log.
+    An HttpError with a `__cause__` is a bug of the broker; the connection logs it.
     """
 
     def __init__(self) -> None:
@@ -97,22 +97,24 @@ class RequestParser:
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._events: list[Event] = []
         self._room = 0
-        # The request that is coming in.
+        # The request that is being parsed.
         self._url = b""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
         self._keep_alive = True
         self._pieces: list[bytes] = []
-        # Bytes since the parser last found anything in them.
+        # Bytes since the last callback.
         self._silent_bytes = 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more of what the client sends is looked at."""
+        """True if further input is ignored."""
         return self.state is State.ENDED or self.state is State.REFUSED
 
     def receive(self, data: bytes, room: int) -> list[Event]:
-        """What the next bytes bring; `room` is how many more requests may begin in them."""
+        """Parse bytes and return their events; `room` is the number of requests that may begin in
+        them.
+        """
         self._room = room
         self._silent_bytes += len(data)
         try:
@@ -121,7 +123,7 @@ class RequestParser:
             if self.state is not State.ENDED:
                 self._refuse(_explain(error))
         else:
-            # httptools joins the pieces of a header or a trailer by itself, however long it gets.
+            # httptools joins the pieces of a header or trailer without a limit.
             if self._silent_bytes > HEAD_BYTES_MAX and not self.has_ended:
                 self._refuse(_too_long_head())
         self._take_pieces()
@@ -129,16 +131,16 @@ class RequestParser:
         return events
 
     def end(self) -> None:
-        """The client sends no more, or nobody wants to know."""
+        """Ignore further input, unless a refusal already did."""
         if self.state is not State.REFUSED:
             self.state = State.ENDED
 
     def refuse(self) -> None:
-        """The client may be sending something that nobody looks at."""
+        """Ignore the input that a refused client may still send."""
         self.state = State.REFUSED
 
     def close(self) -> None:
-        """Nothing will be received any more. The parser and this object refer to each other."""
+        """Break the reference cycle of this object and httptools' parser."""
         self._parser = None
 
     # --- what httptools calls -----------------------------------------------------------------
@@ -159,16 +161,16 @@ class RequestParser:
             raise HttpError(414, f"The URL is longer than {URL_BYTES_MAX} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.state is State.AGAIN:
+        if self.state is State.RESTART:
             return
         self._silent_bytes = 0
         self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._head_bytes > HEAD_BYTES_MAX:
             raise _too_long_head()
         if self.state is not State.HEAD:
-            return  # A trailer; nobody reads those.
+            return  # A trailer; these are ignored.
         key = name.decode("latin-1").lower()
-        # Blanks around a value are none of it (RFC 9112, 5.1); httptools keeps those behind it.
+        # Blanks around a value are not part of it (RFC 9112, 5.1); httptools leaves trailing ones.
         text = value.rstrip(b" \t").decode("latin-1")
         before = self._headers.get(key)
         if before is not None:
@@ -181,7 +183,7 @@ class RequestParser:
         assert self._parser is not None
         if self.state is State.HEAD:
             self._events.append(self._head(self._parser))
-            self._find(Found.OFFER if self._parser.should_upgrade() else Found.HEAD)
+            self._find(Found.UPGRADE if self._parser.should_upgrade() else Found.HEAD)
         else:
             self._find(Found.HEAD)
 
@@ -190,7 +192,7 @@ class RequestParser:
         self._pieces.append(data)
 
     def on_message_complete(self) -> None:
-        if self.state is State.OFFER:
+        if self.state is State.UPGRADE:
             self._find(Found.END)
             return
         self._take_pieces()
@@ -200,12 +202,12 @@ class RequestParser:
     # --- steps --------------------------------------------------------------------------------
 
     def _find(self, found: Found) -> None:
-        """Goes on to the next state; KeyError would be a fault of the parser."""
+        """Enter the next state. A KeyError would be a bug of httptools."""
         self._silent_bytes = 0
-        self.state = NEXT[self.state, found]
+        self.state = TRANSITIONS[self.state, found]
 
     def _feed(self, data: bytes) -> None:
-        """Raises HttpParserError; whatever a callback raises is its context."""
+        """Feed httptools. Raises HttpParserError; an exception of a callback is its context."""
         while data and not self.has_ended:
             assert self._parser is not None
             try:
@@ -213,12 +215,12 @@ class RequestParser:
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]
-            # Not in the handler: the upgrade would be the context of an error in what follows.
+            # Outside of the handler: later errors would have the upgrade as their context.
             self._find(Found.STOP)
-            self._begin_again()
+            self._restart_parser()
 
-    def _begin_again(self) -> None:
-        """A new parser, brought to the place behind a head that only frames the body."""
+    def _restart_parser(self) -> None:
+        """Feed a new parser a head that only frames the body."""
         lines = ["POST / HTTP/1.1"]
         for name in ("content-length", "transfer-encoding"):
             if name in self._headers:
@@ -229,7 +231,10 @@ class RequestParser:
         self._parser.feed_data("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
     def _head(self, parser: httptools.HttpRequestParser) -> Head:
-        """Raises HttpError for what no request may be, and for one that is too many."""
+        """Return the parsed head.
+
+        Raises HttpError if it is invalid, or if too many requests wait.
+        """
         headers = self._headers
         version = parser.get_http_version()
         if version == "1.1" and "host" not in headers:
@@ -266,7 +271,7 @@ def _too_long_head() -> HttpError:
 
 
 def _parse_url(url: bytes) -> tuple[str, str]:
-    """The raw path and query of a request's target. Raises HttpError."""
+    """Return the undecoded path and query of a request target. Raises HttpError."""
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
@@ -277,10 +282,10 @@ def _parse_url(url: bytes) -> tuple[str, str]:
 
 
 def _explain(error: httptools.HttpParserError) -> HttpError:
-    """The refusal for what the parser, or a callback of it, has met."""
+    """Return the refusal for an error of httptools or of a callback."""
     cause = error.__context__
     if isinstance(cause, HttpError):
-        # Frames hold the events that it is going to be one of: they would be a ring.
+        # The traceback's frames refer to the list that the error is added to: a reference cycle.
         return cause.with_traceback(None)
     if cause is not None:
         refused = HttpError(500, "The broker failed to read this request; its log says why.")

@@ -1,4 +1,4 @@
-"""What a resource answers."""
+"""The answer of a resource."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BODILESS = frozenset({204, 304})
 
 
 class Response:
-    """A status, headers, and a body: bytes, or an iterator that makes them piece by piece.
+    """A status, headers, and a body: bytes, or an iterator that produces pieces.
 
-    The connection adds what frames the message: Date, Content-Length or Transfer-Encoding, and
-    Connection. An iterator is closed when the client goes away before it has ended.
+    The connection adds Date, Content-Length or Transfer-Encoding, and Connection. If the client
+    disconnects early, the connection closes the iterator.
     """
 
     __slots__ = ("body", "headers", "held_bytes", "status")
@@ -42,7 +42,7 @@ class Response:
         held_bytes: int = 0,
     ) -> None:
         self.status = status
-        self.held_bytes = held_bytes  # that an iterator keeps, besides its pieces
+        self.held_bytes = held_bytes  # memory that an iterator holds in addition to its pieces
         self.headers = list(headers)
         if content_type is not None:
             self.headers.append(("Content-Type", content_type))
@@ -50,32 +50,35 @@ class Response:
 
     @classmethod
     def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Response:
-        """A JSON text, as compact as Pulsar's."""
+        """Return a JSON answer, formatted as compactly as Pulsar's."""
         return cls(to_json(value), JSON, status, headers)
 
     @classmethod
     async def long_json(cls, value: Any) -> Response:
-        """The same of a value that may have many parts, in slices of the loop's time."""
+        """Return a JSON answer for a large value, encoded in time slices."""
         return cls(await to_json_in_slices(value), JSON)
 
     @classmethod
     def text(cls, text: str, content_type: str = TEXT, status: int = 200) -> Response:
-        """A text in UTF-8."""
+        """Return an answer of text in UTF-8."""
         return cls(text.encode(), content_type, status)
 
     @classmethod
     def empty(cls, status: int = 204, headers: Headers = ()) -> Response:
-        """No body: what Pulsar answers when there is nothing to say."""
+        """Return an answer without a body."""
         return cls(b"", None, status, headers)
 
     async def close(self) -> None:
-        """Ends the iterator, if it has not ended: what its `finally` does is done."""
+        """Close the iterator if it has not ended, so that its `finally` blocks run."""
         close = getattr(self.body, "aclose", None)
         if close is not None:
             await close()
 
     def encode_head(self, version: str, framing: Headers) -> bytes:
-        """Status line and headers. Raises ValueError for a header that would end its line."""
+        """Return status line and headers.
+
+        Raises ValueError for a header with control characters.
+        """
         lines = [f"HTTP/{version} {self.status} {phrase(self.status)}"]
         lines.append(f"Date: {date(int(time.time()))}")
         for headers in (self.headers, framing):
@@ -88,7 +91,7 @@ class Response:
 
 @lru_cache
 def phrase(status: int) -> str:
-    """What a status is called; empty for one that has no name."""
+    """Return the reason phrase of a status; empty if it has none."""
     if status == 200:
         return "OK"
     from http import HTTPStatus
@@ -98,7 +101,7 @@ def phrase(status: int) -> str:
 
 @lru_cache(maxsize=1)
 def date(seconds: int) -> str:
-    """A time as HTTP writes it (RFC 9110, 5.6.7), whatever the locale is."""
+    """Format a time as HTTP does (RFC 9110, 5.6.7), independent of the locale."""
     at = time.gmtime(seconds)
     day, month = DAYS[at.tm_wday], MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year:04} {time.strftime('%H:%M:%S', at)} GMT"

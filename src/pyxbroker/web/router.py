@@ -1,12 +1,12 @@
-"""From a path to its endpoint.
+"""The router: maps a path to its endpoint.
 
-A segment of an endpoint's path is literal or a parameter: `{name}` is any text that is not empty,
-`{name:int}` a whole number of 32 bits, `{name:long}` one of 64. Where several fit, literal segments
-are tried first and text last.
+A segment of an endpoint's path is literal or a parameter: `{name}` matches any text that is not
+empty, `{name:int}` a whole number of 32 bits, `{name:long}` one of 64. If several match, literal
+segments are tried first and text last.
 
-The endpoints below a prefix are loaded, and become a tree, when the first request for it comes; by
-a thread, since importing them takes tens of milliseconds. With them come those that are refused
-there (not_built.py): a path of Pulsar's is not taken for another one.
+The endpoints below a prefix are loaded into a tree with the first request for the prefix, in a
+thread because importing them takes tens of milliseconds. The refused endpoints below the prefix
+(not_built.py) are added, so that a path of Pulsar's does not match another endpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _parse_text(text: str) -> str:
     return text
 
 
-# The types of parameters, in the order in which they are tried. Each raises ValueError.
+# The types of parameters, in the order in which they are tried. Each parser raises ValueError.
 PARSERS: dict[str, Callable[[str], Any]] = {
     "int": partial(parse_int, maximum=INT_MAX),
     "long": parse_int,
@@ -42,19 +42,20 @@ DOMAINS = ("persistent", "non-persistent")
 
 
 class Node:
-    """What may follow a segment: literal ones, parameters by type, or the end of a path."""
+    """A node of the tree: literal segments and parameters that may follow, and its endpoints."""
 
     __slots__ = ("literals", "methods", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, Node] = {}
         self.parameters: dict[str, Node] = {}
-        # The endpoint of each method, and the names of the parameters on the way to it.
+        # The endpoint of each method, and the names of the parameters in its path.
         self.methods: dict[str, tuple[Endpoint, tuple[str, ...]]] = {}
 
-    def add(self, endpoint: Endpoint, *, unless_there: bool = False) -> None:
-        """Adds one below this node, the root. Raises ValueError when it is there already, or does
-        nothing.
+    def add(self, endpoint: Endpoint, *, if_absent: bool = False) -> None:
+        """Add an endpoint below this root node.
+
+        If it exists already, raises ValueError, or does nothing with `if_absent`.
         """
         node, names = self, []
         for segment in endpoint.path.split("/")[1:]:
@@ -68,15 +69,15 @@ class Node:
                 children, key = node.literals, segment
             node = children.setdefault(key, Node())
         if endpoint.method in node.methods:
-            if unless_there:
+            if if_absent:
                 return
-            raise ValueError(f"{endpoint.method} {endpoint.path} is there twice")
+            raise ValueError(f"{endpoint.method} {endpoint.path} is defined twice")
         node.methods[endpoint.method] = endpoint, tuple(names)
 
     def ends(
         self, segments: Sequence[str], at: int = 0, values: tuple[Any, ...] = ()
     ) -> Iterator[tuple[Node, tuple[Any, ...]]]:
-        """Where the segments may lead, with the values of the parameters; the best one first."""
+        """Yield the matching nodes with the values of their parameters, the best match first."""
         if at == len(segments):
             if self.methods:
                 yield self, values
@@ -96,8 +97,10 @@ class Node:
 
 
 class Router:
-    """All endpoints. `resources` has names for each prefix, `load` the endpoints of a name, and
-    `refused` those that are answered with a refusal unless one of `load` does what they are for.
+    """All endpoints, by path.
+
+    `resources` maps each prefix to names, `load` returns the endpoints of a name. `refused` returns
+    endpoints that are refused unless `load` returns one with the same path and method.
     """
 
     def __init__(
@@ -113,10 +116,10 @@ class Router:
         self._trees = {prefix: OffLoop(partial(self._tree, prefix)) for prefix in self._names}
 
     async def find(self, request: Request[Any]) -> Endpoint:
-        """The endpoint of a request, which gets it and its parameters.
+        """Return the endpoint of a request, and set it and its parameters on the request.
 
-        HEAD is answered as GET, OPTIONS with the methods that a path takes. Raises HttpError: 404
-        when nothing is there, 405 with Allow when there is, but not for this method.
+        HEAD is answered like GET, OPTIONS with the methods of a path. Raises HttpError 404 for an
+        unknown path, and 405 with Allow for an unknown method.
         """
         segments = request.segments()
         allowed: set[str] = set()
@@ -137,13 +140,13 @@ class Router:
         methods = ", ".join(sorted(allowed))
         headers = [("Allow", ", ".join(sorted({*allowed, OPTIONS})))]
         if request.method == OPTIONS:
-            handler = partial(_tell_methods, headers)
+            handler = partial(_answer_options, headers)
             request.endpoint = Endpoint(OPTIONS, request.path, handler, OPEN, "The methods.")
             return request.endpoint
         raise HttpError(405, f"{request.path} takes {methods}, not {request.method}.", headers)
 
     def _prefix(self, segments: list[str]) -> tuple[str, ...] | None:
-        """The longest prefix of a path that has endpoints."""
+        """Return the longest known prefix of a path, or None."""
         for length in range(min(self._prefix_length_max, len(segments)), 0, -1):
             prefix = tuple(segments[:length])
             if prefix in self._names:
@@ -151,23 +154,23 @@ class Router:
         return None
 
     def _tree(self, prefix: tuple[str, ...]) -> Node:
-        """The endpoints below a prefix."""
+        """Return the endpoints below a prefix as a tree."""
         tree = Node()
         for name in self._names[prefix]:
             for endpoint in self._load(name):
                 tree.add(endpoint)
         for endpoint in self._refused():
             if _is_below(endpoint, prefix):
-                tree.add(endpoint, unless_there=True)
+                tree.add(endpoint, if_absent=True)
         return tree
 
 
-async def _tell_methods(headers: list[tuple[str, str]], request: Request[Any]) -> Response:
+async def _answer_options(headers: list[tuple[str, str]], request: Request[Any]) -> Response:
     return Response(headers[0][1].encode(), TEXT, headers=headers)
 
 
 def _is_below(endpoint: Endpoint, prefix: tuple[str, ...]) -> bool:
-    """Whether a path begins with a prefix. `{domain}` is what a prefix of topics has there."""
+    """Return True if a path begins with a prefix. `{domain}` matches each domain of topics."""
     segments = endpoint.path.split("/")[1:]
     return len(segments) >= len(prefix) and all(
         segment == part or (segment == "{domain}" and part in DOMAINS)

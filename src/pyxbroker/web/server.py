@@ -1,4 +1,4 @@
-"""The web port: its connections, and how it stops."""
+"""The web port: its connections, and its shutdown."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 HANDSHAKE_TIMEOUT_S = 10.0
-# About what a handshake costs the loop once its transport is there: uvloop asks nobody for a turn.
+# Approximate time that the loop spends on a handshake. uvloop does not pace handshakes.
 HANDSHAKE_S = 0.0003
-HANDSHAKES_PART = 4  # of the places for connections, for those whose handshake is not over
-HANDSHAKES_MIN = 64  # they may be so many where there are as many places
+HANDSHAKES_PART = 4  # share of the connections whose handshake may be incomplete
+HANDSHAKES_MIN = 64  # lower limit of that share, if as many connections are allowed
 
 
 class WebServer:
-    """Answers the requests to its listening sockets.
+    """A server that answers the requests to its listening sockets.
 
-    `answer` makes each answer, and what is written of it is charged to `memory`; `connections_max`
-    may be 0, for no limit. Nothing runs while nobody
-    asks: each connection has a deadline, the server has none.
+    `answer` produces each answer; its bytes are charged to `memory`. `connections_max` 0 means no
+    limit. Each connection has a deadline; the server has no timer, so that it does nothing while it
+    is idle.
     """
 
     def __init__(
@@ -59,27 +59,34 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or MemoryBudget()
         self._poller = poller or Poller(self.loop)
-        # Those that wait for their client, be it for its first word, or to know who it is.
+        # Connections that wait for their client or for authentication: these may be evicted.
         self._waiting: EvictionQueue[PendingConnection | HttpConnection] = EvictionQueue()
-        self.head_timeout_s = handshake_timeout_s  # a client is as slow with the one as the other
-        # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
+        self.head_timeout_s = handshake_timeout_s  # the same as for the handshake
+        # Until its first bytes arrive, a connection costs only a socket: no protocol object, no
+        # TLS.
         self._silent = HalfOpen(
-            self._poller, handshake_timeout_s, _never, _no_matter, self._waiting
+            self._poller,
+            handshake_timeout_s,
+            _fail_silent_begin,
+            _ignore_silent_close,
+            self._waiting,
         )
-        # From their beginning on, whether or not their handshake is over.
+        # All connections, also those whose handshake is incomplete.
         self._connections: set[HttpConnection] = set()
-        # Those of them whose handshake is not over.
+        # Those whose handshake is incomplete.
         self._opening: EvictionQueue[HttpConnection] = EvictionQueue()
         self.counts = WebCounts()
-        self.refused = 0  # connections, since there were too many
-        self.gave_way = 0  # that were closed for others
+        self.refused = 0  # connections, because of too many others
+        self.evicted = 0  # connections that were closed to make room for others
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptors: list[Acceptor] = []
         self._stopped: asyncio.Future[None] | None = None
 
     def start(self, sock: socket.socket, tls: Contexts | None = None) -> None:
-        """Answers what has been waiting in the port's backlog, and all that follows; by HTTPS with
-        contexts: `tls` gives that of one more connection. May be called for more than one port.
+        """Accept the connections of a listening socket, beginning with its backlog.
+
+        `tls` returns the TLS context of a new connection (HTTPS). Can be called for several
+        sockets.
         """
         accept = partial(self._accept, _Port(self, tls))
         self._acceptors.append(Acceptor(sock, self._poller, accept, log))
@@ -91,8 +98,10 @@ class WebServer:
         self._silent.add(port, sock, address, number)
 
     def _make_room(self) -> bool:
-        """Whether one more connection may be; where there are too many, one gives way that waits
-        for its client, or to be known. A handshake that does not end waits for its client, too.
+        """Return True if one more connection is allowed.
+
+        At the limit, the connection is evicted that has waited longest for its client, for its
+        handshake or for authentication.
         """
         if self.is_stopping:
             return False
@@ -103,11 +112,11 @@ class WebServer:
                 self.refused += 1
                 log.warning("refused by maxHttpServerConnections", limit=limit)
                 return False
-            self._give_way(first, "closed by maxHttpServerConnections")
+            self._evict(first, "closed by maxHttpServerConnections")
         return True
 
-    def _give_way(self, one: PendingConnection | HttpConnection, why: str) -> None:
-        self.gave_way += 1
+    def _evict(self, one: PendingConnection | HttpConnection, why: str) -> None:
+        self.evicted += 1
         log.warning(why, peer=one.address, limit=self._connections_max)
         if isinstance(one, PendingConnection):
             self._silent.disconnect(one)
@@ -116,8 +125,8 @@ class WebServer:
             self.forget(one)
 
     def begin(self, pending: PendingConnection, tls: Contexts | None) -> None:
-        """Somebody has something to begin with."""
-        # With the first client: a start does not wait for the parser.
+        """Create the protocol of a connection whose first bytes have arrived."""
+        # Imported with the first client, so that the start does not wait for it.
         from pyxbroker.web.connection import HttpConnection
 
         context = None if tls is None else tls()
@@ -131,24 +140,28 @@ class WebServer:
             self._make_room_for_handshake()
             self._opening.add(connection, connection.address)
         opening = self._open(connection, sock, context, pending.due)
-        # A transport and TLS cost more than all else before a login: the poller has time for a few.
+        # A transport and TLS are the costliest steps before a login: the poller's pace limits them.
         task = self.loop.create_task(paced(opening, self._poller.pace.line()))
         connection.opening = task
         task.add_done_callback(partial(self._on_opened, connection, sock, opening))
 
     def _make_room_for_handshake(self) -> None:
-        """A handshake has some 60 KB, and its end by many at once would be one turn of the loop."""
+        """Evict a connection if too many handshakes are incomplete.
+
+        Each takes about 60 KB, and completing many in one iteration would block the loop.
+        """
         limit = self._connections_max
         most = min(limit, max(limit // HANDSHAKES_PART, HANDSHAKES_MIN))
         first = self._opening.first()
         if limit and first is not None and len(self._opening) >= most:
-            self._give_way(first, "closed: too many handshakes are not over")
+            self._evict(first, "closed: too many handshakes are not over")
 
     async def _open(
         self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None, due: float
     ) -> None:
-        """The transport of a connection; with TLS it is there when the handshake is over, for which
-        there is time until `due`, on the loop's clock.
+        """Create the transport of a connection.
+
+        With TLS it exists after the handshake, which has time until `due` on the loop's clock.
         """
         timeout_s = None
         if tls is not None:
@@ -159,7 +172,7 @@ class WebServer:
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=timeout_s
             )
         except (OSError, ValueError) as error:
-            # A peer that does not speak TLS, is too slow for it, or has gone.
+            # The client does not speak TLS, is too slow, or has disconnected.
             reason = str(error)
             if tls is not None:
                 from pyxbroker.base.other_protocols import explain_tls
@@ -175,13 +188,13 @@ class WebServer:
         opening: Coroutine[Any, Any, None],
         task: asyncio.Task[None],
     ) -> None:
-        connection.opening = None  # each knows the other: no ring is left of them
+        connection.opening = None  # task and connection refer to each other: a cycle
         self._opening.discard(connection)
-        opening.close()  # where it was cancelled before its first step
+        opening.close()  # needed if it was cancelled before its first step
         if task.cancelled():
             self._drop(connection, sock)
         elif error := task.exception():
-            # A defect, or no memory: it costs this one.
+            # A bug, or no memory: only this connection is closed.
             log.failure("a connection could not be opened", error, peer=connection.address)
             self._drop(connection, sock)
 
@@ -190,7 +203,7 @@ class WebServer:
         self.forget(connection)
 
     async def stop(self) -> None:
-        """Closes the port and the connections; answers in progress get a short time to end."""
+        """Close ports and connections; answers in progress get STOP_TIMEOUT_S to complete."""
         self._stopped = self.loop.create_future()
         while self._acceptors:
             self._acceptors.pop().close()
@@ -208,16 +221,17 @@ class WebServer:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- what connections ask -----------------------------------------------------------------
+    # --- called by connections ----------------------------------------------------------------
 
     @property
     def is_stopping(self) -> bool:
-        """Whether each answer in progress is the last one of its connection."""
+        """True if each answer in progress is the last one of its connection."""
         return self._stopped is not None
 
-    def waits(self, connection: HttpConnection, is_waiting: bool) -> bool:
-        """Whether a connection waits for its client, or to know who that is: it may have to give
-        way then. Returns whether it has waited before.
+    def set_waiting(self, connection: HttpConnection, is_waiting: bool) -> bool:
+        """Set whether a connection waits for its client or for authentication, and may be evicted.
+
+        Returns True if it was waiting before.
         """
         has_waited = connection in self._waiting
         if is_waiting and connection in self._connections:
@@ -227,22 +241,22 @@ class WebServer:
         return has_waited
 
     def forget(self, connection: HttpConnection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self._connections.discard(connection)
         self._opening.discard(connection)
         self._waiting.discard(connection)
         self._check_stopped()
 
     def line(self) -> Line:
-        """In which the requests of one more connection wait for their turn."""
+        """Return a queue that paces the requests of a new connection."""
         return self._pace.line()
 
-    def strangers_line(self) -> Line:
-        """In which it waits before it has asked for anything."""
+    def unauthenticated_line(self) -> Line:
+        """Return a queue that paces a connection before its first request."""
         return self._poller.pace.line()
 
     def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
-        """Runs what answers a request."""
+        """Run the coroutine that answers a request, paced by `line`."""
         task = self.loop.create_task(paced(answering, line))
         self._tasks.add(task)
         task.add_done_callback(self._on_answered)
@@ -258,29 +272,31 @@ class WebServer:
 
 
 class _Port:
-    """Where clients come in, and whether they speak TLS there."""
+    """A listening socket, with or without TLS."""
 
     def __init__(self, server: WebServer, tls: Contexts | None) -> None:
         self._server = server
         self._tls = tls
-        # Nothing says how many bytes a head of HTTP will have.
+        # HTTP does not announce the length of a head.
         self.first_header_bytes = 1 if tls is None else TLS_HEADER_BYTES
 
     def first_bytes(self, header: bytes) -> int:
-        """How many belong to what a client begins with."""
+        """Return the number of bytes to wait for before the connection begins."""
         return len(header) if self._tls is None else tls_first_bytes(header)
 
     def begin(self, pending: PendingConnection) -> None:
-        """They are there."""
+        """Hand the connection to the server: its first bytes have arrived."""
         self._server.begin(pending, self._tls)
 
     def on_closed(self, pending: PendingConnection) -> None:
-        """It is closed before that."""
+        """Ignore a connection that closed before its first bytes arrived."""
 
 
-def _never(connection: object) -> None:
-    raise AssertionError("who has begun is no longer among those that are silent")
+def _fail_silent_begin(connection: object) -> None:
+    raise AssertionError(
+        "the client has sent bytes, and is no longer in the queue of silent connections"
+    )
 
 
-def _no_matter(pending: PendingConnection) -> None:
-    """Silence is not worth a line."""
+def _ignore_silent_close(pending: PendingConnection) -> None:
+    """Log nothing for a client that closed without sending anything."""

@@ -1,1 +1,1 @@
-"""The resources of the web port, one file per group."""
+"""REST resources: one file for each group of endpoints."""

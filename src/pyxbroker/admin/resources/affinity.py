@@ -1,8 +1,9 @@
-"""/admin/v2/namespaces/.../antiAffinity and .../persistence/bookieAffinity: which namespaces should
-not be served by one broker, and which bookies should have the ledgers of one.
+"""/admin/v2/namespaces/.../antiAffinity and .../persistence/bookieAffinity: placement preferences.
 
-Both are in what a cluster alone says of a namespace, Pulsar's LocalPolicies, and kept for who
-places bundles and ledgers; here there is one broker with one bookie.
+An anti-affinity group has namespaces that should be on different brokers; bookie affinity names the
+bookies for a namespace's ledgers. Both are in Pulsar's LocalPolicies, the record of a namespace
+that is specific to one cluster. Anti-affinity groups have no effect yet: there is one broker. The
+placement of ledgers follows the bookie affinity (ledger/rack_placement.py).
 """
 
 from __future__ import annotations
@@ -56,15 +57,14 @@ BODY_BYTES_MAX = 16 << 10
 
 
 async def get_group(request: Request) -> Response:
-    """The name of the group as it was given, bare; nothing when there is none."""
+    """Return the name of the group as it was sent, as plain text; empty without a group."""
     return Response.text(str((await _local(request)).get(GROUP) or ""), JSON)
 
 
 async def set_group(request: Request) -> Response:
-    """Puts a namespace into an anti-affinity group.
+    """Add a namespace to an anti-affinity group.
 
-    The body is the name as it stands, as Pulsar takes it: some clients put it into quotes, and get
-    them back.
+    As in Pulsar, the body is the plain name. Clients that send quotes get them back.
     """
     try:
         group = (await read_body(request)).decode()
@@ -78,15 +78,15 @@ async def set_group(request: Request) -> Response:
 
 
 async def remove_group(request: Request) -> Response:
-    """Takes a namespace out of its anti-affinity group."""
+    """Remove a namespace from its anti-affinity group."""
     await _set(request, GROUP, None)
     return Response.empty()
 
 
 async def get_members(request: Request) -> Response:
-    """The namespaces of a tenant that are in an anti-affinity group."""
+    """Return the namespaces of a tenant in an anti-affinity group."""
     broker = request.app.broker
-    tenant = str(_asked_tenant(request))
+    tenant = str(_tenant_of_query(request))
     group = request.parameters["group"]
     if not group.strip():
         raise HttpError(412, EMPTY)
@@ -100,8 +100,8 @@ async def get_members(request: Request) -> Response:
     return Response.json(found)
 
 
-def _asked_tenant(request: Request) -> TenantName:
-    """The tenant of the query. Raises HttpError."""
+def _tenant_of_query(request: Request) -> TenantName:
+    """Return the tenant of the query. Raises HttpError."""
     tenant = request.argument("tenant")
     if tenant is None:
         raise HttpError(400, "Tenant should not be null")
@@ -117,13 +117,13 @@ def _asked_tenant(request: Request) -> TenantName:
 
 
 async def get_bookies(request: Request) -> Response:
-    """Pulsar's BookieAffinityGroupData; nothing when none was set."""
+    """Return Pulsar's BookieAffinityGroupData, or nothing if it is not set."""
     found = (await _local(request)).get(BOOKIES)
     return Response.empty(200) if found is None else Response.json(found)
 
 
 async def set_bookies(request: Request) -> Response:
-    """Says which groups of bookies a namespace's ledgers should be in."""
+    """Set the bookie groups for a namespace's ledgers."""
     body = await read_json(request)
     value = None
     if body is not None:
@@ -135,19 +135,19 @@ async def set_bookies(request: Request) -> Response:
 
 
 async def remove_bookies(request: Request) -> Response:
-    """A namespace's ledgers may be anywhere."""
+    """Remove the bookie groups of a namespace."""
     await _set(request, BOOKIES, None)
     return Response.empty()
 
 
 async def _local(request: Request) -> Fields:
-    """What this cluster says of the namespace of a path. Raises HttpError 404."""
+    """Return the local record of the namespace of a path. Raises HttpError 404."""
     await record_of(request, NAMESPACE_NOT_FOUND)
     return await request.app.broker.namespaces.local_record(namespace_of(request))
 
 
 async def _set(request: Request, field: str, value: object) -> None:
-    """Raises HttpError 404."""
+    """Set a field of the local record. Raises HttpError 404."""
 
     def change(fields: Fields) -> None:
         if value is None:
@@ -169,8 +169,8 @@ ENDPOINTS = (
         PATH,
         get_group,
         READ_ANTI_AFFINITY,
-        "The anti-affinity group that a namespace is in.",
-        Answer("Its name, bare, as it was given; empty if there is no group."),
+        "The anti-affinity group of a namespace.",
+        Answer("The name as plain text, as it was sent; empty without a group."),
         namespace_name_of,
     ),
     Endpoint(
@@ -178,10 +178,12 @@ ENDPOINTS = (
         PATH,
         set_group,
         WRITE_ANTI_AFFINITY,
-        "Puts a namespace into an anti-affinity group.",
+        "Adds a namespace to an anti-affinity group.",
         resource=namespace_name_of,
         content=Content(
-            "Its name, bare.", {"application/json": {"type": "string"}}, bytes_max=BODY_BYTES_MAX
+            "The name as plain text.",
+            {"application/json": {"type": "string"}},
+            bytes_max=BODY_BYTES_MAX,
         ),
     ),
     Endpoint(
@@ -189,7 +191,7 @@ ENDPOINTS = (
         PATH,
         remove_group,
         WRITE_ANTI_AFFINITY,
-        "Takes a namespace out of its anti-affinity group.",
+        "Removes a namespace from its anti-affinity group.",
         resource=namespace_name_of,
     ),
     Endpoint(
@@ -197,17 +199,17 @@ ENDPOINTS = (
         LIST,
         get_members,
         LIST_ANTI_AFFINITY,
-        "The namespaces of a tenant that are in an anti-affinity group.",
+        "The namespaces of a tenant in an anti-affinity group.",
         Answer("Their names.", STRINGS),
-        _asked_tenant,
-        query=(Query("tenant", "Of which tenant; needed."),),
+        _tenant_of_query,
+        query=(Query("tenant", "The tenant; required."),),
     ),
     Endpoint(
         "GET",
         BOOKIES_PATH,
         get_bookies,
         READ_BOOKIE_AFFINITY,
-        "Which groups of bookies a namespace's ledgers should be in.",
+        "The bookie groups for a namespace's ledgers.",
         Answer("Pulsar's BookieAffinityGroupData, or nothing.", DATA),
         namespace_name_of,
     ),
@@ -216,7 +218,7 @@ ENDPOINTS = (
         BOOKIES_PATH,
         set_bookies,
         WRITE_BOOKIE_AFFINITY,
-        "Says which groups of bookies a namespace's ledgers should be in.",
+        "Sets the bookie groups for a namespace's ledgers.",
         resource=namespace_name_of,
         content=Content(
             "Pulsar's BookieAffinityGroupData.",
@@ -229,7 +231,7 @@ ENDPOINTS = (
         BOOKIES_PATH,
         remove_bookies,
         WRITE_BOOKIE_AFFINITY,
-        "A namespace's ledgers may be with any bookies.",
+        "Removes the bookie groups of a namespace.",
         resource=namespace_name_of,
     ),
 )

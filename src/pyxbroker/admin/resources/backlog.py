@@ -1,5 +1,7 @@
-"""/admin/v2/{domain}/...: what is behind subscriptions is skipped or expires, topics are compacted,
-truncated and unloaded, as in Pulsar's PersistentTopics and NonPersistentTopics.
+"""/admin/v2/{domain}/...: skips and expires backlogs; compacts, truncates, trims and unloads
+topics.
+
+As in Pulsar's PersistentTopics and NonPersistentTopics.
 """
 
 from __future__ import annotations
@@ -11,23 +13,23 @@ from pyxbroker.admin.resources.names import (
     check_namespace,
     check_not_system,
     read_json,
-    stored_first,
+    require_persistent,
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
-    MISSING,
     NO_PLACE,
+    REFUSE_AS_MISSING,
     check_changeable,
-    check_stored,
-    missing,
-    moved_subscription_of,
-    names_of,
-    opened,
+    check_persistent,
+    existing_topics_of,
+    for_each_partition,
+    load_persistent_topic,
+    load_topic,
     place_of,
-    stored_topic,
-    with_each,
+    resettable_subscription_of,
+    topic_not_found,
 )
-from pyxbroker.admin.subscription_rights import may_use
+from pyxbroker.admin.subscription_rights import has_subscription_right
 from pyxbroker.auth.authorization import (
     ADMINISTRATE,
     COMPACT,
@@ -58,7 +60,7 @@ NOT_ISSUED = (
     "Expire message by position not issued on topic {} for subscription {} due to ongoing message"
     " expiration not finished or invalid message position provided."
 )
-# Two blanks and all: clients know the sentence.
+# Verbatim, with the two blanks: clients compare the text.
 NOTHING_TO_EXPIRE = (
     "Expire message by timestamp not issued on topic {} for subscription {} due to ongoing message"
     " expiration not finished or subscription almost catch  up. If it's performed on a partitioned"
@@ -70,23 +72,23 @@ NOTHING_TO_EXPIRE = (
 
 
 async def unload(request: Request) -> Response:
-    """Closes a topic, or every partition of one; its clients open it again."""
+    """Close a topic, or all its partitions; its clients open it again."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         await topics.deletion.unload(each)
     return Response.empty()
 
 
 async def trim(request: Request) -> Response:
-    """Deletes the ledgers that nobody needs and nothing retains, of every partition."""
+    """Delete ledgers that are neither needed nor retained, of all partitions."""
     return await _delete_stored(request, "Trim", PersistentTopic.trim)
 
 
 async def truncate(request: Request) -> Response:
-    """Acknowledges everything for all subscriptions and deletes all ledgers but the open one,
-    whatever is to be retained.
+    """Acknowledge everything for all subscriptions and delete all ledgers except the open one,
+    regardless of retention.
     """
     return await _delete_stored(request, "Truncate", PersistentTopic.truncate)
 
@@ -101,21 +103,22 @@ async def _delete_stored(
         await delete(topic)
 
     await check_changeable(request, name, what)
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
 async def compact(request: Request) -> Response:
-    """Begins to compact a topic, or every partition of one; what one of them refuses is answered
-    when all others have begun; what further ones refuse is logged.
+    """Start the compaction of a topic, or of all its partitions.
+
+    The first refusal is answered after all others have started; further refusals are logged.
     """
     name = topic_of(request)
     _check_compactable(name)
     await check_changeable(request, name, "Compaction")
     refusal: HttpError | PulsarError | None = None
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         try:
-            topic = await opened(request, each)
+            topic = await load_topic(request, each)
             assert isinstance(topic, PersistentTopic)
             if topic.compacting.is_running:
                 raise HttpError(409, "Compaction already in progress")
@@ -128,15 +131,15 @@ async def compact(request: Request) -> Response:
         if refusal is not None:
             raise refusal
     finally:
-        del refusal  # whose traceback has this frame
+        del refusal  # its traceback refers to this frame
     return Response.empty()
 
 
 async def compaction_status(request: Request) -> Response:
-    """How the compaction of a topic goes, or went since it was opened."""
+    """Return the status of a topic's compaction since the topic was opened."""
     name = topic_of(request)
     _check_compactable(name)
-    topic = await stored_topic(request, "Compaction", MISSING)
+    topic = await load_persistent_topic(request, "Compaction", REFUSE_AS_MISSING)
     found = topic.compaction
     status, error = ("NOT_RUN", "") if found is None else (found.status.value, found.last_error)
     return Response.json({"status": status, "lastError": error})
@@ -144,50 +147,50 @@ async def compaction_status(request: Request) -> Response:
 
 def _check_compactable(name: TopicName) -> None:
     if not name.is_persistent:
-        # As of one that is not there.
-        raise missing(name)
+        # The same answer as for a topic that does not exist.
+        raise topic_not_found(name)
 
 
 # --- subscriptions ----------------------------------------------------------------------------
 
 
 async def skip(request: Request) -> Response:
-    """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
+    """Acknowledge the first `numMessages` entries of a subscription's backlog."""
     name, count = topic_of(request), _not_negative(request, "numMessages")
     await check_changeable(request, name, "Skip messages")
     if (await request.app.broker.topics.partitions.read(name)).partitions:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
 
     async def work(topic: Topic) -> None:
-        subscription = moved_subscription_of(request, topic)
+        subscription = resettable_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.mark_after(subscription, count))
             await subscription.persist()
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
 async def skip_all(request: Request) -> Response:
-    """Acknowledges everything for a subscription, in every partition."""
+    """Acknowledge everything for a subscription, in all partitions."""
     name = topic_of(request)
     await check_changeable(request, name, "Skip messages")
 
     async def work(topic: Topic) -> None:
-        subscription = moved_subscription_of(request, topic)
+        subscription = resettable_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.last_confirmed)
             await subscription.persist()
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
 async def expire(request: Request) -> Response:
-    """Acknowledges for a subscription what is older than so many seconds, in every partition."""
+    """Acknowledge messages older than `seconds` for a subscription, in all partitions."""
 
     async def named(topic: PersistentTopic) -> list[Subscription]:
-        return [moved_subscription_of(request, topic)]
+        return [resettable_subscription_of(request, topic)]
 
     async def persist(subscriptions: Sequence[Subscription]) -> None:
         for each in subscriptions:
@@ -197,12 +200,12 @@ async def expire(request: Request) -> Response:
 
 
 async def expire_all(request: Request) -> Response:
-    """The same for all subscriptions that the role may use."""
+    """Acknowledge older messages for all subscriptions that the client may use."""
 
     async def usable(topic: PersistentTopic) -> list[Subscription]:
         found, slices = [], Slices()
         for each in expiry.expiring_subscriptions(topic):
-            if await may_use(request, each.name):
+            if await has_subscription_right(request, each.name):
                 found.append(each)
             await slices.pause()
         return found
@@ -219,7 +222,7 @@ async def _expire(
 ) -> Response:
     name, seconds = topic_of(request), _not_negative(request, "seconds")
     await check_namespace(request, name.namespace)
-    await check_stored(request, name, what)
+    await check_persistent(request, name, what)
 
     refusals: list[HttpError] = []
 
@@ -233,16 +236,17 @@ async def _expire(
             refusals.append(HttpError(409, NOTHING_TO_EXPIRE.format(topic.name, idle.name)))
 
     check_not_system(name, EXPIRING)
-    await with_each(request, name, work)
-    # The other subscriptions and partitions have expired all the same, as in Pulsar.
+    await for_each_partition(request, name, work)
+    # The other subscriptions and partitions have expired nevertheless, as in Pulsar.
     if refusals:
         raise refusals[0]
     return Response.empty()
 
 
 async def expire_to(request: Request) -> Response:
-    """Acknowledges for a subscription everything up to a message, with it unless the body says
-    that it is excluded.
+    """Acknowledge everything up to a message for a subscription.
+
+    The message itself is included, unless the body excludes it.
     """
     name = topic_of(request)
     body = await read_json(request)
@@ -253,16 +257,16 @@ async def expire_to(request: Request) -> Response:
     await check_changeable(request, name, EXPIRING)
     if (await request.app.broker.topics.partitions.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
-    await check_stored(request, name, EXPIRING)
+    await check_persistent(request, name, EXPIRING)
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
-        subscription = moved_subscription_of(request, topic)
+        subscription = resettable_subscription_of(request, topic)
         if not await expiry.expire_to(topic, subscription, position):
             raise HttpError(409, NOT_ISSUED.format(name, subscription.name))
         await subscription.persist()
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
@@ -273,7 +277,7 @@ def _not_negative(request: Request, parameter: str) -> int:
     return number
 
 
-POSITION_BYTES_MAX = 16 << 10  # many times what a message id takes
+POSITION_BYTES_MAX = 16 << 10  # many times the size of a message id
 POSITION = {
     "type": "object",
     "properties": {
@@ -300,7 +304,7 @@ ENDPOINTS = (
         TOPIC + "/unload",
         unload,
         UNLOAD,
-        "Closes a topic, or all partitions of one; its clients open it again.",
+        "Closes a topic, or all its partitions; clients open it again.",
         resource=topic_of,
     ),
     Endpoint(
@@ -308,26 +312,26 @@ ENDPOINTS = (
         TOPIC + "/trim",
         trim,
         TRIM_TOPIC,
-        "Deletes what nobody needs any more and nothing retains.",
+        "Deletes ledgers that are neither needed nor retained.",
         resource=topic_of,
-        first=stored_first(405, "Trim on a non-persistent topic is not allowed"),
+        precheck=require_persistent(405, "Trim on a non-persistent topic is not allowed"),
     ),
     Endpoint(
         "DELETE",
         TOPIC + "/truncate",
         truncate,
         ADMINISTRATE,
-        "Acknowledges everything for all subscriptions, and deletes what was stored but the ledger"
-        " that is being written.",
+        "Acknowledges everything for all subscriptions, and deletes all ledgers except the open "
+        "one.",
         resource=topic_of,
-        first=stored_first(412, "unsupport truncate"),
+        precheck=require_persistent(412, "unsupport truncate"),
     ),
     Endpoint(
         "PUT",
         TOPIC + "/compaction",
         compact,
         COMPACT,
-        "Begins to compact a topic, or all partitions of one.",
+        "Starts the compaction of a topic, or of all its partitions.",
         resource=topic_of,
     ),
     Endpoint(
@@ -335,7 +339,7 @@ ENDPOINTS = (
         TOPIC + "/compaction",
         compaction_status,
         COMPACT,
-        "Tells how the compaction of a topic goes, or went since it was opened.",
+        "The status of a topic's compaction since the topic was opened.",
         Answer("Pulsar's LongRunningProcessStatus.", COMPACTION_STATUS),
         resource=topic_of,
     ),
@@ -344,7 +348,7 @@ ENDPOINTS = (
         SUBSCRIPTION + "/skip/{numMessages:int}",
         skip,
         SKIP,
-        "Acknowledges the first so many entries that a subscription has not acknowledged.",
+        "Acknowledges the first entries of a subscription's backlog, as many as given.",
         resource=topic_of,
     ),
     Endpoint(
@@ -360,7 +364,7 @@ ENDPOINTS = (
         SUBSCRIPTION + "/expireMessages/{seconds:int}",
         expire,
         EXPIRE_MESSAGES,
-        "Acknowledges for a subscription what is older than so many seconds.",
+        "Acknowledges messages older than the given seconds for a subscription.",
         resource=topic_of,
     ),
     Endpoint(
@@ -371,7 +375,7 @@ ENDPOINTS = (
         "Acknowledges for a subscription everything up to a message.",
         resource=topic_of,
         content=Content(
-            "The id of the message; excluded: it is not acknowledged itself.",
+            "The id of the message; with excluded, the message itself is not acknowledged.",
             {"application/json": POSITION},
             required=True,
             bytes_max=POSITION_BYTES_MAX,
@@ -382,8 +386,8 @@ ENDPOINTS = (
         TOPIC + "/all_subscription/expireMessages/{seconds:int}",
         expire_all,
         EXPIRE_MESSAGES,
-        "Acknowledges for all subscriptions that the role may use what is older than so many"
-        " seconds.",
+        "Acknowledges messages older than the given seconds for all subscriptions that the role "
+        "may use.",
         resource=topic_of,
     ),
 )

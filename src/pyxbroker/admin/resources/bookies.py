@@ -1,6 +1,6 @@
-"""/admin/v2/bookies: which ones there are, and in which racks, as in Pulsar's Bookies.
+"""/admin/v2/bookies: the bookies and their racks, as in Pulsar's Bookies.
 
-Racks are kept for who places ledgers; here there is one bookie.
+The placement of ledgers on a BookKeeper cluster follows the racks (ledger/rack_placement.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
 from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
 from pyxbroker.metadata import paths
+from pyxbroker.settings.config import Config
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
@@ -22,24 +23,30 @@ ONE = RACKS + "/{bookie}"
 TEXT_BYTES_MAX = 256
 BOOKIES_MAX = 1_000
 NOT_FOUND = "Bookie rack placement configuration not found: {}"
+INVALID_RACK = (
+    "Bookie 'rack' parameter is invalid, When `RackawareEnsemblePlacementPolicy` is enabled, the"
+    " rack name is not allowed to contain slash (`/`) except for the beginning and end of the rack"
+    " name string. When `RegionawareEnsemblePlacementPolicy` is enabled, the rack name can only"
+    " contain one slash (`/`) except for the beginning and end of the rack name string."
+)
 INFO = Body(fields={"rack": Field("string"), "hostname": Field("string")})
 
 Groups = dict[str, Any]  # of bookies, each with its BookieInfo
 
 
 async def get_all(request: Request) -> Response:
-    """The bookies that have registered."""
+    """Return the registered bookies."""
     names = await request.app.broker.metadata.children(paths.COOKIES)
     return Response.json({"bookies": [{"bookieId": name} for name in sorted(names)]})
 
 
 async def get_racks(request: Request) -> Response:
-    """All racks, by group."""
+    """Return all racks, by group."""
     return Response.json(await _groups(request))
 
 
 async def get_rack(request: Request) -> Response:
-    """Pulsar's BookieInfo."""
+    """Return Pulsar's BookieInfo."""
     bookie = request.parameters["bookie"]
     for bookies in (await _groups(request)).values():
         if bookie in bookies:
@@ -48,7 +55,7 @@ async def get_rack(request: Request) -> Response:
 
 
 async def set_rack(request: Request) -> Response:
-    """Says where a bookie is; it is in one group."""
+    """Set the rack of a bookie, which is in one group."""
     bookie = node_name_of(request, "bookie", "bookie")
     group = request.argument("group")
     if not group:
@@ -58,18 +65,28 @@ async def set_rack(request: Request) -> Response:
     for text in (group, *info.values()):
         check_length("text", text, TEXT_BYTES_MAX, 400)
 
+    _check_rack(info.get("rack") or "", request.app.broker.config)
+
     def put(groups: Groups) -> Groups:
         others = _without(groups, bookie)
         if sum(map(len, others.values())) >= BOOKIES_MAX:
-            raise HttpError(412, f"The racks of at most {BOOKIES_MAX} bookies are kept.")
+            raise HttpError(412, f"At most {BOOKIES_MAX} bookies can have racks.")
         return others | {group: {**others.get(group, {}), bookie: info}}
 
     await request.app.broker.stored_records.change(paths.BOOKIE_RACKS, put)
     return Response.empty()
 
 
+def _check_rack(rack: str, config: Config) -> None:
+    """Raise HttpError for a rack that the placement policy cannot use, as Pulsar does."""
+    slashes = rack.strip("/").count("/")
+    expected = int(config.bookkeeperClientRegionawarePolicyEnabled)
+    if config.bookkeeperClientRackawarePolicyEnabled and slashes != expected:
+        raise HttpError(412, INVALID_RACK)
+
+
 async def delete_rack(request: Request) -> Response:
-    """Forgets where a bookie is."""
+    """Delete the rack of a bookie."""
     bookie = request.parameters["bookie"]
 
     def drop(groups: Groups) -> Groups:
@@ -87,7 +104,7 @@ async def _groups(request: Request) -> Groups:
 
 
 def _without(groups: Groups, bookie: str) -> Groups:
-    """The groups without a bookie, and without those that have none then."""
+    """Return the groups without a bookie and without groups that become empty."""
     left = {
         group: {name: info for name, info in bookies.items() if name != bookie}
         for group, bookies in groups.items()
@@ -104,7 +121,7 @@ ENDPOINTS = (
         PATH + "/all",
         get_all,
         READ_BOOKIES,
-        "The bookies that have registered.",
+        "The registered bookies.",
         Answer("Pulsar's BookiesClusterInfo.", ANY),
     ),
     Endpoint(
@@ -112,7 +129,7 @@ ENDPOINTS = (
         RACKS,
         get_racks,
         READ_BOOKIES,
-        "Where bookies are, as was said.",
+        "The racks of bookies.",
         Answer("Pulsar's BookieInfo of each, by group.", ANY),
     ),
     Endpoint(
@@ -120,7 +137,7 @@ ENDPOINTS = (
         ONE,
         get_rack,
         READ_BOOKIES,
-        "Where a bookie is, as was said.",
+        "The rack of a bookie.",
         Answer("Pulsar's BookieInfo.", INFO.schema),
     ),
     Endpoint(
@@ -128,8 +145,8 @@ ENDPOINTS = (
         ONE,
         set_rack,
         WRITE_BOOKIES,
-        "Says where a bookie is.",
-        query=(Query("group", "In which group it is; needed."),),
+        "Sets the rack of a bookie.",
+        query=(Query("group", "The group of the bookie; required."),),
         content=Content(
             "Pulsar's BookieInfo.",
             {"application/json": INFO.schema},
@@ -137,5 +154,5 @@ ENDPOINTS = (
             bytes_max=16 << 10,
         ),
     ),
-    Endpoint("DELETE", ONE, delete_rack, WRITE_BOOKIES, "Forgets where a bookie is."),
+    Endpoint("DELETE", ONE, delete_rack, WRITE_BOOKIES, "Deletes the rack of a bookie."),
 )

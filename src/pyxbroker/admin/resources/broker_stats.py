@@ -1,6 +1,6 @@
-"""/admin/v2/broker-stats: what this broker does, and what load that is, as in Pulsar's BrokerStats.
+"""/admin/v2/broker-stats: the activity and load of this broker, as in Pulsar's BrokerStats.
 
-What only a Java program has (MBeans, the arenas of its allocators) is told as nothing of it.
+Resources that only Java programs have (MBeans, allocators) are empty.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pyxbroker.web.response import JSON, Response
 PATH = "/admin/v2/broker-stats"
 PERSISTENT = "persistent://"
 ALLOCATORS = ("default", "ml-cache")
-TOPIC_NAME_BYTES = 300  # with its place, when its topic is closed
-UNKNOWN_KBIT = -1_000.0  # what Pulsar says of interfaces whose speed it does not know
+TOPIC_NAME_BYTES = 300  # with its object, in case its topic is closed
+UNKNOWN_KBIT = -1_000.0  # Pulsar's value for interfaces of unknown speed
 NO_ALLOCATOR = {
     **dict.fromkeys(("numDirectArenas", "numHeapArenas", "numThreadLocalCaches"), 0),
     **dict.fromkeys(("normalCacheSize", "smallCacheSize"), 0),
@@ -59,14 +59,14 @@ Json = dict[str, Any]
 
 
 async def get_metrics(request: Request) -> Response:
-    """Numbers of the broker, of its managed ledgers and of each namespace."""
+    """Return metrics of the broker, of its managed ledgers and of each namespace."""
     broker = request.app.broker
     host = broker.broker_id.rpartition(":")[0]
     place = {"broker": host, "cluster": broker.config.clusterName}
     sums = await _by_namespace(broker)
     ledgers = sum(each.persistent_topics for each in sums.values())
     usage = await _usage(request)
-    told = [
+    answer = [
         _metrics({}, {"brk_ml_count": ledgers}),
         _metrics(
             place | {"metric": "broker_connection"},
@@ -83,7 +83,7 @@ async def get_metrics(request: Request) -> Response:
         ),
         *(_metrics({"namespace": name}, each.of_namespace()) for name, each in sums.items()),
     ]
-    return await Response.long_json(told)
+    return await Response.long_json(answer)
 
 
 def _metrics(dimensions: Json, numbers: Json) -> Json:
@@ -101,7 +101,7 @@ def _load_balancing(host: str, usage: Usage) -> Json:
 
 
 class Sums:
-    """What the topics of a namespace, or of a bundle, have together."""
+    """Sums over the topics of a namespace or of a bundle."""
 
     def __init__(self) -> None:
         self.topics = 0
@@ -109,14 +109,14 @@ class Sums:
         self.of: dict[str, Any] = dict.fromkeys(SUMMED, 0)  # by the names of TopicStats
 
     def add(self, stats: TopicStats) -> None:
-        """Adds one more topic."""
+        """Add a topic."""
         self.topics += 1
         self.persistent_topics += stats.name.startswith(PERSISTENT)
         for name in SUMMED:
             self.of[name] += getattr(stats, name)
 
     def of_ledgers(self) -> Json:
-        """Of their managed ledgers."""
+        """Return metrics of the managed ledgers."""
         return {
             "brk_ml_AddEntryMessagesRate": float(self.of["storage_write_rate"]),
             "brk_ml_NumberOfMessagesInBacklog": self.of["backlog"],
@@ -125,7 +125,7 @@ class Sums:
         }
 
     def of_namespace(self) -> Json:
-        """Of the topics, with nothing of other clusters."""
+        """Return metrics of the topics; those of replication are 0."""
         return {
             "brk_in_rate": float(self.of["rate_in"]),
             "brk_in_tp_rate": float(self.of["throughput_in"]),
@@ -142,7 +142,7 @@ class Sums:
         }
 
     def of_bundle(self) -> Json:
-        """Pulsar's NamespaceBundleStats."""
+        """Return Pulsar's NamespaceBundleStats."""
         return {
             "msgRateIn": float(self.of["rate_in"]),
             "msgThroughputIn": float(self.of["throughput_in"]),
@@ -164,7 +164,7 @@ async def _by_namespace(broker: Broker) -> dict[str, Sums]:
 
 
 async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
-    """Pulsar's NamespaceBundleStats of each bundle with open topics, by its full name."""
+    """Return Pulsar's NamespaceBundleStats of each bundle with open topics, by its full name."""
     bundles: dict[str, Sums] = {}
     slices = Slices()
     found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
@@ -176,7 +176,7 @@ async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
 
 
 async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
-    """Topic by topic; others have their turn within one, too."""
+    """Yield the statistics of each topic, and pause within large topics, too."""
     for stats in read_stats(topics):
         if stats is not None:
             yield stats
@@ -184,12 +184,12 @@ async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicS
 
 
 async def get_mbeans(request: Request) -> Response:
-    """Nothing: MBeans are objects of a Java program."""
+    """Return an empty list: MBeans are objects of Java programs."""
     return Response.json([])
 
 
 async def get_allocator(request: Request) -> Response:
-    """Nothing of an allocator of Netty's."""
+    """Return an empty allocator: Netty is not used."""
     name = request.parameters["allocator"]
     if name not in ALLOCATORS:
         raise HttpError(406, f"Invalid allocator name : {name:.100}")
@@ -200,22 +200,22 @@ async def get_allocator(request: Request) -> Response:
 
 
 async def get_topics(request: Request) -> Response:
-    """The statistics of all topics that are open, by namespace, bundle and domain."""
+    """Return the statistics of all open topics, by namespace, bundle and domain."""
     broker = request.app.broker
     found = await topics_by_bundle(broker.topics.registry, broker.namespaces)
     namespaces: dict[str, dict[str, list[TopicName]]] = {}
     for (namespace, bundle), topics in sorted(found.items()):
         namespaces.setdefault(namespace, {})[bundle] = [each.name for each in topics]
     held_bytes = TOPIC_NAME_BYTES * sum(map(len, found.values()))
-    return Response(_written(namespaces, broker.topics.registry), JSON, held_bytes=held_bytes)
+    return Response(_topic_pieces(namespaces, broker.topics.registry), JSON, held_bytes=held_bytes)
 
 
-async def _written(
+async def _topic_pieces(
     namespaces: dict[str, dict[str, list[TopicName]]], registry: TopicRegistry
 ) -> AsyncGenerator[bytes, None]:
-    """The answer topic by topic: all of it may be long.
+    """Yield the answer topic by topic, since all of it can be long.
 
-    Who reads it slowly keeps names, and no topic that is closed meanwhile.
+    A slow client holds names in memory, but not the topics that are closed meanwhile.
     """
     slices = Slices()
     yield b"{"
@@ -225,7 +225,7 @@ async def _written(
             yield _comma(number) + to_json(bundle) + b":{"
             for number, domain in enumerate(("persistent", "non-persistent")):
                 yield _comma(number) + to_json(domain) + b":{"
-                told = 0
+                answer = 0
                 for name in [each for each in names if each.domain == domain]:
                     topic = registry.loaded(name)
                     if topic is None:
@@ -234,9 +234,9 @@ async def _written(
                     del topic
                     text = await to_json_in_slices(found)
                     await forget(found)
-                    yield _comma(told) + to_json(str(name)) + b":"
+                    yield _comma(answer) + to_json(str(name)) + b":"
                     yield text
-                    told += 1
+                    answer += 1
                     await slices.pause()
                 yield b"}"
             yield b"}"
@@ -249,26 +249,26 @@ def _comma(number: int) -> bytes:
 
 
 async def get_bookie_operations(request: Request) -> Response:
-    """What each persistent topic that is open waits for at bookies: Pulsar's PendingBookieOpsStats.
+    """Return the pending operations of each open persistent topic: Pulsar's PendingBookieOpsStats.
 
-    Only the creation of a topic's next ledger is waited for here.
+    Topics wait only for the creation of their next ledger.
     """
-    told: dict[str, dict[str, Json]] = {}
+    answer: dict[str, dict[str, Json]] = {}
     slices = Slices()
     for topic in list(request.app.broker.topics.registry):
         if isinstance(topic, PersistentTopic):
             waits = dict.fromkeys(LEDGER_OPERATIONS, 0)
             waits["dataLedgerCreateOp"] = int(is_creating_ledger(topic))
-            told.setdefault(topic.name.namespace, {})[str(topic.name)] = waits
+            answer.setdefault(topic.name.namespace, {})[str(topic.name)] = waits
         await slices.pause()
-    return await Response.long_json(told)
+    return await Response.long_json(answer)
 
 
 # --- load -------------------------------------------------------------------------------------
 
 
 async def get_load_report(request: Request) -> Response:
-    """Pulsar's LocalBrokerData, of now."""
+    """Return Pulsar's LocalBrokerData with current values."""
     broker = request.app.broker
     stats = await stats_by_bundle(broker)
 
@@ -301,7 +301,7 @@ async def get_load_report(request: Request) -> Response:
             "protocols": {},
             "advertisedListeners": _listeners(broker.listeners.advertised),
             "startTimestamp": 0 if usage is None else int(usage.start_s * 1000),
-            "maxResourceUsage": _most(usage),
+            "maxResourceUsage": _max_usage(usage),
             "loadReportType": "LocalBrokerData",
         }
     )
@@ -316,7 +316,7 @@ def _listeners(advertised: Mapping[str, Addresses]) -> Json:
 
 
 def _tls_urls(addresses: Addresses) -> Json:
-    """Pulsar leaves out what is not served."""
+    """Return the URLs for TLS; Pulsar omits missing ones."""
     urls = {
         "webServiceUrlTls": addresses.web_url_tls,
         "pulsarServiceUrlTls": addresses.broker_url_tls,
@@ -325,12 +325,14 @@ def _tls_urls(addresses: Addresses) -> Json:
 
 
 async def _usage(request: Request) -> Usage | None:
-    # A process may have thousands of files, which the kernel lists slowly.
+    # In a thread: the kernel is slow to list thousands of open files.
     return await asyncio.get_running_loop().run_in_executor(None, request.app.load.usage)
 
 
 def _resources(usage: Usage | None) -> Json:
-    """Pulsar's ResourceUsage of each: CPU in percent, memory in MiB, bandwidth in kbit/s."""
+    """Return Pulsar's ResourceUsage of each resource: CPU in percent, memory in MiB, bandwidth in
+    kbit/s.
+    """
     if usage is None:
         usage = Usage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     pairs = {
@@ -343,13 +345,13 @@ def _resources(usage: Usage | None) -> Json:
     return {name: {"usage": used, "limit": limit} for name, (used, limit) in pairs.items()}
 
 
-def _most(usage: Usage | None) -> float:
-    """The part of what is used most."""
+def _max_usage(usage: Usage | None) -> float:
+    """Return the highest usage of any resource, as a fraction of its limit."""
     if usage is None:
         return 0.0
     cpu = percent(usage.cpu_percent, usage.cpu_percent_max)
     memory = percent(usage.memory_mib, usage.memory_mib_max)
-    return min(max(cpu, memory) / 100, 1.0)  # what was measured may be of a little more time
+    return min(max(cpu, memory) / 100, 1.0)  # the measured interval may be slightly longer
 
 
 ANY: Json = {"type": "object", "additionalProperties": True}
@@ -361,16 +363,16 @@ ENDPOINTS = (
         PATH + "/metrics",
         get_metrics,
         READ_BROKER_STATS,
-        "Numbers of this broker and of each namespace that it serves topics of.",
+        "Metrics of this broker and of each namespace with topics on it.",
         Answer("Pulsar's Metrics.", METRICS),
-        line="broker-stats",
+        queue="broker-stats",
     ),
     Endpoint(
         "GET",
         PATH + "/mbeans",
         get_mbeans,
         READ_BROKER_STATS,
-        "The MBeans of a Java program: an empty list.",
+        "The MBeans of Java programs: an empty list.",
         Answer("Pulsar's Metrics.", METRICS),
     ),
     Endpoint(
@@ -378,16 +380,16 @@ ENDPOINTS = (
         PATH + "/topics",
         get_topics,
         READ_BROKER_STATS,
-        "The statistics of all topics that are open.",
+        "The statistics of all open topics.",
         Answer("Statistics by namespace, bundle, domain and topic.", ANY),
-        line="broker-stats",
+        queue="broker-stats",
     ),
     Endpoint(
         "GET",
         PATH + "/allocator-stats/{allocator}",
         get_allocator,
         READ_BROKER_STATS,
-        "The allocators of a Java program: nothing is in them.",
+        "The memory allocators of Java programs: empty.",
         Answer("Pulsar's AllocatorStats.", ANY),
     ),
     Endpoint(
@@ -395,17 +397,17 @@ ENDPOINTS = (
         PATH + "/bookieops",
         get_bookie_operations,
         READ_BROKER_STATS,
-        "What persistent topics wait for at bookies.",
+        "Pending bookie operations of persistent topics.",
         Answer("Pulsar's PendingBookieOpsStats by namespace and topic.", ANY),
-        line="broker-stats",
+        queue="broker-stats",
     ),
     Endpoint(
         "GET",
         PATH + "/load-report",
         get_load_report,
         READ_BROKER_STATS,
-        "What this broker serves, and what it takes of its machine.",
+        "The topics that this broker serves, and its share of the machine.",
         Answer("Pulsar's LocalBrokerData.", ANY),
-        line="broker-stats",
+        queue="broker-stats",
     ),
 )

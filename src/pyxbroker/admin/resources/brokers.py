@@ -1,4 +1,6 @@
-"""/admin/v2/brokers: which ones there are, and whether this one is well, as in Pulsar's Brokers."""
+"""/admin/v2/brokers: the brokers of the cluster and the health of this one, as in
+Pulsar's Brokers.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
 
 async def health(request: Request) -> Response:
-    """Whether messages can be published: the storage takes entries and the metadata answers.
+    """Check that messages can be published: storage accepts writes and the metadata store answers.
 
-    Apache Pulsar publishes and reads a message for this, in a topic of its own that grows with each
-    question. Here the journal itself says whether it works, and asking leaves nothing behind.
+    Apache Pulsar publishes and reads a message in a topic of its own, which grows with each check.
+    Here the state of the journal is reported, which leaves nothing behind.
     """
     broker = request.app.broker
     asked = request.argument("brokerId")
@@ -47,38 +49,38 @@ async def health(request: Request) -> Response:
     found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
     if found is None:
         return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
-    return _word("ok")
+    return _plain_text("ok")
 
 
 async def ready(request: Request) -> Response:
-    """Whether the broker has started; a broker that has not does not serve this port."""
-    return _word("ok")
+    """Answer that the broker has started; before that, the port is not served."""
+    return _plain_text("ok")
 
 
 async def version(request: Request) -> Response:
-    """The version of the broker's program."""
-    return _word(__version__)
+    """Return the version of the broker."""
+    return _plain_text(__version__)
 
 
 async def get_brokers(request: Request) -> Response:
-    """The brokers of the cluster: this one, whichever cluster is asked for."""
+    """Return the brokers of the cluster: this one, for every cluster."""
     return Response.json([request.app.broker.broker_id])
 
 
 async def get_brokers_of(request: Request) -> Response:
-    """Those of a cluster: there is one, whatever it is called."""
+    """Return the brokers of a cluster: this one, whatever the cluster's name."""
     return await get_brokers(request)
 
 
 async def get_leader(request: Request) -> Response:
-    """Pulsar's BrokerInfo of the leader: there is no other broker."""
+    """Return Pulsar's BrokerInfo of the leader: this broker, as there is no other."""
     broker = request.app.broker
     url = broker.addresses.web_url or broker.addresses.web_url_tls
     return Response.json({"serviceUrl": url, "brokerId": broker.broker_id})
 
 
 async def get_owned(request: Request) -> Response:
-    """The bundles of which a broker serves topics, with Pulsar's NamespaceOwnershipStatus."""
+    """Return the bundles with open topics on a broker, with Pulsar's NamespaceOwnershipStatus."""
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
     served = await topics_by_bundle(broker.topics.registry, broker.namespaces)
@@ -86,7 +88,7 @@ async def get_owned(request: Request) -> Response:
 
 
 async def get_internal_configuration(request: Request) -> Response:
-    """Pulsar's InternalConfigurationData: where the metadata is, for tools beside brokers."""
+    """Return Pulsar's InternalConfigurationData: the address of the metadata store, for tools."""
     url = request.app.broker.config.metadataStoreUrl or DEFAULT_METADATA_URL
     names = ("zookeeperServers", "configurationStoreServers")
     urls = ("metadataStoreUrl", "configurationMetadataStoreUrl")
@@ -94,25 +96,25 @@ async def get_internal_configuration(request: Request) -> Response:
 
 
 async def check_quotas(request: Request) -> Response:
-    """Looks at the backlog quotas of all open topics, now."""
+    """Check the backlog quotas of all open topics now."""
     await request.app.broker.topics.upkeep.check_quotas()
     return Response.empty()
 
 
 def _check_here(request: Request, broker_id: str) -> None:
-    """Raises HttpError 404 for another broker."""
+    """Raise HttpError 404 for another broker."""
     if broker_id != request.app.broker.broker_id:
         reason = f"Broker id '{broker_id:.100}' not found in available brokers."
         raise HttpError(404, reason)
 
 
 def _named_broker(request: Request) -> BrokerId:
-    """The broker of a path, which there may not be."""
+    """Return the broker of a path, which need not exist."""
     return BrokerId(request.parameters["brokerId"])
 
 
-def _word(text: str) -> Response:
-    # Pulsar answers these words bare, yet calls them JSON.
+def _plain_text(text: str) -> Response:
+    # Pulsar answers with plain text under the media type of JSON.
     return Response.text(text, JSON)
 
 
@@ -122,9 +124,9 @@ ENDPOINTS = (
         "/admin/v2/brokers/health",
         health,
         HEALTH_CHECK,
-        "Whether messages can be published: 503 says why not.",
-        Answer("The word ok, bare."),
-        query=(Query("brokerId", "Of this broker; another one is 404."),),
+        "Checks that messages can be published; 503 has the reason if not.",
+        Answer("The word ok as plain text."),
+        query=(Query("brokerId", "The id of this broker; others are answered with 404."),),
         resource=this_broker,
     ),
     Endpoint(
@@ -150,7 +152,7 @@ ENDPOINTS = (
         "/admin/v2/brokers/leaderBroker",
         get_leader,
         GET_LEADER,
-        "The broker that leads the others.",
+        "The leader of the brokers.",
         Answer("Pulsar's BrokerInfo.", ANY),
         resource=this_broker,
     ),
@@ -159,7 +161,7 @@ ENDPOINTS = (
         "/admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces",
         get_owned,
         LIST_OWNED,
-        "The bundles of which a broker serves topics.",
+        "The bundles with open topics on a broker.",
         Answer("Pulsar's NamespaceOwnershipStatus of each.", ANY),
         resource=_named_broker,
     ),
@@ -168,7 +170,7 @@ ENDPOINTS = (
         "/admin/v2/brokers/internal-configuration",
         get_internal_configuration,
         GET_INTERNAL_CONFIGURATION,
-        "Where the metadata is.",
+        "The address of the metadata store.",
         Answer("Pulsar's InternalConfigurationData.", ANY),
         resource=this_broker,
     ),
@@ -177,7 +179,7 @@ ENDPOINTS = (
         "/admin/v2/brokers/backlog-quota-check",
         check_quotas,
         BACKLOG_QUOTA_CHECK,
-        "Looks at the backlog quotas of topics that are open.",
+        "Checks the backlog quotas of open topics.",
         resource=this_broker,
     ),
     Endpoint(
@@ -185,15 +187,15 @@ ENDPOINTS = (
         "/admin/v2/brokers/ready",
         ready,
         AUTHENTICATED,
-        "Whether the broker has started.",
-        Answer("The word ok, bare."),
+        "Returns ok once the broker has started.",
+        Answer("The word ok as plain text."),
     ),
     Endpoint(
         "GET",
         "/admin/v2/brokers/version",
         version,
         AUTHENTICATED,
-        "The version of the broker's program.",
-        Answer("The version, bare."),
+        "The version of the broker.",
+        Answer("The version as plain text."),
     ),
 )

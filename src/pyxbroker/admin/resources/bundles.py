@@ -1,4 +1,4 @@
-"""/admin/v2/namespaces/.../{bundle}: what is done to the topics of one bundle of a namespace."""
+"""/admin/v2/namespaces/.../{bundle}: operations on the topics of one bundle of a namespace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SLICE = 1_000  # topics
 
 
 async def bundle_of(request: Request, missing: str = NAMESPACE_NOT_FOUND) -> Bundle:
-    """The bundle of a path. Raises HttpError: 404 where there is no namespace, 412."""
+    """Return the bundle of a path. Raises HttpError 404 for a missing namespace, and 412."""
     name, text = namespace_of(request), request.parameters["bundle"]
     try:
         boundaries = await request.app.broker.namespaces.bundles(name)
@@ -70,7 +70,7 @@ async def bundle_of(request: Request, missing: str = NAMESPACE_NOT_FOUND) -> Bun
 
 
 async def unload(request: Request) -> Response:
-    """Closes the topics of a bundle that are open; their clients open them again, here."""
+    """Close the open topics of a bundle; their clients open them again."""
     request.argument("authoritative")
     bundle = await bundle_of(request)
     if request.argument("destinationBroker"):
@@ -80,22 +80,22 @@ async def unload(request: Request) -> Response:
 
 
 async def clear_backlog(request: Request) -> Response:
-    """Acknowledges everything that waits, for every subscription that the role may use."""
+    """Clear the backlogs of all subscriptions that the client may use."""
     return await clear(request, None, await bundle_of(request))
 
 
 async def clear_backlog_of_subscription(request: Request) -> Response:
-    """Acknowledges everything that waits, for the subscriptions of a name."""
+    """Clear the backlogs of the subscriptions with a name."""
     return await clear(request, request.parameters["subscription"], await bundle_of(request))
 
 
 async def unsubscribe(request: Request) -> Response:
-    """Deletes the subscriptions of a name; one that somebody consumes from stays."""
+    """Delete the subscriptions with a name, except those with consumers."""
     return await delete_subscriptions(request, await bundle_of(request))
 
 
 async def get_hash_positions(request: Request) -> Response:
-    """Where in a bundle its topics are; of those that are asked for, or of all."""
+    """Return the hashes of the given topics of a bundle, or of all."""
     bundle = await bundle_of(request)
     request.argument("topics")
     name = namespace_of(request)
@@ -109,14 +109,14 @@ async def get_hash_positions(request: Request) -> Response:
 
 
 def _encode(found: dict[str, int]) -> bytes:
-    """The fields in JSON, in parts: a thread lets others run between them."""
+    """Encode the fields as JSON in parts, between which a thread lets others run."""
     names = list(found)
     parts = (names[at : at + SLICE] for at in range(0, len(names), SLICE))
     return b",".join(to_json({each: found[each] for each in part})[1:-1] for part in parts)
 
 
 async def split(request: Request) -> Response:
-    """Divides a bundle into two, or at positions."""
+    """Split a bundle into two, or at positions."""
     request.argument("authoritative")
     algorithm = request.argument("splitAlgorithmName") or EQUAL_RANGES
     wanted = await _positions(request)
@@ -127,7 +127,7 @@ async def split(request: Request) -> Response:
         bundle = await _largest(request)
         await check_bundle(request, bundle)
     elif text == HOT:
-        # What Pulsar takes for it is what its load manager says.
+        # Pulsar's load manager determines it.
         raise HttpError(404, "Bundle range HOT not found")
     else:
         bundle = await bundle_of(request)
@@ -160,7 +160,7 @@ async def _largest(request: Request) -> Bundle:
 
 
 async def _sorted(hashes: list[int]) -> list[int]:
-    """In order. What is sorted in parts is soon sorted as a whole."""
+    """Sort in parts with pauses; sorting the sorted parts is fast."""
     parts: list[int] = []
     for at in range(0, len(hashes), SLICE):
         parts += sorted(hashes[at : at + SLICE])
@@ -173,7 +173,7 @@ _POSITION = Field("integer", 0, maximum=LONG_MAX)
 
 
 async def _positions(request: Request) -> list[int]:
-    """The positions of a body; none without one. Raises HttpError 400."""
+    """Return the positions of a body; none without a body. Raises HttpError 400."""
     body = await read_json(request)
     if body is None:
         return []
@@ -185,7 +185,7 @@ async def _positions(request: Request) -> list[int]:
 
 
 async def delete(request: Request) -> Response:
-    """Deletes the topics of a bundle by force; without it there must not be any."""
+    """Delete the topics of a bundle with force; without it the bundle must be empty."""
     force = request.argument("force")
     request.argument("authoritative")
     broker = request.app.broker
@@ -212,11 +212,15 @@ ENDPOINTS = (
         PATH,
         delete,
         DELETE_BUNDLE,
-        "Makes sure that a bundle, such as 0x00000000_0x40000000, has no topics. The bundle itself"
-        " stays.",
+        "Deletes the topics of a bundle, such as 0x00000000_0x40000000; the bundle itself remains.",
         resource=namespace_name_of,
         query=(
-            Query("force", "Deletes its topics, if forceDeleteNamespaceAllowed is.", False),
+            Query(
+                "force",
+                "Deletes topics, if forceDeleteNamespaceAllowed is true; without it "
+                "the bundle must be empty.",
+                False,
+            ),
             *AUTHORITATIVE,
         ),
     ),
@@ -225,7 +229,7 @@ ENDPOINTS = (
         PATH + "/unload",
         unload,
         UNLOAD_NAMESPACE,
-        "Closes the topics of a bundle that are open; clients open them again.",
+        "Closes the open topics of a bundle; clients open them again.",
         resource=namespace_name_of,
         query=(
             Query("destinationBroker", "Refused: there is no other broker."),
@@ -237,7 +241,7 @@ ENDPOINTS = (
         PATH + "/clearBacklog",
         clear_backlog,
         CLEAR_BACKLOG,
-        "Acknowledges what waits in a bundle, for the subscriptions that the role may use.",
+        "Clears the backlogs in a bundle of the subscriptions that the role may use.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),
@@ -246,7 +250,7 @@ ENDPOINTS = (
         PATH + "/clearBacklog/{subscription}",
         clear_backlog_of_subscription,
         CLEAR_BACKLOG,
-        "Acknowledges everything that waits in a bundle for the subscriptions of a name.",
+        "Clears the backlogs in a bundle of the subscriptions with a name.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),
@@ -255,7 +259,7 @@ ENDPOINTS = (
         PATH + "/unsubscribe/{subscription}",
         unsubscribe,
         UNSUBSCRIBE_NAMESPACE,
-        "Deletes the subscriptions of a name from all topics of a bundle.",
+        "Deletes the subscriptions with a name from all topics of a bundle.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),
@@ -264,28 +268,28 @@ ENDPOINTS = (
         PATH + "/topicHashPositions",
         get_hash_positions,
         READ_HASH_POSITIONS,
-        "Where in a bundle its topics are.",
+        "The hashes of the topics in a bundle.",
         Answer("The hash of each topic's name.", HASH_POSITIONS),
         namespace_name_of,
-        (Query("topics", "Only these, once for each."),),
+        (Query("topics", "Only these topics; repeated for each."),),
     ),
     Endpoint(
         "PUT",
         PATH + "/split",
         split,
         SPLIT_BUNDLE,
-        "Divides a bundle, or the one with the most topics (LARGEST).",
+        "Splits a bundle, or the one with the most topics (LARGEST).",
         resource=namespace_name_of,
         query=(
             Query(
                 "splitAlgorithmName",
-                f"How: {EQUAL_RANGES} (also without it), {EQUAL_COUNTS} or {POSITIONS}.",
+                f"The algorithm: {EQUAL_RANGES} (default), {EQUAL_COUNTS} or {POSITIONS}.",
             ),
-            Query("unload", "Closes its topics, too.", False),
+            Query("unload", "Closes the topics of the bundle afterwards.", False),
             *AUTHORITATIVE,
         ),
         content=Content(
-            f"Where it is divided ({POSITIONS}).",
+            f"The hashes to split at ({POSITIONS}).",
             {"application/json": NUMBERS},
             bytes_max=POSITIONS_BYTES_MAX,
         ),

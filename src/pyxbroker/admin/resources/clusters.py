@@ -43,7 +43,7 @@ PEERS_PATH = ONE + "/peers"
 DOMAINS_PATH = ONE + "/failureDomains"
 DOMAIN_PATH = DOMAINS_PATH + "/{domainName}"
 
-# Where an instance keeps what belongs to all clusters; Pulsar does not list it either.
+# The node of an instance's global configuration; Pulsar does not list it either.
 GLOBAL = "global"
 PEERS = "peerClusterNames"
 NAMES_MAX = 1_000
@@ -52,7 +52,7 @@ BODY_BYTES_MAX = 256 << 10
 LISTS_BYTES_MAX = 64 << 10
 DOMAIN_BYTES_MAX = 16 << 10
 
-# The fields of Pulsar's ClusterData, in the order in which it writes them, and what JSON each is.
+# The fields of Pulsar's ClusterData in Pulsar's order, and their JSON types.
 FIELDS: dict[str, type] = {
     "serviceUrl": str,
     "serviceUrlTls": str,
@@ -103,28 +103,28 @@ URLS = {
         " pulsar://ats-proxy.example.com:4080",
     ),
 }
-"""What an URL may begin with, and what is said of another one."""
+"""The schemes that a URL may have, and the refusal of others."""
 
 
 async def get_clusters(request: Request) -> Response:
-    """The names of all clusters."""
+    """Return the names of all clusters."""
     names = await request.app.broker.clusters.names()
-    # Asked for to learn that a broker is up, so it does not wait for what only others need.
+    # Requested to learn whether a broker is up, so it does not wait for the import of orjson.
     return Response(to_short_json([name for name in names if name != GLOBAL]), JSON)
 
 
 async def get_cluster(request: Request) -> Response:
-    """Pulsar's ClusterData."""
+    """Return Pulsar's ClusterData."""
     return Response.json(await request.app.broker.clusters.record(request.parameters["cluster"]))
 
 
 async def get_migration(request: Request) -> Response:
-    """Pulsar's ClusterPolicies."""
+    """Return Pulsar's ClusterPolicies."""
     return Response.json(await request.app.broker.clusters.migration(request.parameters["cluster"]))
 
 
 async def create(request: Request) -> Response:
-    """Makes a cluster known."""
+    """Create the record of a cluster."""
     name = request.parameters["cluster"]
     fields = await _data(request)
     try:
@@ -137,20 +137,20 @@ async def create(request: Request) -> Response:
 
 
 async def update(request: Request) -> Response:
-    """Says all of a cluster anew."""
+    """Replace the record of a cluster."""
     fields = await _data(request)
     await request.app.broker.clusters.replace(request.parameters["cluster"], fields)
     return Response.empty(200)
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a cluster with its failure domains, unless a tenant may be in it."""
+    """Delete a cluster with its failure domains, unless a tenant may be in it."""
     await request.app.broker.clusters.delete(request.parameters["cluster"])
     return Response.empty()
 
 
 async def _data(request: Request) -> dict[str, Any]:
-    """The ClusterData of a body; what it does not know is left out. Raises HttpError."""
+    """Return the ClusterData of a body without unknown fields. Raises HttpError."""
     body = await read_json(request)
     if body is None:
         raise HttpError(400, "cluster data is required")
@@ -181,14 +181,14 @@ async def _data(request: Request) -> dict[str, Any]:
 
 
 async def get_peers(request: Request) -> Response:
-    """The clusters that clients are sent to when a namespace is in one of them."""
+    """Return the peers of a cluster, to which clients are redirected."""
     record = await request.app.broker.clusters.record(request.parameters["cluster"])
     peers = record.get(PEERS)
     return Response.empty(200) if peers is None else Response.json(peers)
 
 
 async def set_peers(request: Request) -> Response:
-    """Says which clusters these are."""
+    """Set the peers of a cluster."""
     name = request.parameters["cluster"]
     body = await read_json(request)
     clusters = request.app.broker.clusters
@@ -208,13 +208,13 @@ async def set_peers(request: Request) -> Response:
 
 
 async def get_failure_domains(request: Request) -> Response:
-    """The failure domains of a cluster, each with its brokers."""
+    """Return the failure domains of a cluster with their brokers."""
     name = request.parameters["cluster"]
     return Response.json(await request.app.broker.clusters.failure_domains(name))
 
 
 async def get_failure_domain(request: Request) -> Response:
-    """The brokers of a failure domain."""
+    """Return the brokers of a failure domain."""
     name, domain = await _domain_of(request)
     found = (await request.app.broker.clusters.failure_domains(name)).get(domain)
     if found is None:
@@ -223,7 +223,7 @@ async def get_failure_domain(request: Request) -> Response:
 
 
 async def set_failure_domain(request: Request) -> Response:
-    """Says which brokers are in a failure domain."""
+    """Set the brokers of a failure domain."""
     if not await has_body(request):
         await check_cluster(request)
     body = await read_json(request)
@@ -239,20 +239,20 @@ async def set_failure_domain(request: Request) -> Response:
 
 
 async def delete_failure_domain(request: Request) -> Response:
-    """Deletes a failure domain; its brokers are in none then."""
+    """Delete a failure domain; its brokers are in no domain afterwards."""
     name, domain = await _domain_of(request)
     await request.app.broker.clusters.delete_failure_domain(name, domain)
     return Response.empty(200)
 
 
 async def _domain_of(request: Request) -> tuple[str, str]:
-    """The cluster and the failure domain of a path. Raises HttpError 412."""
+    """Return the cluster and the failure domain of a path. Raises HttpError 412."""
     name = await check_cluster(request)
     return name, node_name_of(request, "domainName", "failure domain")
 
 
 async def check_cluster(request: Request) -> str:
-    """The cluster of a path, which there is. Raises HttpError 412."""
+    """Return the cluster of a path. Raises HttpError 412 if it does not exist."""
     name: str = request.parameters["cluster"]
     if name not in await request.app.broker.clusters.names():
         raise HttpError(412, f"Cluster {name} does not exist.")
@@ -270,7 +270,7 @@ CLUSTER_DATA = Content(
     "Pulsar's ClusterData.", {"application/json": DATA}, bytes_max=BODY_BYTES_MAX
 )
 DOMAIN: dict[str, Any] = {"type": "object", "properties": {BROKERS: STRINGS}}
-SET = Answer("Done: nothing.", status=200)
+SET = Answer("Done; no body.", status=200)
 
 ENDPOINTS = (
     Endpoint(
@@ -286,7 +286,7 @@ ENDPOINTS = (
         ONE,
         get_cluster,
         GET_CLUSTER,
-        "Where the brokers of a cluster are.",
+        "The addresses of a cluster's brokers.",
         Answer("Pulsar's ClusterData.", DATA),
         resource=cluster_of,
     ),
@@ -295,8 +295,8 @@ ENDPOINTS = (
         ONE + "/migrate",
         get_migration,
         READ_MIGRATION,
-        "Whether a cluster has migrated, and to which one: what a broker of Apache Pulsar that"
-        " shares the metadata has said.",
+        "Returns whether a cluster has migrated, and to which cluster. A broker of Apache Pulsar on"
+        " this metadata store can set it.",
         Answer("Pulsar's ClusterPolicies.", {"type": "object"}),
         cluster_of,
     ),
@@ -305,7 +305,7 @@ ENDPOINTS = (
         ONE,
         create,
         CREATE_CLUSTER,
-        "Makes a cluster known.",
+        "Creates the record of a cluster.",
         SET,
         content=CLUSTER_DATA,
         resource=cluster_of,
@@ -315,7 +315,7 @@ ENDPOINTS = (
         ONE,
         update,
         UPDATE_CLUSTER,
-        "Says all of a cluster anew.",
+        "Replaces the record of a cluster.",
         SET,
         content=CLUSTER_DATA,
         resource=cluster_of,
@@ -334,7 +334,7 @@ ENDPOINTS = (
         get_peers,
         GET_PEER_CLUSTERS,
         "The peers of a cluster.",
-        Answer("The names; empty until some were set.", STRINGS),
+        Answer("The names; empty if not set.", STRINGS),
         resource=cluster_of,
     ),
     Endpoint(
@@ -342,7 +342,7 @@ ENDPOINTS = (
         PEERS_PATH,
         set_peers,
         UPDATE_PEER_CLUSTERS,
-        "Says which clusters are the peers of one.",
+        "Sets the peers of a cluster.",
         content=Content(
             "The names of clusters.", {"application/json": STRINGS}, bytes_max=LISTS_BYTES_MAX
         ),
@@ -353,7 +353,7 @@ ENDPOINTS = (
         DOMAINS_PATH,
         get_failure_domains,
         GET_FAILURE_DOMAIN,
-        "The failure domains of a cluster; empty where there is no cluster.",
+        "The failure domains of a cluster; empty if the cluster does not exist.",
         Answer(
             "Pulsar's FailureDomain by name.", {"type": "object", "additionalProperties": DOMAIN}
         ),
@@ -373,7 +373,7 @@ ENDPOINTS = (
         DOMAIN_PATH,
         set_failure_domain,
         UPDATE_FAILURE_DOMAIN,
-        "Says which brokers are in a failure domain; each is in one.",
+        "Sets the brokers of a failure domain; a broker is in one domain.",
         content=Content(
             "Pulsar's FailureDomain.",
             {"application/json": DOMAIN},

@@ -1,5 +1,6 @@
-""".../entryFilters of namespaces and of topics, as a Pulsar answers that has no filters installed:
-filters are Java programs, so there are none to be named.
+""".../entryFilters of namespaces and topics: answers like a Pulsar without installed filters.
+
+Entry filters are Java programs, so that this broker has none.
 """
 
 from __future__ import annotations
@@ -31,45 +32,45 @@ FILTERS = {"type": "object", "properties": {NAMES: {"type": "string"}}}
 
 
 async def get_of_namespace(request: Request) -> Response:
-    """The filters of a namespace: none."""
+    """Answer that a namespace has no filters."""
     await check_namespace(request, namespace_of(request), NO_NAMESPACE)
     return Response.empty()
 
 
 async def set_of_namespace(request: Request) -> Response:
-    """Refuses any filter: there is none of its name."""
+    """Refuse all filters, since none is installed."""
     await _refuse_names(request)
     await check_namespace(request, namespace_of(request), NO_NAMESPACE)
     return Response.empty()
 
 
 async def remove_of_namespace(request: Request) -> Response:
-    """There is nothing to remove."""
+    """Do nothing: a namespace has no filters."""
     await check_namespace(request, namespace_of(request), NO_NAMESPACE)
     return Response.empty()
 
 
 async def get_of_topic(request: Request) -> Response:
-    """The filters of a topic: none."""
+    """Answer that a topic has no filters."""
     await check_topic(request, topic_of(request))
     return Response.json(NONE) if request.argument("applied") else Response.empty()
 
 
 async def set_of_topic(request: Request) -> Response:
-    """Refuses any filter: there is none of its name."""
+    """Refuse all filters, since none is installed."""
     await check_topic(request, topic_of(request))
     await _refuse_names(request)
     return Response.empty()
 
 
 async def remove_of_topic(request: Request) -> Response:
-    """There is nothing to remove."""
+    """Do nothing: a topic has no filters."""
     await check_topic(request, topic_of(request))
     return Response.empty()
 
 
 async def _refuse_names(request: Request) -> None:
-    """Raises HttpError 400 for any names, and for a body that has none; no body is none at all."""
+    """Raise HttpError 400 for a body with or without names; accept an empty body."""
     body = await read_json(request)
     if body is None:
         return
@@ -99,8 +100,8 @@ def _rows(prefix: str) -> tuple[Endpoint, ...]:
     path, whose = prefix + SEGMENT, "a topic" if is_topic else "a namespace"
     return (
         Endpoint(
-            *("GET", path, get, read, f"Tells which entry filters {whose} has."),
-            Answer("The filters; 204 when they are not set.", FILTERS),
+            *("GET", path, get, read, f"Returns which entry filters {whose} has."),
+            Answer("The filters; 204 if they are not set.", FILTERS),
             resource,
             (APPLIED, *query) if is_topic else (),
         ),
@@ -110,7 +111,7 @@ def _rows(prefix: str) -> tuple[Endpoint, ...]:
                 path,
                 put,
                 write,
-                f"Sets which entry filters {whose} has, which a broker without filters refuses.",
+                f"Sets which entry filters {whose} has; a broker without filters refuses all.",
             ),
             resource=resource,
             query=query,
@@ -122,7 +123,7 @@ def _rows(prefix: str) -> tuple[Endpoint, ...]:
                 path,
                 remove,
                 write,
-                f"Removes {whose}'s policy that says which entry filters it has.",
+                f"Removes {whose}'s policy: which entry filters it has.",
             ),
             resource=resource,
             query=query,

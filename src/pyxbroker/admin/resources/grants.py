@@ -1,7 +1,6 @@
-"""Who may do what: how REST changes what a namespace's record says.
+"""Changes of the grants in a namespace's record.
 
-Grants are kept whether they are looked at yet or not: who switches authorization on has made them
-before.
+Grants are stored even without authorization, so that operators can set them before they enable it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from pyxbroker.policies.records import Fields
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
 
-BYTES_MAX = 512 << 10  # of all grants of a namespace: its record is one node
+BYTES_MAX = 512 << 10  # of all grants of a namespace, whose record is one node
 NO_NAMESPACE_OF_TOPIC = "Topic's namespace does not exist"
 GRANTS = {"type": "object", "additionalProperties": STRINGS}
 
 
 class Grant(NamedTuple):
-    """What a role may do with a topic; None: no more than anywhere in its namespace."""
+    """The actions of a role on a topic; None revokes them, but not those on its namespace."""
 
     topic: TopicName
     role: str
@@ -36,7 +35,7 @@ class Grant(NamedTuple):
 
 
 async def change_topics(request: Request, grants: list[Grant]) -> Response:
-    """Changes what is granted for topics, which are of one namespace."""
+    """Change the grants on topics, which are of one namespace."""
     granted: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     revoked: defaultdict[str, set[str]] = defaultdict(set)
     for topic, role, actions in grants:
@@ -63,8 +62,8 @@ async def change_topics(request: Request, grants: list[Grant]) -> Response:
 
 
 def _revoke(topics: dict[str, Any], revoked: Mapping[str, set[str]]) -> None:
-    """Of topics, and of their partitions where they have some, as in Pulsar: all of them in one
-    look at what is granted.
+    """Revoke grants on topics, and on their partitions, as in Pulsar, in one pass over
+    all grants.
     """
     nobody: set[str] = set()
     for name in list(topics):
@@ -84,20 +83,23 @@ def _revoke(topics: dict[str, Any], revoked: Mapping[str, set[str]]) -> None:
 
 
 def auth_of(record: Fields, part: str) -> dict[str, Any]:
-    """A part of the grants in a record; it may be changed."""
+    """Return a part of the grants in a record, as a copy."""
     return dict((record.get(AUTH) or {}).get(part) or {})
 
 
 async def change_part_of(
     request: Request, part: str, change: Callable[[dict[str, Any]], object], missing: str
 ) -> Response:
-    """Changes a part of the grants. Raises HttpError 404 when there is no such namespace."""
+    """Change a part of the grants. Raises HttpError 404 if the namespace does not exist."""
     await change_record(request, changing(part, change), missing)
     return Response.empty()
 
 
 def changing(part: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Fields], None]:
-    """What changes a part of the grants in a record. It raises HttpError 400 for too many."""
+    """Return a function that changes a part of the grants in a record.
+
+    It raises HttpError 400 for too many grants.
+    """
 
     def change_part(record: Fields) -> None:
         entries = auth_of(record, part)
@@ -112,12 +114,15 @@ def changing(part: str, change: Callable[[dict[str, Any]], object]) -> Callable[
 
 
 async def actions_of(request: Request) -> list[str]:
-    """Those of a body. Raises HttpError 400."""
+    """Return the actions of a body. Raises HttpError 400."""
     return checked_actions(await texts_of_body(request, "Actions should not be null"))
 
 
 async def texts_of_body(request: Request, missing: str) -> list[str]:
-    """The list of a body, without what comes twice; the names in the path are looked at, too."""
+    """Return the distinct texts of a body, and check the lengths of names in the path.
+
+    Raises HttpError 400.
+    """
     body = await read_json(request)
     if body is None:
         raise HttpError(400, missing)

@@ -1,5 +1,5 @@
-"""/admin/v2/clusters/.../namespaceIsolationPolicies: which brokers may serve which namespaces, as
-in Pulsar's Clusters.
+"""/admin/v2/clusters/.../namespaceIsolationPolicies: the brokers that may serve namespaces, as in
+Pulsar's Clusters.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ Policies = dict[str, Any]
 
 
 async def get_policies(request: Request) -> Response:
-    """All isolation policies of a cluster."""
+    """Return all isolation policies of a cluster."""
     return Response.json(await _policies(request, 404))
 
 
 async def get_policy(request: Request) -> Response:
-    """Pulsar's NamespaceIsolationData."""
+    """Return Pulsar's NamespaceIsolationData."""
     policies = await _policies(request)
     name, cluster = request.parameters["policyName"], request.parameters["cluster"]
     if name not in policies:
@@ -69,13 +69,13 @@ async def get_policy(request: Request) -> Response:
 
 
 async def get_brokers(request: Request) -> Response:
-    """What the policies say of each broker: of this one, as there is no other."""
+    """Return the policies' result for each broker: this one, as there is no other."""
     policies = await _policies(request)
     return Response.json([await _of_broker(policies, request.app.broker.broker_id)])
 
 
 async def get_broker(request: Request) -> Response:
-    """What the policies say of a broker, also of one that is not there."""
+    """Return the policies' result for a broker, which need not exist."""
     policies = await _policies(request)
     broker_id = request.parameters["broker"]
     check_length("name of the broker", broker_id, NAME_BYTES_MAX)
@@ -83,9 +83,9 @@ async def get_broker(request: Request) -> Response:
 
 
 async def set_policy(request: Request) -> Response:
-    """Says an isolation policy anew; namespaces that it is about are unloaded if it says so.
+    """Replace an isolation policy, and unload its namespaces if it requests that.
 
-    Pulsar unloads by itself only what would be served by another broker then, which nothing is.
+    Without a request, Pulsar unloads only namespaces that move to another broker; here none does.
     """
     request.argument("unloadBundles")
     name = request.parameters["policyName"]
@@ -107,7 +107,7 @@ async def set_policy(request: Request) -> Response:
 
 
 async def delete_policy(request: Request) -> Response:
-    """Deletes an isolation policy; one that there is not is deleted, too."""
+    """Delete an isolation policy. Deleting a policy that does not exist succeeds."""
     cluster = await check_cluster(request)
     policy = request.parameters["policyName"]
     await request.app.broker.clusters.set_isolation_policy(cluster, policy, None)
@@ -115,7 +115,7 @@ async def delete_policy(request: Request) -> Response:
 
 
 async def _policies(request: Request, missing: int = 412) -> Policies:
-    """The isolation policies of the cluster of a path. Raises HttpError."""
+    """Return the isolation policies of the cluster of a path. Raises HttpError."""
     name = request.parameters["cluster"]
     try:
         found = await request.app.broker.clusters.isolation_policies(name)
@@ -127,20 +127,20 @@ async def _policies(request: Request, missing: int = 412) -> Policies:
 
 
 async def _of_broker(policies: Policies, broker_id: str) -> dict[str, Any]:
-    """Pulsar's BrokerNamespaceIsolationData."""
-    told = await policies_of_broker(policies, broker_id)
-    named = {} if told.policy is None else {"policyName": told.policy}
-    rest = {"namespaceRegex": told.namespaces, "primary": told.is_primary}
+    """Return Pulsar's BrokerNamespaceIsolationData."""
+    answer = await policies_of_broker(policies, broker_id)
+    named = {} if answer.policy is None else {"policyName": answer.policy}
+    rest = {"namespaceRegex": answer.namespaces, "primary": answer.is_primary}
     return {"brokerName": broker_id, **named, **rest}
 
 
 async def _unload(request: Request, expressions: list[str]) -> None:
-    """Closes the topics of all namespaces that an expression matches; clients open them again."""
+    """Close the topics of all namespaces that match an expression; clients open them again."""
     broker = request.app.broker
     for tenant in await broker.tenants.names():
         for name in await broker.namespaces.names(tenant):
             if await matches_any(expressions, name):
-                # One that goes meanwhile takes its topics with it.
+                # A namespace that is deleted meanwhile has no topics to unload.
                 with contextlib.suppress(NamespaceNotFound):
                     await broker.namespaces.unload(name)
 
@@ -149,7 +149,7 @@ async def _unload(request: Request, expressions: list[str]) -> None:
 
 
 def _data(name: str, body: object) -> dict[str, Any]:
-    """The NamespaceIsolationData of a body; what it does not know is left out. Raises HttpError."""
+    """Return the NamespaceIsolationData of a body without unknown fields. Raises HttpError."""
     if not isinstance(body, dict):
         raise HttpError(400, f"A NamespaceIsolationData is a JSON object, not {body!r:.100}.")
     fields: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def _data(name: str, body: object) -> dict[str, Any]:
             raise _invalid(name, body, f"{field} must be given")
         texts = texts_of(given, field, EXPRESSIONS_MAX, EXPRESSION_BYTES_MAX)
         for each in texts:
-            # Pulsar takes brokers without a name; no broker matches them.
+            # Pulsar accepts empty names of brokers, which match no broker.
             if field == NAMESPACES and not each.strip():
                 raise _invalid(name, body, f"{field} must not be empty")
             _check_expression(name, body, each)
@@ -179,7 +179,7 @@ def _check_expression(name: str, body: dict[str, Any], text: str) -> None:
 
 
 def _failover(name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The AutoFailoverPolicyData. Raises HttpError."""
+    """Return the AutoFailoverPolicyData of a body. Raises HttpError."""
     given = body.get(FAILOVER)
     if not isinstance(given, dict) or given.get("policy_type") != TYPE:
         raise _invalid(name, body, f"{FAILOVER} must be of the type {TYPE}")
@@ -225,7 +225,7 @@ ENDPOINTS = (
         PATH,
         get_policies,
         READ_ISOLATION_POLICIES,
-        "Which brokers may serve which namespaces, as was said.",
+        "The isolation policies of a cluster.",
         Answer(
             "Pulsar's NamespaceIsolationData by name.",
             {"type": "object", "additionalProperties": DATA},
@@ -237,7 +237,7 @@ ENDPOINTS = (
         BROKERS,
         get_brokers,
         READ_ISOLATION_POLICIES,
-        "What the isolation policies of a cluster say of its brokers.",
+        "The effect of a cluster's isolation policies on its brokers.",
         Answer("Pulsar's BrokerNamespaceIsolationData.", {"type": "array", "items": OF_BROKER}),
         resource=cluster_of,
     ),
@@ -246,7 +246,7 @@ ENDPOINTS = (
         ONE_BROKER,
         get_broker,
         READ_ISOLATION_POLICIES,
-        "What the isolation policies of a cluster say of a broker.",
+        "The effect of a cluster's isolation policies on one broker.",
         Answer("Pulsar's BrokerNamespaceIsolationData.", OF_BROKER),
         resource=cluster_of,
     ),
@@ -264,9 +264,11 @@ ENDPOINTS = (
         ONE,
         set_policy,
         WRITE_ISOLATION_POLICIES,
-        "Says which brokers may serve which namespaces.",
+        "Sets the brokers that may serve namespaces.",
         query=(
-            Query("unloadBundles", "Unload namespaces, if the policy says all_matching.", True),
+            Query(
+                "unloadBundles", "Unloads namespaces, if the policy's scope is all_matching.", True
+            ),
         ),
         content=Content(
             "Pulsar's NamespaceIsolationData.",
@@ -281,7 +283,7 @@ ENDPOINTS = (
         ONE,
         delete_policy,
         WRITE_ISOLATION_POLICIES,
-        "Deletes an isolation policy, also one that there is not.",
+        "Deletes an isolation policy; succeeds if it does not exist.",
         resource=cluster_of,
     ),
 )

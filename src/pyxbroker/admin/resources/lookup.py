@@ -1,4 +1,4 @@
-"""/lookup/v2/topic: which broker a client has to connect to for a topic."""
+"""/lookup/v2/topic: the broker that serves a topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from pyxbroker.admin.owners import is_authoritative, redirection
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND, namespace_first
+from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND, require_namespace
 from pyxbroker.auth.authorization import GET_BUNDLE, LOOKUP
 from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
@@ -22,7 +22,10 @@ FIELDS = ("brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls", "nativeUrl", "br
 
 
 def topic_of(request: Request) -> TopicName:
-    """The topic of a path. Raises HttpError 412 for a domain, InvalidTopicName for a name."""
+    """Return the topic of a path.
+
+    Raises HttpError 412 for an unknown domain and InvalidTopicName for an invalid name.
+    """
     parts = request.parameters
     if parts["domain"] not in DOMAINS:
         domain = parts["domain"]
@@ -35,7 +38,7 @@ def topic_of(request: Request) -> TopicName:
 
 
 async def lookup_topic(request: Request) -> Response:
-    """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
+    """Return the owner's addresses as Pulsar's LookupData, for clients with an http:// URL."""
     listener = request.argument("listenerName") or request.headers.get(LISTENER_HEADER, "")
     listener = listener.strip()
     try:
@@ -47,33 +50,33 @@ async def lookup_topic(request: Request) -> Response:
     if isinstance(found, Redirect):
         fields = [f"listenerName={quote(listener, safe='')}"] if listener else []
         raise redirection(request, found, fields)
-    told = {
+    answer = {
         "brokerUrl": found.broker_url,
         "brokerUrlTls": found.broker_url_tls,
         "httpUrl": found.web_url,
         "httpUrlTls": found.web_url_tls,
         "nativeUrl": found.broker_url,
     }
-    # Pulsar leaves out what it does not serve, and the older name of the second is always empty.
-    return Response.json({name: url for name, url in told.items() if url} | {"brokerUrlSsl": ""})
+    # Pulsar omits ports that are not served; the legacy field brokerUrlSsl is always empty.
+    return Response.json({name: url for name, url in answer.items() if url} | {"brokerUrlSsl": ""})
 
 
 async def lookup_bundle(request: Request) -> Response:
-    """The bundle of its namespace that a topic's hash is in."""
+    """Return the bundle of a topic."""
     name = topic_of(request)
     try:
         boundaries = await request.app.broker.namespaces.bundles(name.namespace)
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     found = bundle_of(name, boundaries)
-    # Pulsar answers the range bare, yet calls it JSON.
+    # Pulsar answers with plain text under the media type of JSON.
     return Response.text(str(found), JSON)
 
 
-async def _namespace_first(request: Request) -> None:
-    """Raises HttpError 404. Without authorization the lookup itself finds that out, once."""
+async def _require_namespace(request: Request) -> None:
+    """Raise HttpError 404. Without authorization, the lookup itself checks the namespace."""
     if request.app.broker.permissions is not None:
-        await namespace_first(request)
+        await require_namespace(request)
 
 
 ENDPOINTS = (
@@ -82,22 +85,27 @@ ENDPOINTS = (
         "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
         lookup_topic,
         LOOKUP,
-        "Which broker a client has to connect to for a topic.",
+        "The broker that serves a topic.",
         Answer(
             "The addresses of the broker, as Pulsar's LookupData.",
             {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}},
         ),
         topic_of,
-        first=_namespace_first,
-        query=(Query("listenerName", "Whose addresses; without it those of all clients."),),
+        precheck=_require_namespace,
+        query=(
+            Query(
+                "listenerName",
+                "The listener whose addresses are returned; without it, the default addresses.",
+            ),
+        ),
     ),
     Endpoint(
         "GET",
         "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
         lookup_bundle,
         GET_BUNDLE,
-        "The bundle that a topic is in.",
-        Answer("Its range, bare."),
+        "The bundle of a topic.",
+        Answer("The range as plain text."),
         topic_of,
     ),
 )

@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/...: messages are looked at, and found, as in Pulsar's PersistentTopics."""
+"""/admin/v2/{domain}/...: reads and finds messages, as in Pulsar's PersistentTopics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pyxbroker.admin.message_headers import headers_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
-    MISSING,
     NO_PLACE,
+    REFUSE_AS_MISSING,
+    load_persistent_topic,
     new_subscription_of,
     place_of,
-    stored_topic,
     subscription_of,
 )
 from pyxbroker.auth.authorization import CONSUME_TOPIC, GET_BACKLOG_SIZE, PEEK_MESSAGES
@@ -26,7 +26,7 @@ from pyxbroker.web.response import JSON, Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
-ELSEWHERE = ", please try do it on specific topic partition"
+ON_PARTITIONS = ", please try do it on specific topic partition"
 NO_SUBSCRIPTION = (
     "Subscription {} does not exist for topic {} and automatic subscription creation is disabled"
 )
@@ -36,10 +36,11 @@ NO_SUBSCRIPTION = (
 
 
 async def peek(request: Request) -> Response:
-    """The n-th entry that a subscription has not acknowledged. One that there is not is made, if
-    policies allow that.
+    """Return the n-th entry of a subscription's backlog.
+
+    A missing subscription is created if policies allow it.
     """
-    topic = await stored_topic(request, "Peek messages")
+    topic = await load_persistent_topic(request, "Peek messages")
     number: int = request.parameters["messagePosition"]
     if number < 1:
         raise HttpError(412, "messagePosition must be at least 1.")
@@ -59,20 +60,20 @@ async def peek(request: Request) -> Response:
 
 
 async def get_by_id(request: Request) -> Response:
-    """The entry with an id."""
+    """Return the entry with an id."""
     refusal = "GetMessageById is not allowed on partitioned-topic"
-    topic = await stored_topic(request, "GetMessageById", refusal)
+    topic = await load_persistent_topic(request, "GetMessageById", refusal)
     position = Position(request.parameters["ledgerId"], request.parameters["entryId"])
     return await _answer(request, topic, position, "Message id not found")
 
 
 async def examine(request: Request) -> Response:
-    """The n-th entry that is kept, from the first one on or from the last one back."""
+    """Return the n-th stored entry, counted from the first or from the last one."""
     refusal = (
         "Examine messages on a partitioned topic is not allowed, please try examine message on"
         " specific topic partition"
     )
-    topic = await stored_topic(request, "Examine messages", refusal)
+    topic = await load_persistent_topic(request, "Examine messages", refusal)
     is_from_first = request.argument("initialPosition") == "earliest"
     number = max(request.argument("messagePosition"), 1)
     entries = topic.entries
@@ -90,7 +91,7 @@ async def examine(request: Request) -> Response:
 async def _answer(
     request: Request, topic: PersistentTopic, position: Position, missing: str
 ) -> Response:
-    """An entry: its payload, and in headers what its metadata says."""
+    """Return the payload of an entry, with its metadata as headers."""
     try:
         async with request.app.entries_read:
             found = await read_view(topic, position)
@@ -106,8 +107,8 @@ async def _answer(
 
 
 async def get_last_id(request: Request) -> Response:
-    """The id of the last message."""
-    topic = await stored_topic(request, "GetLastMessageId", MISSING)
+    """Return the id of the last message."""
+    topic = await load_persistent_topic(request, "GetLastMessageId", REFUSE_AS_MISSING)
     position, batch_index = await topic.last_message()
     if position.ledger_id < 0:
         position = Position(topic.last_confirmed.ledger_id, -1)
@@ -118,20 +119,21 @@ async def get_last_id(request: Request) -> Response:
 
 
 async def get_id_by_time(request: Request) -> Response:
-    """The id of the first message that was published at a time or after it; of the next one that
-    will be, when there is none.
+    """Return the id of the first message published at or after a time.
+
+    If there is none, return the id that the next message will get.
     """
     what = "Get message ID by timestamp"
-    refusal = f"{what} on a partitioned topic is not allowed{ELSEWHERE}"
-    topic = await stored_topic(request, what, refusal)
+    refusal = f"{what} on a partitioned topic is not allowed{ON_PARTITIONS}"
+    topic = await load_persistent_topic(request, what, refusal)
     mark = await topic.position_before_time(request.parameters["timestamp"])
     return Response.json(_message_id(topic, topic.next_position(mark)))
 
 
 async def get_id_by_index(request: Request) -> Response:
-    """The id of the entry that has the message with an index."""
+    """Return the id of the entry that contains the message with an index."""
     refusal = "GetMessageIDByIndex is not allowed on partitioned-topic"
-    topic = await stored_topic(request, "Get message id by index", refusal)
+    topic = await load_persistent_topic(request, "Get message id by index", refusal)
     if topic.entry_metadata is None or not topic.entry_metadata.has_indexes:
         raise _no_indexes()
     index = request.argument("index")
@@ -145,8 +147,8 @@ async def get_id_by_index(request: Request) -> Response:
     return Response.json(_message_id(topic, found))
 
 
-async def _indexes_first(request: Request) -> None:
-    """Raises HttpError 412 when the broker counts no indexes."""
+async def _require_indexes(request: Request) -> None:
+    """Raise HttpError 412 if the broker does not assign indexes."""
     if not request.app.broker.config.brokerEntryMetadataInterceptors:
         raise _no_indexes()
 
@@ -173,31 +175,31 @@ def _message_id(
 
 
 async def analyze(request: Request) -> Response:
-    """Counts what a subscription has not acknowledged, by reading it."""
-    refusal = f"Analyze backlog on a partitioned topic is not allowed{ELSEWHERE}"
+    """Read a subscription's backlog and count it."""
+    refusal = f"Analyze backlog on a partitioned topic is not allowed{ON_PARTITIONS}"
     body = await read_json(request)
     place = place_of(body)
-    topic = await stored_topic(request, "Analyze backlog", refusal)
+    topic = await load_persistent_topic(request, "Analyze backlog", refusal)
     start = None if body is None else Position(place.ledger_id, place.entry_id)
     found = await looking.analyze_backlog(topic, subscription_of(request, topic), start)
     return Response.json(found.to_json())
 
 
 async def backlog_size(request: Request) -> Response:
-    """How many bytes are stored after a message, about; -1:-1 stands for all of them."""
+    """Return the approximate number of bytes after a message; -1:-1 means all."""
     refusal = "calculate backlog size is not allowed for partitioned-topic"
     body = await read_json(request)
     if not isinstance(body, dict):
         raise HttpError(400, NO_PLACE)
     place = place_of(body)
-    topic = await stored_topic(request, "Calculate backlog size", refusal)
+    topic = await load_persistent_topic(request, "Calculate backlog size", refusal)
     position = Position(place.ledger_id, place.entry_id)
     return Response.json(
         topic.storage_size if position.ledger_id == -1 else topic.bytes_after(position)
     )
 
 
-ID_BYTES_MAX = 16 << 10  # many times what a message id takes
+ID_BYTES_MAX = 16 << 10  # many times the size of a message id
 ID = {
     "type": "object",
     "properties": {"ledgerId": {"type": "integer"}, "entryId": {"type": "integer"}},
@@ -212,7 +214,7 @@ ENDPOINTS = (
         SUBSCRIPTION + "/position/{messagePosition:int}",
         peek,
         PEEK_MESSAGES,
-        "The n-th message, or batch, that a subscription has not acknowledged.",
+        "The n-th message, or batch, of a subscription's backlog.",
         PAYLOAD,
         topic_of,
     ),
@@ -230,12 +232,12 @@ ENDPOINTS = (
         TOPIC + "/examinemessage",
         examine,
         PEEK_MESSAGES,
-        "The n-th message, or batch, that is kept.",
+        "The n-th stored message, or batch.",
         PAYLOAD,
         topic_of,
         (
-            Query("initialPosition", "From where is counted: earliest, else from the last one."),
-            Query("messagePosition", "Which one, from 1.", 1),
+            Query("initialPosition", "Counts from earliest, otherwise from the last message."),
+            Query("messagePosition", "The number of the message, from 1.", 1),
         ),
     ),
     Endpoint(
@@ -261,22 +263,22 @@ ENDPOINTS = (
         TOPIC + "/getMessageIdByIndex",
         get_id_by_index,
         PEEK_MESSAGES,
-        "The id of the entry that has the message with an index.",
+        "The id of the entry that contains the message with an index.",
         MESSAGE_ID,
         topic_of,
-        (Query("index", "Of all messages that the topic ever had, from 0.", 0),),
-        first=_indexes_first,
+        (Query("index", "The index among all messages ever published to the topic, from 0.", 0),),
+        precheck=_require_indexes,
     ),
     Endpoint(
         "POST",
         SUBSCRIPTION + "/analyzeBacklog",
         analyze,
         CONSUME_TOPIC,
-        "Counts what a subscription has not acknowledged, up to 10,000 entries, by reading it.",
+        "Reads and counts a subscription's backlog, up to 10,000 entries.",
         Answer("Pulsar's AnalyzeSubscriptionBacklogResult.", ANALYSIS),
         topic_of,
         content=Content(
-            "Where to begin: a message id.", {"application/json": ID}, bytes_max=ID_BYTES_MAX
+            "The message id to start from.", {"application/json": ID}, bytes_max=ID_BYTES_MAX
         ),
     ),
     Endpoint(
@@ -284,11 +286,11 @@ ENDPOINTS = (
         TOPIC + "/backlogSize",
         backlog_size,
         GET_BACKLOG_SIZE,
-        "How many bytes are stored after a message, about.",
+        "The approximate number of bytes after a message.",
         Answer("The number.", {"type": "integer"}),
         topic_of,
         content=Content(
-            "A message id; -1:-1 for all that is stored.",
+            "A message id; -1:-1 for all bytes.",
             {"application/json": ID},
             required=True,
             bytes_max=ID_BYTES_MAX,

@@ -1,6 +1,4 @@
-"""/admin/v2/metadata/migration: the metadata does not move to another store while a broker runs,
-and is told as that of a Pulsar whose store cannot.
-"""
+"""/admin/v2/metadata/migration: answers like a Pulsar whose metadata store cannot be migrated."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ NOT_CONFIGURED = (
 
 
 async def get_status(request: Request) -> Response:
-    """It never began."""
+    """Return that no migration has started."""
     return Response.json({"phase": "NOT_STARTED"})
 
 
 async def start(request: Request) -> Response:
-    """Refuses to begin."""
+    """Refuse to migrate."""
     if not request.argument("target"):
         raise HttpError(400, "Target URL is required")
     raise HttpError(400, NOT_CONFIGURED)
@@ -37,7 +35,7 @@ ENDPOINTS = (
         PATH + "/status",
         get_status,
         MIGRATE_METADATA,
-        "How far the metadata has moved to another store.",
+        "The state of the metadata's migration to another store.",
         Answer("Pulsar's MigrationState.", {"type": "object"}),
     ),
     Endpoint(
@@ -45,7 +43,7 @@ ENDPOINTS = (
         PATH + "/start",
         start,
         MIGRATE_METADATA,
-        "Moves the metadata to another store: refused while a broker runs.",
+        "Migrates the metadata to another store: refused while a broker runs.",
         query=(Query("target", "The URL of the other store."),),
     ),
 )

@@ -1,7 +1,7 @@
-"""/admin/v2/namespaces/.../allowedTopicPropertyKeysForMetrics: kept for Pulsar's brokers.
+"""/admin/v2/namespaces/.../allowedTopicPropertyKeysForMetrics: stored for Pulsar's brokers.
 
-The properties become labels of a topic's series only where a broker's setting says so, which this
-one does not have; without it Pulsar keeps the names, too, and does nothing with them.
+In Pulsar, these properties become labels of a topic's series if a setting enables that. This broker
+does not have the setting; a Pulsar without it stores the names without effect, too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KEY_BYTES_MAX = 256
 
 
 async def get_keys(request: Request) -> Response:
-    """The names of the properties."""
+    """Return the names of the properties."""
     found = (await record_of(request)).get(FIELD)
     return Response.empty() if found is None else Response.json(found)
 
 
 async def set_keys(request: Request) -> Response:
-    """Says which properties may become labels."""
+    """Set the properties that may become labels."""
     if not await has_body(request):
         await check_namespace(request, namespace_of(request), NO_NAMESPACE)
     keys = texts_of(await read_json(request), "The body", KEYS_MAX, KEY_BYTES_MAX)
@@ -49,7 +49,7 @@ async def set_keys(request: Request) -> Response:
 
 
 async def remove_keys(request: Request) -> Response:
-    """No property may."""
+    """Remove the names of the properties."""
     await change_record(request, lambda fields: fields.pop(FIELD, None))
     return Response.empty()
 
@@ -60,8 +60,8 @@ ENDPOINTS = (
         PATH,
         get_keys,
         READ_METRIC_LABELS,
-        "Which properties of topics may become labels of their metrics.",
-        Answer("Their names; 204 when they are not set.", STRINGS),
+        "The properties of topics that may become labels of their metrics.",
+        Answer("The names; 204 if they are not set.", STRINGS),
         namespace_name_of,
     ),
     Endpoint(
@@ -69,7 +69,8 @@ ENDPOINTS = (
         PATH,
         set_keys,
         WRITE_METRIC_LABELS,
-        "Says which properties of topics may become labels of their metrics; it is kept only.",
+        "Sets the properties of topics that may become labels of their metrics; stored without "
+        "effect.",
         resource=namespace_name_of,
         content=Content("The names.", {"application/json": STRINGS}, required=True),
     ),
@@ -78,7 +79,7 @@ ENDPOINTS = (
         PATH,
         remove_keys,
         WRITE_METRIC_LABELS,
-        "No property of topics may become a label of their metrics.",
+        "Removes the properties of topics that may become labels of their metrics.",
         resource=namespace_name_of,
     ),
 )

@@ -1,4 +1,4 @@
-"""/metrics: what Prometheus reads."""
+"""/metrics: series in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pyxbroker.stats.exposition import CONTENT_TYPE
 from pyxbroker.web.endpoint import Answer, Endpoint
 from pyxbroker.web.response import TEXT, Response
 
-GZIP_BITS = 31  # zlib: a window of 32 KiB, in gzip's wrapping
-# However much a broker has to tell, there is room for so many answers that are read slowly.
+GZIP_BITS = 31  # zlib: a window of 32 KiB, with gzip's header
+# At least this many answers that are read slowly fit into the memory for answers.
 SAMPLES_MIN = 4
-GZIP_LEVEL = 1  # the text repeats itself so much that higher ones make it hardly smaller
+GZIP_LEVEL = 1  # the text is so repetitive that higher levels hardly reduce its size
 
 
 async def get_metrics(request: Request) -> Response:
-    """All series of this broker in Prometheus' text format.
+    """Return all series of this broker in Prometheus' text format.
 
-    The numbers are read before the answer begins, the text is made while the client takes it; both
-    on the loop, in slices. It is compressed in a thread, if the client asks for that.
+    The values are read before the answer begins, and the text is produced as the client reads it,
+    both in slices of the loop's time. A thread compresses it if the client accepts that.
     """
     app = request.app
     collector = await app.collector.get()
@@ -32,13 +32,13 @@ async def get_metrics(request: Request) -> Response:
     headers = [("Vary", "Accept-Encoding")]
     if _takes_gzip(request.headers.get("accept-encoding", "")):
         headers.append(("Content-Encoding", "gzip"))
-        pieces = packed(pieces)
+        pieces = compressed(pieces)
     held_bytes = min(sample.held_bytes, app.broker.client_memory.answers_max // SAMPLES_MIN)
     return Response(pieces, CONTENT_TYPE, headers=headers, held_bytes=held_bytes)
 
 
-async def packed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The pieces in gzip's format, packed by a thread."""
+async def compressed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Compress the pieces with gzip in a thread."""
     loop = asyncio.get_running_loop()
     packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_BITS)
     async with aclosing(pieces):
@@ -48,7 +48,7 @@ async def packed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether Accept-Encoding has gzip in it (RFC 9110, 12.5.3); q=0 says no."""
+    """Return True if Accept-Encoding includes gzip (RFC 9110, 12.5.3); q=0 excludes it."""
     weights: dict[str, bool] = {}
     for each in accepted.lower().split(","):
         coding, _, weight = each.partition(";")
@@ -63,8 +63,8 @@ ENDPOINTS = (
         "/metrics",
         get_metrics,
         OPEN,
-        "All series of this broker, as Prometheus reads them.",
+        "All series of this broker in Prometheus' format.",
         Answer("Prometheus' text format.", media_type=TEXT),
-        line="metrics",
+        queue="metrics",
     ),
 )

@@ -1,4 +1,4 @@
-"""What the resources of topics have in common: the topic of a path, and its namespace."""
+"""Helpers of resources: names in paths, and bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyxbroker.policies.records import DELETED
 from pyxbroker.web.coercion import to_text
 from pyxbroker.web.errors import HttpError
 
-# Schemas of JSON that several endpoints have.
+# JSON schemas of several endpoints.
 STRINGS = {"type": "array", "items": {"type": "string"}}
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 
@@ -25,22 +25,22 @@ NODE_NAME_BYTES_MAX = 256
 
 
 def this_broker(request: Request) -> BrokerId:
-    """The broker that is asked."""
+    """Return the id of this broker."""
     return BrokerId(request.app.broker.broker_id)
 
 
 def cluster_of(request: Request) -> ClusterName:
-    """The cluster of a path, which there may not be."""
+    """Return the cluster of a path, which need not exist."""
     return ClusterName(request.parameters["cluster"])
 
 
 def domain_of(request: Request) -> str:
-    """`persistent` or `non-persistent`; no other one has these resources."""
+    """Return `persistent` or `non-persistent`, the only domains with these resources."""
     return str(request.parameters["domain"])
 
 
 def tenant_of(request: Request) -> TenantName:
-    """The tenant of a path. Raises HttpError 412."""
+    """Return the tenant of a path. Raises HttpError 412."""
     try:
         name = TenantName(request.parameters["tenant"])
     except InvalidTopicName:
@@ -50,7 +50,7 @@ def tenant_of(request: Request) -> TenantName:
 
 
 def namespace_name_of(request: Request) -> NamespaceName:
-    """The namespace of a path. Raises HttpError 412."""
+    """Return the namespace of a path. Raises HttpError 412."""
     parts = request.parameters
     try:
         name = NamespaceName(parts["tenant"], parts["namespace"])
@@ -61,12 +61,12 @@ def namespace_name_of(request: Request) -> NamespaceName:
 
 
 def namespace_of(request: Request) -> str:
-    """`tenant/namespace` of a path. Raises HttpError 412."""
+    """Return the namespace of a path as `tenant/namespace`. Raises HttpError 412."""
     return str(namespace_name_of(request))
 
 
 def topic_of(request: Request) -> TopicName:
-    """The topic of a path. Raises HttpError 412."""
+    """Return the topic of a path. Raises HttpError 412."""
     parts = request.parameters
     try:
         namespace = NamespaceName(parts["tenant"], parts["namespace"])
@@ -78,13 +78,13 @@ def topic_of(request: Request) -> TopicName:
 
 
 def check_not_system(name: TopicName, operation: str) -> None:
-    """Raises HttpError 405 for a topic of the broker itself, which needs all that is in it."""
+    """Raise HttpError 405 for a topic of the broker itself, whose contents the broker needs."""
     if name.is_system:
         raise HttpError(405, f"{operation} on a system topic is not allowed")
 
 
 def _check_length(request: Request, name: TopicName | NamespaceName | TenantName) -> None:
-    """Raises HttpError 412 for a name that is too long, but where what has it is deleted."""
+    """Raise HttpError 412 for a name that is too long, except to delete it."""
     if request.method == "DELETE":
         return
     try:
@@ -94,7 +94,7 @@ def _check_length(request: Request, name: TopicName | NamespaceName | TenantName
 
 
 def partitioned_topic_of(request: Request) -> TopicName:
-    """The topic of a path, which must not look like a partition. Raises HttpError 412."""
+    """Return the topic of a path, which must not be a partition. Raises HttpError 412."""
     name = topic_of(request)
     if "-partition-" in name.local_name:
         raise HttpError(412, "Partitioned Topic Name should not contain '-partition-'")
@@ -105,28 +105,26 @@ async def check_namespace(
     request: Request,
     namespace: str,
     reason: str = NAMESPACE_NOT_FOUND,
-    may_be_going: bool = False,
+    allow_deleted: bool = False,
 ) -> None:
-    """Raises HttpError 404 when there is no such namespace, or when it is being deleted and may not
-    be.
-    """
+    """Raise HttpError 404 if the namespace does not exist, or is being deleted (unless allowed)."""
     slices = Slices()
     try:
         record = await request.app.broker.topics.policies.namespace_fields(namespace)
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
-    await slices.pause()  # it may be half a megabyte that nobody had read yet
-    if record.get(DELETED) is True and not may_be_going:
+    await slices.pause()  # it may be half a megabyte that is not cached
+    if record.get(DELETED) is True and not allow_deleted:
         raise HttpError(404, "Namespace is deleted")
 
 
-async def namespace_first(request: Request) -> None:
-    """The `first` of an endpoint: raises HttpError 404 when the namespace of a path is missing."""
+async def require_namespace(request: Request) -> None:
+    """Raise HttpError 404 if the namespace of a path does not exist. Used as a precheck."""
     await check_namespace(request, namespace_of(request))
 
 
-def stored_first(status: int, reason: str) -> Callable[[Request], Awaitable[None]]:
-    """The `first` of an endpoint that refuses topics that store nothing."""
+def require_persistent(status: int, reason: str) -> Callable[[Request], Awaitable[None]]:
+    """Return a precheck that refuses non-persistent topics."""
 
     async def check(request: Request) -> None:
         if domain_of(request) == "non-persistent":
@@ -136,13 +134,14 @@ def stored_first(status: int, reason: str) -> Callable[[Request], Awaitable[None
 
 
 async def check_tenant(request: Request) -> None:
-    """Raises TenantNotFound when there is no tenant of the name in a path."""
+    """Raise TenantNotFound if the tenant of a path does not exist."""
     await request.app.broker.tenants.record(request.parameters["tenant"])
 
 
 async def has_body(request: Request) -> bool:
-    """Whether there is one: without it, Pulsar tells of some requests first that what they are
-    about is not there. Raises HttpError.
+    """Return True if the request has a body. Raises HttpError.
+
+    For some requests without a body, Pulsar first checks whether their resource exists.
     """
     content = request.endpoint.content
     assert content is not None
@@ -150,9 +149,9 @@ async def has_body(request: Request) -> bool:
 
 
 async def read_json(request: Request) -> object:
-    """The body as JSON, None when it is empty. Raises HttpError.
+    """Return the body as JSON, or None if it is empty.
 
-    415 is for a media type that the endpoint does not take, 400 for no body where one is needed.
+    Raises HttpError 415 for an unsupported media type, and 400 if a required body is empty.
     """
     if not await read_body(request):
         return None
@@ -162,7 +161,7 @@ async def read_json(request: Request) -> object:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body as it is, of a media type that the endpoint takes. Raises HttpError."""
+    """Return the raw body, of a media type that the endpoint accepts. Raises HttpError."""
     content = request.endpoint.content
     assert content is not None
     body = await request.read(content.bytes_max)
@@ -178,7 +177,7 @@ async def read_body(request: Request) -> bytes:
 
 
 def node_name_of(request: Request, parameter: str, what: str) -> str:
-    """A part of a path that becomes the name of a node in metadata. Raises HttpError 412."""
+    """Return a path parameter that becomes the name of a metadata node. Raises HttpError 412."""
     name: str = request.parameters[parameter]
     if "/" in name or "\0" in name or name in (".", "..") or not name.strip():
         raise HttpError(412, f"The name of a {what} cannot be {name!r:.100}.")
@@ -187,18 +186,18 @@ def node_name_of(request: Request, parameter: str, what: str) -> str:
 
 
 def check_length(what: str, text: str, bytes_max: int, status: int = 412) -> None:
-    """Raises HttpError with this status for a text that is over its limit."""
+    """Raise HttpError with this status for a text that is too long."""
     trouble = too_long(what, text, bytes_max)
     if trouble is not None:
         raise HttpError(status, trouble)
 
 
 def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
-    """A JSON list of texts, each once. Raises HttpError 400."""
+    """Return the distinct texts of a JSON list. Raises HttpError 400."""
     if not isinstance(value, list):
         raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.")
     if len(value) > count_max:
-        raise HttpError(400, f"{what} has {len(value)} texts, and at most {count_max} are allowed.")
+        raise HttpError(400, f"{what} has {len(value)} texts; the maximum is {count_max}.")
     try:
         texts = [to_text(each) for each in value]
     except ValueError:
@@ -209,7 +208,7 @@ def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[s
 
 
 def strings_of(value: object, what: str) -> dict[str, str]:
-    """A JSON object of strings, without those that are null. Raises HttpError 400."""
+    """Return a JSON object of strings without null values. Raises HttpError 400."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""/admin/v2/namespaces/.../offload...: the offload policies of namespaces. They have no effect."""
+"""/admin/v2/namespaces/.../offload...: the offload policies of namespaces, which have no effect."""
 
 from __future__ import annotations
 
 from pyxbroker.admin import offload_policies
-from pyxbroker.admin.offload_policies import BODY, DEFAULTS, OLDER
+from pyxbroker.admin.offload_policies import BODY, DEFAULTS, LEGACY_FIELDS
 from pyxbroker.admin.policy_bodies import Body, Field
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json
@@ -17,17 +17,17 @@ from pyxbroker.web.response import Response
 
 NUMBER = Body(Field("integer", maximum=LONG_MAX))
 BODY_BYTES_MAX = 16 << 10
-STORED_ONLY = "it is stored only: this broker offloads nothing"
+STORED_ONLY = "stored without effect: this broker does not offload"
 
 
 async def get_policies(request: Request) -> Response:
-    """Pulsar's OffloadPolicies."""
+    """Return Pulsar's OffloadPolicies."""
     found = (await record_of(request)).get(offload_policies.OF_NAMESPACE)
     return Response.empty() if not isinstance(found, dict) else Response.json(found)
 
 
 async def set_policies(request: Request) -> Response:
-    """Stores the policies."""
+    """Store the policies."""
     body = await read_json(request)
     if body is None:
         raise HttpError(412, offload_policies.NO_POLICIES)
@@ -38,7 +38,7 @@ async def set_policies(request: Request) -> Response:
 
 
 async def remove_policies(request: Request) -> Response:
-    """Removes the policies."""
+    """Remove the policies."""
     await change_record(request, lambda fields: offload_policies.set_of_namespace(fields, None))
     return Response.empty()
 
@@ -58,8 +58,8 @@ async def _set_number(request: Request, name: str, value: int | None) -> None:
 
 
 def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> list[Endpoint]:
-    """The endpoints of one number of the policies."""
-    older, unset = OLDER[name]
+    """Return the endpoints of one number of the policies."""
+    older, unset = LEGACY_FIELDS[name]
 
     async def get(request: Request) -> Response:
         record = await record_of(request)
@@ -75,7 +75,7 @@ def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> li
         await _set_number(request, name, None)
         return Response.empty()
 
-    # The OpenAPI document tells operations apart by these names.
+    # The OpenAPI document derives operation ids from these names.
     for verb, handler in (("get", get), ("set", put), ("remove", remove)):
         handler.__name__ = f"{verb}_{segment}"
     rows = [
@@ -84,8 +84,8 @@ def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> li
             f"{ONE}/{segment}",
             get,
             READ_OFFLOAD_POLICIES,
-            f"Tells {about} of the topics of a namespace may be offloaded.",
-            Answer("The number; 204 when it is not set.", NUMBER.schema),
+            f"Returns {about}, for the topics of a namespace.",
+            Answer("The number; 204 if it is not set.", NUMBER.schema),
             namespace_name_of,
         ),
         Endpoint(
@@ -93,7 +93,7 @@ def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> li
             f"{ONE}/{segment}",
             put,
             WRITE_OFFLOAD_POLICIES,
-            f"Says {about} of the topics of a namespace may be offloaded; {STORED_ONLY}.",
+            f"Sets {about}, for the topics of a namespace; {STORED_ONLY}.",
             DONE._replace(status=set_status),
             namespace_name_of,
             content=Content(
@@ -111,7 +111,7 @@ def _of_number(segment: str, name: str, about: str, set_status: int = 204) -> li
                 f"{ONE}/{segment}",
                 remove,
                 WRITE_OFFLOAD_POLICIES,
-                f"Removes a namespace's policy that says {about} may be offloaded.",
+                f"Removes a namespace's policy: {about}.",
                 resource=namespace_name_of,
             )
         )
@@ -122,26 +122,26 @@ ENDPOINTS = (
     *_of_number(
         "offloadThreshold",
         offload_policies.THRESHOLD_BYTES,
-        "from how many bytes on ledgers",
+        "the size above which ledgers may be offloaded",
     ),
     *_of_number(
         "offloadThresholdInSeconds",
         offload_policies.THRESHOLD_SECONDS,
-        "after how many seconds ledgers",
+        "the seconds after which ledgers may be offloaded",
         set_status=200,
     ),
     *_of_number(
         "offloadDeletionLagMs",
         offload_policies.DELETION_LAG,
-        "how many milliseconds before their deletion by bookies ledgers",
+        "the milliseconds after which bookies delete offloaded ledgers",
     ),
     Endpoint(
         "GET",
         ONE + "/offloadPolicies",
         get_policies,
         READ_OFFLOAD_POLICIES,
-        "Tells the offload policies of a namespace.",
-        Answer("Pulsar's OffloadPolicies; 204 when they are not set.", BODY.schema),
+        "The offload policies of a namespace.",
+        Answer("Pulsar's OffloadPolicies; 204 if they are not set.", BODY.schema),
         namespace_name_of,
     ),
     Endpoint(

@@ -1,11 +1,11 @@
-"""/admin/v2/namespaces/...: the policies of namespaces are told, set and removed."""
+"""/admin/v2/namespaces/...: reads, sets and removes policies of namespaces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, PolicyEndpoint, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES
 from pyxbroker.admin.resources.names import (
@@ -17,10 +17,10 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.resources.policies import (
     NAMESPACE,
     Fields,
-    asked_for,
     endpoints,
     get_at,
     quota_endpoints,
+    requested_value,
     set_at,
     setting,
 )
@@ -29,7 +29,7 @@ from pyxbroker.policies.shapes import CLUSTER, Level, Path
 from pyxbroker.web.endpoint import Endpoint
 from pyxbroker.web.response import Response
 
-# Pulsar says it in other words for these.
+# Pulsar's text for the following requests.
 NO_POLICIES = "Namespace policies does not exist"
 OF_NO_POLICIES = frozenset(
     {
@@ -48,11 +48,11 @@ OF_NO_POLICIES = frozenset(
         "DELETE retention",
     }
 )
-NAMESPACE_FIRST = "subscriptionAuthMode"  # is looked for before the body is missed
+NAMESPACE_FIRST = "subscriptionAuthMode"  # the namespace is checked before a missing body
 
 
 def _missing(request: Request) -> str:
-    """The sentence for a namespace that is not there."""
+    """Return the text for a missing namespace."""
     segment = request.endpoint.path.rpartition("/")[2]
     return NO_POLICIES if f"{request.method} {segment}" in OF_NO_POLICIES else NO_NAMESPACE
 
@@ -71,33 +71,33 @@ async def _namespace_fields(request: Request) -> Fields:
 
 async def _change_namespace(request: Request, change: Callable[[Fields], None]) -> Response:
     namespace = namespace_of(request)
-    # What keeps a deletion from being completed can be taken back.
+    # A policy that prevents the completion of a deletion can be removed.
     await check_namespace(request, namespace, _missing(request), request.method == "DELETE")
     await request.app.broker.topics.policies.change_namespace(namespace, change)
     return Response.empty()
 
 
-def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
+def _of_namespace(row: Row, endpoint: PolicyEndpoint) -> list[Endpoint]:
     async def get(request: Request) -> Response:
-        value = get_at(await _namespace_fields(request), _path(request, face.path))
+        value = get_at(await _namespace_fields(request), _path(request, endpoint.path))
         if value is None:
             value = row.unset(request.app.broker.config)
         return Response.empty() if value is None else Response.json(value)
 
     async def put(request: Request) -> Response:
-        if face.segment == NAMESPACE_FIRST and not await has_body(request):
+        if endpoint.segment == NAMESPACE_FIRST and not await has_body(request):
             await check_namespace(request, namespace_of(request), NO_NAMESPACE)
-        value = await asked_for(request, row, face)
-        path = _path(request, face.path)
+        value = await requested_value(request, row, endpoint)
+        path = _path(request, endpoint.path)
         return await _change_namespace(request, setting(request, row, Level.NAMESPACE, path, value))
 
     async def remove(request: Request) -> Response:
         empty: Any = [] if row.body is not None and row.body.names else None
         return await _change_namespace(
-            request, lambda fields: set_at(fields, _path(request, face.path), empty)
+            request, lambda fields: set_at(fields, _path(request, endpoint.path), empty)
         )
 
-    return endpoints(row, face, NAMESPACE, (get, put, remove))
+    return endpoints(row, endpoint, NAMESPACE, (get, put, remove))
 
 
 async def _get_namespace_quotas(request: Request) -> Response:
@@ -106,7 +106,7 @@ async def _get_namespace_quotas(request: Request) -> Response:
 
 
 def _rows() -> list[Endpoint]:
-    """All rows of namespaces."""
+    """Return all policy rows of namespaces."""
     rows = [
         each
         for row in ROWS

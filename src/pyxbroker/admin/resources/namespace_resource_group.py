@@ -1,4 +1,4 @@
-"""/admin/v2/namespaces/.../resourcegroup: the resource group that a namespace is in."""
+"""/admin/v2/namespaces/.../resourcegroup: the resource group of a namespace."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NO_POLICIES = "Namespace policies does not exist"
 
 
 async def get_resource_group(request: Request) -> Response:
-    """The name of the group, bare; nothing when there is none."""
+    """Return the name of the group as plain text, empty without a group."""
     return Response.text((await record_of(request)).get(GROUP) or "", JSON)
 
 
 async def set_resource_group(request: Request) -> Response:
-    """Puts a namespace into a resource group."""
+    """Add a namespace to a resource group."""
     await _set(request, request.parameters["resourcegroup"])
     return Response.empty()
 
 
 async def remove_resource_group(request: Request) -> Response:
-    """Takes a namespace out of its resource group."""
+    """Remove a namespace from its resource group."""
     await _set(request, None)
     return Response.empty()
 
@@ -49,8 +49,8 @@ ENDPOINTS = (
         PATH,
         get_resource_group,
         READ_RESOURCE_GROUP,
-        "The resource group that a namespace is in.",
-        Answer("Its name, bare; empty if there is no group."),
+        "The resource group of a namespace.",
+        Answer("The name as plain text; empty without a group."),
         namespace_name_of,
     ),
     Endpoint(
@@ -58,7 +58,7 @@ ENDPOINTS = (
         PATH + "/{resourcegroup}",
         set_resource_group,
         WRITE_RESOURCE_GROUP,
-        "Puts a namespace into a resource group.",
+        "Adds a namespace to a resource group.",
         resource=namespace_name_of,
     ),
     Endpoint(
@@ -66,7 +66,7 @@ ENDPOINTS = (
         PATH,
         remove_resource_group,
         WRITE_RESOURCE_GROUP,
-        "Takes a namespace out of its resource group.",
+        "Removes a namespace from its resource group.",
         resource=namespace_name_of,
     ),
 )

@@ -1,4 +1,4 @@
-"""/admin/v2/namespaces/...: what is asked of, and done to, all topics of a namespace."""
+"""/admin/v2/namespaces/...: operations on all topics of a namespace."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyxbroker.admin.resources.names import (
     namespace_of,
 )
 from pyxbroker.admin.resources.namespaces import ONE
-from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
-from pyxbroker.admin.subscription_rights import may_reach, may_use
+from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, list_response
+from pyxbroker.admin.subscription_rights import has_subscription_right, has_topic_right
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     GET_TOPICS,
@@ -37,10 +37,10 @@ MODES = {
 
 
 async def get_topics(request: Request) -> Response:
-    """The topics of a namespace, each partition by itself."""
+    """Return the topics of a namespace, with each partition."""
     mode = request.argument("mode") or "PERSISTENT"
     if mode not in MODES:
-        raise HttpError(404, f"The mode is one of {', '.join(MODES)}, not {mode!r:.100}.")
+        raise HttpError(404, f"mode must be one of {', '.join(MODES)}, not {mode!r:.100}.")
     name = namespace_of(request)
     namespaces = request.app.broker.namespaces
     if not await namespaces.exists(name):
@@ -48,11 +48,11 @@ async def get_topics(request: Request) -> Response:
     names: list[TopicName] = []
     for domain in MODES[mode]:
         names += await namespaces.topic_names(name, domain)
-    return await listed(names, request.argument("includeSystemTopic"))
+    return await list_response(names, request.argument("includeSystemTopic"))
 
 
 async def unload(request: Request) -> Response:
-    """Closes the topics that are open; their clients open them again."""
+    """Close open topics; their clients open them again."""
     try:
         await request.app.broker.namespaces.unload(namespace_of(request))
     except NamespaceNotFound:
@@ -61,17 +61,17 @@ async def unload(request: Request) -> Response:
 
 
 async def clear_backlog(request: Request) -> Response:
-    """Acknowledges everything that waits, for every subscription that the role may use."""
+    """Clear the backlogs of all subscriptions that the client may use."""
     return await clear(request, None)
 
 
 async def clear_backlog_of_subscription(request: Request) -> Response:
-    """Acknowledges everything that waits, for the subscriptions of a name."""
+    """Clear the backlogs of the subscriptions with a name."""
     return await clear(request, request.parameters["subscription"])
 
 
 async def clear(request: Request, subscription: str | None, bundle: Bundle = WHOLE) -> Response:
-    """The same for the topics of a bundle; of all subscriptions, for those the role may use."""
+    """Clear the backlogs in a bundle of one subscription, or of all that the client may use."""
     request.argument("authoritative")
     namespaces = request.app.broker.namespaces
     try:
@@ -80,7 +80,11 @@ async def clear(request: Request, subscription: str | None, bundle: Bundle = WHO
             await namespaces.record(name)
             raise HttpError(405, f"Subscription {subscription} is moved by compaction only")
         await namespaces.clear_backlog(
-            name, subscription, bundle, partial(may_use, request), partial(may_reach, request)
+            name,
+            subscription,
+            bundle,
+            partial(has_subscription_right, request),
+            partial(has_topic_right, request),
         )
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
@@ -90,12 +94,12 @@ async def clear(request: Request, subscription: str | None, bundle: Bundle = WHO
 
 
 async def unsubscribe(request: Request) -> Response:
-    """Deletes the subscriptions of a name; one that somebody consumes from stays."""
+    """Delete the subscriptions with a name, except those with consumers."""
     return await delete_subscriptions(request)
 
 
 async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Response:
-    """The same for the topics of a bundle."""
+    """Delete the subscriptions with a name from the topics of a bundle."""
     request.argument("authoritative")
     subscription = request.parameters["subscription"]
     name = namespace_of(request)
@@ -104,7 +108,7 @@ async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Resp
         await namespaces.record(name)
         if subscription.startswith(REPLICATOR_PREFIX):
             raise HttpError(412, "Cannot unsubscribe a replication cursor")
-        await namespaces.unsubscribe(name, subscription, bundle, partial(may_reach, request))
+        await namespaces.unsubscribe(name, subscription, bundle, partial(has_topic_right, request))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionBusy as error:
@@ -112,7 +116,7 @@ async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Resp
     return Response.empty()
 
 
-AUTHORITATIVE = (Query("authoritative", "Taken: there is no other broker.", False),)
+AUTHORITATIVE = (Query("authoritative", "Accepted and ignored: there is no other broker.", False),)
 
 ENDPOINTS = (
     Endpoint(
@@ -120,21 +124,21 @@ ENDPOINTS = (
         ONE + "/topics",
         get_topics,
         GET_TOPICS,
-        "The topics of a namespace, each partition by itself.",
-        Answer("The names; of non-persistent topics those in use.", STRINGS),
+        "The topics of a namespace, with each partition of partitioned topics.",
+        Answer("The names; of non-persistent topics only open ones.", STRINGS),
         namespace_name_of,
         (
-            Query("mode", "PERSISTENT (also without it), NON_PERSISTENT or ALL."),
+            Query("mode", "PERSISTENT (default), NON_PERSISTENT or ALL."),
             SYSTEM_TOPICS,
         ),
-        line="topics",
+        queue="topics",
     ),
     Endpoint(
         "PUT",
         ONE + "/unload",
         unload,
         UNLOAD_NAMESPACE,
-        "Closes the topics of a namespace that are open; clients open them again.",
+        "Closes the open topics of a namespace; clients open them again.",
         resource=namespace_name_of,
     ),
     Endpoint(
@@ -142,7 +146,7 @@ ENDPOINTS = (
         ONE + "/clearBacklog",
         clear_backlog,
         CLEAR_BACKLOG,
-        "Acknowledges what waits in a namespace, for the subscriptions that the role may use.",
+        "Clears the backlogs in a namespace of the subscriptions that the role may use.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),
@@ -151,7 +155,7 @@ ENDPOINTS = (
         ONE + "/clearBacklog/{subscription}",
         clear_backlog_of_subscription,
         CLEAR_BACKLOG,
-        "Acknowledges everything that waits for the subscriptions of a name.",
+        "Clears the backlogs of the subscriptions with a name.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),
@@ -160,7 +164,7 @@ ENDPOINTS = (
         ONE + "/unsubscribe/{subscription}",
         unsubscribe,
         UNSUBSCRIBE_NAMESPACE,
-        "Deletes the subscriptions of a name from all topics of a namespace.",
+        "Deletes the subscriptions with a name from all topics of a namespace.",
         resource=namespace_name_of,
         query=AUTHORITATIVE,
     ),

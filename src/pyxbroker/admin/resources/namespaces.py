@@ -1,9 +1,11 @@
-"""/admin/v2/namespaces: they are made, told, changed and deleted, as in Pulsar's Namespaces."""
+"""/admin/v2/namespaces: lists, creates, changes and deletes namespaces, as Pulsar's Namespaces
+does.
+"""
 
 from __future__ import annotations
 
 from pyxbroker.admin.grant_checks import checked_grants
-from pyxbroker.admin.namespace_record import new, shown
+from pyxbroker.admin.namespace_record import new_record, shown_record
 from pyxbroker.admin.policy_bodies import BOOLEAN
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
@@ -49,15 +51,15 @@ ALLOWED = "allowed_clusters"
 PROPERTIES = "properties"
 MIGRATED = "migrated"
 CLUSTERS_MAX = 1_000
-POLICIES_BYTES_MAX = 384 << 10  # to read more takes the loop too long
+POLICIES_BYTES_MAX = 384 << 10  # parsing more would block the loop for too long
 NAMES_BYTES_MAX = 64 << 10
 
 
-# --- all of a tenant, and single ones ---------------------------------------------------------
+# --- namespaces -------------------------------------------------------------------------------
 
 
 async def get_namespaces(request: Request) -> Response:
-    """The namespaces of a tenant."""
+    """Return the namespaces of a tenant."""
     tenant = str(tenant_of(request))
     broker = request.app.broker
     try:
@@ -68,17 +70,17 @@ async def get_namespaces(request: Request) -> Response:
 
 
 async def get_policies(request: Request) -> Response:
-    """Pulsar's Policies, whole."""
+    """Return Pulsar's Policies, complete."""
     name = namespace_of(request)
     record = await record_of(request)
     config = request.app.broker.config
     local = await request.app.broker.namespaces.local_record(name)
     bundles = config.defaultNumberOfNamespaceBundles
-    return Response.json(shown(record, local, config.clusterName, bundles))
+    return Response.json(shown_record(record, local, config.clusterName, bundles))
 
 
 async def get_bundles(request: Request) -> Response:
-    """Pulsar's BundlesData."""
+    """Return Pulsar's BundlesData."""
     name = namespace_of(request)
     record = await record_of(request)
     broker = request.app.broker
@@ -88,16 +90,16 @@ async def get_bundles(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """Makes a namespace with the policies of the body, or with those of every new one.
+    """Create a namespace with the policies of the body, or with the defaults.
 
-    A body that is BundlesData, as older clients send it, has no policies: Pulsar takes it so, too.
+    Older clients send BundlesData as the body, which has no policies; Pulsar accepts it, too.
     """
     name = namespace_name_of(request)
     body = await read_json(request)
     broker = request.app.broker
     tenant = await broker.tenants.record(name.tenant)
     config = broker.config
-    fields = new(body, config)
+    fields = new_record(body, config)
     fields[AUTH] = await checked_grants(fields[AUTH])
     replication = clusters_of(fields[REPLICATION])
     allowed = clusters_of(fields[ALLOWED])
@@ -115,7 +117,7 @@ async def create(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a namespace; with force together with its topics, where the settings allow that."""
+    """Delete a namespace; with force also its topics, if the settings allow it."""
     name = namespace_of(request)
     force = request.argument("force")
     request.argument("authoritative")
@@ -127,7 +129,7 @@ async def delete(request: Request) -> Response:
 
 
 async def record_of(request: Request, reason: str = NO_NAMESPACE) -> Fields:
-    """The record of the namespace of a path, which is not to be changed. Raises HttpError 404."""
+    """Return the record of a path's namespace, which must not be modified. Raises HttpError 404."""
     try:
         return await request.app.broker.topics.policies.namespace_fields(namespace_of(request))
     except NamespaceNotFound:
@@ -135,7 +137,7 @@ async def record_of(request: Request, reason: str = NO_NAMESPACE) -> Fields:
 
 
 async def change_record(request: Request, change: Change, reason: str = NO_NAMESPACE) -> None:
-    """Changes the record of the namespace of a path. Raises HttpError 404, and what change does."""
+    """Change the record of a path's namespace. Raises HttpError 404, and the errors of `change`."""
     try:
         await request.app.broker.namespaces.change(namespace_of(request), change)
     except NamespaceNotFound:
@@ -143,7 +145,7 @@ async def change_record(request: Request, change: Change, reason: str = NO_NAMES
 
 
 async def set_field(request: Request, field: str, value: object) -> None:
-    """Sets a field of the record of the namespace of a path. Raises HttpError 404."""
+    """Set a field in the record of a path's namespace. Raises HttpError 404."""
 
     def change(fields: Fields) -> None:
         fields[field] = value
@@ -152,7 +154,7 @@ async def set_field(request: Request, field: str, value: object) -> None:
 
 
 async def set_migrated(request: Request) -> Response:
-    """Says that a namespace has not migrated. Refuses that it has."""
+    """Mark a namespace as not migrated; refuse to mark it as migrated."""
     if BOOLEAN.read(await read_json(request)):
         raise HttpError(501, "Other clusters are not built yet: no namespace migrates.")
     await set_field(request, MIGRATED, False)
@@ -163,13 +165,13 @@ async def set_migrated(request: Request) -> Response:
 
 
 async def get_properties(request: Request) -> Response:
-    """All properties of a namespace."""
+    """Return all properties of a namespace."""
     await check_tenant(request)
     return Response.json((await record_of(request)).get(PROPERTIES) or {})
 
 
 async def set_properties(request: Request) -> Response:
-    """Sets properties; those that the body does not name stay."""
+    """Set properties; properties that the body does not name are retained."""
     await check_tenant(request)
     await _set_properties(request, strings_of(await read_json(request), "The properties"))
     return Response.empty()
@@ -187,28 +189,28 @@ async def _set_properties(request: Request, properties: dict[str, str]) -> None:
 
 
 async def delete_properties(request: Request) -> Response:
-    """Deletes all properties."""
+    """Delete all properties."""
     await check_tenant(request)
     await set_field(request, PROPERTIES, {})
     return Response.empty()
 
 
 async def get_property(request: Request) -> Response:
-    """The value of one property, bare; nothing when there is none."""
+    """Return the value of one property as plain text, empty if it is missing."""
     await check_tenant(request)
     properties = (await record_of(request)).get(PROPERTIES) or {}
     return Response.text(properties.get(request.parameters["key"], ""), JSON)
 
 
 async def set_property(request: Request) -> Response:
-    """Sets one property."""
+    """Set one property."""
     await check_tenant(request)
     await _set_properties(request, {request.parameters["key"]: request.parameters["value"]})
     return Response.empty()
 
 
 async def delete_property(request: Request) -> Response:
-    """Deletes one property; its value, bare, or nothing when there was none."""
+    """Delete one property and return its value as plain text, empty if it was missing."""
     await check_tenant(request)
     found: list[str] = []
 
@@ -225,12 +227,12 @@ async def delete_property(request: Request) -> Response:
 
 
 async def get_replication(request: Request) -> Response:
-    """The clusters that a namespace is in."""
+    """Return the replication clusters of a namespace."""
     return Response.json((await record_of(request)).get(REPLICATION) or [])
 
 
 async def set_replication(request: Request) -> Response:
-    """Says which clusters a namespace is in: this one, and no other one yet."""
+    """Set the replication clusters of a namespace: so far only the local cluster."""
     request.argument("compareTopicPartitions")
     clusters = clusters_of(await read_json(request))
     if not clusters:
@@ -253,12 +255,12 @@ async def set_replication(request: Request) -> Response:
 
 
 async def get_allowed_clusters(request: Request) -> Response:
-    """The clusters that a namespace, or a topic in it, may be in."""
+    """Return the clusters that a namespace or its topics may be in."""
     return Response.json((await record_of(request)).get(ALLOWED) or [])
 
 
 async def set_allowed_clusters(request: Request) -> Response:
-    """Says which clusters a namespace, or a topic in it, may be in."""
+    """Set the clusters that a namespace or its topics may be in."""
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     clusters = clusters_of(await read_json(request))
     record = await record_of(request)
@@ -278,7 +280,7 @@ async def set_allowed_clusters(request: Request) -> Response:
 
 
 def clusters_of(value: object) -> list[str]:
-    """The names of clusters in a body, each once. Raises HttpError 400."""
+    """Return the distinct cluster names of a body. Raises HttpError 400."""
     if value is None:
         return []
     return texts_of(value, "The list of clusters", CLUSTERS_MAX, CLUSTER_BYTES_MAX)
@@ -289,7 +291,7 @@ def _shown(clusters: list[str]) -> str:
 
 
 async def check_exist(request: Request, clusters: list[str]) -> None:
-    """Raises HttpError 403 for a cluster that there is not."""
+    """Raise HttpError 403 for an unknown cluster."""
     known = frozenset(await request.app.broker.metadata.children(paths.CLUSTERS))
     for cluster in clusters:
         if cluster not in known or cluster == "global":
@@ -297,7 +299,7 @@ async def check_exist(request: Request, clusters: list[str]) -> None:
 
 
 def check_allowed(clusters: list[str], tenant: Fields, name: str) -> None:
-    """Raises HttpError 403 for a cluster that the tenant may not be in."""
+    """Raise HttpError 403 for a cluster that the tenant may not be in."""
     allowed = frozenset(tenant.get("allowedClusters") or ())
     for cluster in clusters:
         if cluster not in allowed:
@@ -309,7 +311,7 @@ def check_allowed(clusters: list[str], tenant: Fields, name: str) -> None:
 
 
 def check_local(request: Request, *given: list[str], whose: str = "namespace") -> None:
-    """Raises HttpError 412 for another cluster than this one, to which nothing is replicated."""
+    """Raise HttpError 412 for any cluster but the local one: replication is not built."""
     local = request.app.broker.config.clusterName
     others = [each for clusters in given for each in clusters if each != local]
     if others:
@@ -354,7 +356,7 @@ ENDPOINTS = (
         ONE,
         create,
         CREATE_NAMESPACE,
-        "Makes a namespace.",
+        "Creates a namespace.",
         resource=namespace_name_of,
         content=Content(
             "Pulsar's Policies.",
@@ -368,15 +370,15 @@ ENDPOINTS = (
         ONE,
         delete,
         DELETE_NAMESPACE,
-        "Deletes a namespace that has no topics besides those of the broker itself.",
+        "Deletes a namespace without topics other than the broker's own.",
         resource=namespace_name_of,
         query=(
             Query(
                 "force",
-                "MergedStatistics with its topics, if forceDeleteNamespaceAllowed is.",
+                "Deletes its topics, too, if forceDeleteNamespaceAllowed is true.",
                 False,
             ),
-            Query("authoritative", "Taken: there is no other broker.", False),
+            Query("authoritative", "Accepted and ignored: there is no other broker.", False),
         ),
     ),
     Endpoint(
@@ -384,7 +386,7 @@ ENDPOINTS = (
         ONE + "/bundles",
         get_bundles,
         GET_BUNDLE,
-        "How the topics of a namespace are divided among brokers.",
+        "The bundles that a namespace is divided into.",
         Answer("Pulsar's BundlesData.", BUNDLES_DATA),
         namespace_name_of,
     ),
@@ -393,10 +395,10 @@ ENDPOINTS = (
         ONE + "/migration",
         set_migrated,
         MIGRATE_NAMESPACE,
-        "Says that a namespace has not migrated to another cluster; that it has is refused.",
+        "Marks a namespace as not migrated to another cluster; marking it as migrated is refused.",
         resource=namespace_name_of,
         content=Content(
-            "Whether it has.",
+            "True if it has migrated.",
             {"application/json": BOOLEAN.schema},
             required=True,
             bytes_max=NAMES_BYTES_MAX,
@@ -416,7 +418,7 @@ ENDPOINTS = (
         ONE + "/properties",
         set_properties,
         ADMINISTRATE,
-        "Sets properties of a namespace; others stay.",
+        "Sets properties of a namespace; other properties are retained.",
         resource=namespace_name_of,
         content=Content(
             "The properties.",
@@ -439,7 +441,7 @@ ENDPOINTS = (
         get_property,
         ADMINISTRATE,
         "One property of a namespace.",
-        Answer("Its value, bare; empty if the namespace does not have it."),
+        Answer("The value as plain text; empty if the property is missing."),
         namespace_name_of,
     ),
     Endpoint(
@@ -448,7 +450,7 @@ ENDPOINTS = (
         delete_property,
         ADMINISTRATE,
         "Deletes one property of a namespace.",
-        Answer("The value that it had, bare; empty if the namespace did not have it."),
+        Answer("The previous value as plain text; empty if the property was missing."),
         namespace_name_of,
     ),
     Endpoint(
@@ -464,7 +466,7 @@ ENDPOINTS = (
         ONE + "/replication",
         get_replication,
         READ_REPLICATION,
-        "The clusters that a namespace is in.",
+        "The replication clusters of a namespace.",
         Answer("The names.", STRINGS),
         namespace_name_of,
     ),
@@ -473,10 +475,14 @@ ENDPOINTS = (
         ONE + "/replication",
         set_replication,
         WRITE_REPLICATION,
-        "Says which clusters a namespace is in: so far this one alone.",
-        Answer("Done: nothing.", status=200),
+        "Sets the replication clusters of a namespace: so far only the local one.",
+        Answer("Done; no body.", status=200),
         namespace_name_of,
-        (Query("compareTopicPartitions", "Taken: there is no other cluster.", False),),
+        (
+            Query(
+                "compareTopicPartitions", "Accepted and ignored: there is no other cluster.", False
+            ),
+        ),
         CLUSTER_NAMES,
     ),
     Endpoint(
@@ -484,7 +490,7 @@ ENDPOINTS = (
         ONE + "/allowedClusters",
         get_allowed_clusters,
         READ_ALLOW_CLUSTERS,
-        "The clusters that a namespace may be in; an empty list allows them all.",
+        "The clusters that a namespace may be in; an empty list allows all.",
         Answer("The names.", STRINGS),
         namespace_name_of,
     ),
@@ -493,8 +499,8 @@ ENDPOINTS = (
         ONE + "/allowedClusters",
         set_allowed_clusters,
         WRITE_ALLOW_CLUSTERS,
-        "Says which clusters a namespace may be in: so far this one alone.",
-        Answer("Done: nothing.", status=200),
+        "Sets the clusters that a namespace may be in: so far only the local one.",
+        Answer("Done; no body.", status=200),
         namespace_name_of,
         (),
         CLUSTER_NAMES,

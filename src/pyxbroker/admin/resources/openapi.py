@@ -1,4 +1,4 @@
-"""/openapi.json: the table of endpoints, for programs that make clients or pages of it."""
+"""/openapi.json: the table of endpoints, for programs that generate clients or pages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _make_document() -> bytes:
     return to_json(openapi())
 
 
-# It imports every resource.
+# Created in a thread: it imports every resource.
 _document = OffLoop(_make_document)
 
 
 async def get_openapi(request: Request) -> Response:
-    """The document, which is made once."""
+    """Return the document, which is created once."""
     return Response(await _document.get(), JSON)
 
 

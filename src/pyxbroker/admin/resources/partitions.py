@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/.../partitions: partitioned topics, as Pulsar's PersistentTopics has them."""
+"""/admin/v2/{domain}/.../partitions: partitioned topics, as in Pulsar's PersistentTopics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
     check_namespace,
-    namespace_first,
     namespace_name_of,
     partitioned_topic_of,
     read_json,
+    require_namespace,
     strings_of,
     topic_of,
 )
@@ -29,15 +29,15 @@ PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
 BODY_BYTES_MAX = 64 * 1024
 INT_MAX = 2**31 - 1
 
-# The body is the number of partitions, or, under this type, what metadata will say of the topic.
+# The body is the number of partitions, or, with this media type, the topic's metadata record.
 METADATA = "application/vnd.partitioned-topic-metadata+json"
 
 
 async def get_partitions(request: Request) -> Response:
-    """Pulsar's PartitionedTopicMetadata; 0 partitions for a topic that is not partitioned.
+    """Return Pulsar's PartitionedTopicMetadata; 0 partitions for a non-partitioned topic.
 
-    With checkAllowAutoCreation, which clients with an http:// URL set, a topic that does not exist
-    is one that a client may make.
+    Clients with an http:// URL set checkAllowAutoCreation: a missing topic that clients may create
+    is then answered as if it existed, and created if it is partitioned.
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
@@ -59,7 +59,7 @@ async def get_partitions(request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    """Makes a partitioned topic. createLocalTopicOnly is taken: there is no other cluster."""
+    """Create a partitioned topic. createLocalTopicOnly is ignored: there is no other cluster."""
     body = await read_json(request)
     properties = None
     if request.content_type == METADATA and isinstance(body, dict):
@@ -78,7 +78,7 @@ async def create(request: Request) -> Response:
 
 
 async def update(request: Request) -> Response:
-    """Makes further partitions of a topic. updateLocalTopicOnly and force are taken."""
+    """Add partitions to a topic. updateLocalTopicOnly and force are ignored."""
     count = _count(await read_json(request))
     request.argument("updateLocalTopicOnly")
     request.argument("force")
@@ -95,7 +95,7 @@ async def update(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a topic with its partitions; with force, even while clients are connected."""
+    """Delete a topic with its partitions; with force also while clients are connected."""
     name = partitioned_topic_of(request)
     topics = request.app.broker.topics
     force = request.argument("force")
@@ -116,7 +116,7 @@ _COUNT = Field("integer", 0)
 
 
 def _count(value: object) -> int:
-    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0."""
+    """Return a number of partitions; as in Pulsar, null is 0."""
     count: int = _COUNT.read(value, "The number of partitions")
     return count
 
@@ -138,13 +138,13 @@ ENDPOINTS = (
         PATH,
         get_partitions,
         LOOKUP,
-        "How many partitions a topic has: 0 when it is not partitioned.",
+        "The number of partitions of a topic; 0 for a non-partitioned topic.",
         Answer("Pulsar's PartitionedTopicMetadata.", METADATA_SCHEMA),
         topic_of,
         (
             Query(
                 "checkAllowAutoCreation",
-                "A topic that clients may make by using it is answered as if it were there.",
+                "Treats a missing topic as existing, if clients may create it by using it.",
                 False,
             ),
         ),
@@ -154,12 +154,16 @@ ENDPOINTS = (
         PATH,
         create,
         CREATE_TOPIC,
-        "Makes a partitioned topic.",
+        "Creates a partitioned topic.",
         resource=namespace_name_of,
-        first=namespace_first,
-        query=(Query("createLocalTopicOnly", "Taken: there is no other cluster.", False),),
+        precheck=require_namespace,
+        query=(
+            Query(
+                "createLocalTopicOnly", "Accepted and ignored: there is no other cluster.", False
+            ),
+        ),
         content=Content(
-            "The number of partitions, or that and properties of the topic.",
+            "The number of partitions, or an object with the number and properties.",
             {**NUMBERS, METADATA: METADATA_SCHEMA},
             required=True,
             bytes_max=BODY_BYTES_MAX,
@@ -170,14 +174,16 @@ ENDPOINTS = (
         PATH,
         update,
         WRITE_PARTITION,
-        "Makes further partitions of a partitioned topic.",
+        "Adds partitions to a partitioned topic.",
         resource=partitioned_topic_of,
         query=(
-            Query("updateLocalTopicOnly", "Taken: there is no other cluster.", False),
-            Query("force", "Taken: nothing stands in the way of more partitions.", False),
+            Query(
+                "updateLocalTopicOnly", "Accepted and ignored: there is no other cluster.", False
+            ),
+            Query("force", "Accepted and ignored: adding partitions needs no force.", False),
         ),
         content=Content(
-            "The number of partitions that the topic is to have.",
+            "The new number of partitions.",
             NUMBERS,
             required=True,
             bytes_max=BODY_BYTES_MAX,
@@ -190,6 +196,6 @@ ENDPOINTS = (
         DELETE_TOPIC,
         "Deletes a partitioned topic with its partitions.",
         resource=partitioned_topic_of,
-        query=(Query("force", "Even while clients are connected to it.", False),),
+        query=(Query("force", "Also while clients are connected.", False),),
     ),
 )

@@ -1,4 +1,4 @@
-"""/admin/v2/namespaces/.../permissions: who may do what in a namespace, and with topics of it."""
+"""/admin/v2/namespaces/.../permissions: grants of roles on a namespace and on its topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyxbroker.admin.resources.names import (
     read_json,
 )
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, ONE, record_of
-from pyxbroker.admin.resources.topic_work import check_there
+from pyxbroker.admin.resources.topic_work import check_exists
 from pyxbroker.auth.authorization import (
     GET_PERMISSION,
     GRANT_PERMISSION,
@@ -45,17 +45,17 @@ PATH = ONE + "/permissions"
 
 
 async def get_permissions(request: Request) -> Response:
-    """What each role may do."""
+    """Return the actions granted to each role."""
     return Response.json(auth_of(await record_of(request), ROLES))
 
 
 async def get_subscription_permissions(request: Request) -> Response:
-    """The roles of each subscription that not everybody may use who may consume."""
+    """Return the roles of each restricted subscription."""
     return Response.json(auth_of(await record_of(request), SUBSCRIPTIONS))
 
 
 async def grant(request: Request) -> Response:
-    """Says what a role may do; what it was granted before does not count any more."""
+    """Set the actions of a role; they replace its previous ones."""
     role = request.parameters["role"]
     actions = await actions_of(request)
 
@@ -66,13 +66,13 @@ async def grant(request: Request) -> Response:
 
 
 async def revoke(request: Request) -> Response:
-    """A role may do nothing in the namespace any more."""
+    """Remove the grants of a role on the namespace."""
     role = request.parameters["role"]
     return await change_part_of(request, ROLES, lambda roles: roles.pop(role, None), NO_NAMESPACE)
 
 
 async def grant_subscription(request: Request) -> Response:
-    """Says which roles may use a subscription; no others may."""
+    """Restrict a subscription to the given roles."""
     subscription = request.parameters["subscription"]
     roles = await texts_of_body(request, "Roles should not be null")
 
@@ -83,7 +83,7 @@ async def grant_subscription(request: Request) -> Response:
 
 
 async def revoke_subscription(request: Request) -> Response:
-    """A role is not one of those of a subscription any more."""
+    """Remove a role from those of a subscription."""
     parts = request.parameters
 
     def change(subscriptions: dict[str, Any]) -> None:
@@ -96,27 +96,27 @@ async def revoke_subscription(request: Request) -> Response:
 
 
 async def grant_of_topics(request: Request) -> Response:
-    """The same for some topics of one namespace at once: all of it, or nothing."""
+    """Grant actions on several topics of one namespace, atomically."""
     return await change_topics(request, await _grants(request, is_grant=True))
 
 
 async def revoke_of_topics(request: Request) -> Response:
-    """The same for some topics of one namespace at once: all of it, or nothing."""
+    """Revoke grants on several topics of one namespace, atomically."""
     return await change_topics(request, await _grants(request, is_grant=False))
 
 
 async def _grants(request: Request, is_grant: bool) -> list[Grant]:
-    """Those of a body, of topics that are there. Raises HttpError."""
+    """Return the grants of a body; their topics must exist. Raises HttpError."""
     body = await read_json(request)
     if not isinstance(body, list) or not all(isinstance(each, dict) for each in body):
-        raise HttpError(400, f"A list of objects is needed, not {body!r:.100}.")
+        raise HttpError(400, f"The body must be a list of objects, not {body!r:.100}.")
     if len(body) > ENTRIES_MAX:
         raise HttpError(400, f"{len(body)} grants are more than the {ENTRIES_MAX} allowed.")
     found = [_grant(each, is_grant) for each in body]
     if len({each.topic.namespace for each in found}) != 1:
         raise HttpError(400, "The namespace should be the same")
     for name in dict.fromkeys(each.topic for each in found):
-        await check_there(request, name)
+        await check_exists(request, name)
     return found
 
 
@@ -124,7 +124,7 @@ _NAME = Field("string")
 
 
 def _grant(entry: dict[str, Any], is_grant: bool) -> Grant:
-    """One entry of a body. Raises HttpError 400."""
+    """Return one grant of a body. Raises HttpError 400."""
     topic, role = (_NAME.read(entry.get(name), name) for name in ("topic", "role"))
     if topic is None or role is None:
         raise HttpError(400, "Each entry needs a topic and a role.")
@@ -133,7 +133,7 @@ def _grant(entry: dict[str, Any], is_grant: bool) -> Grant:
     try:
         return Grant(TopicName.get(topic), role, actions)
     except InvalidTopicName as error:
-        raise HttpError(400, f"{topic!r:.100} is no name of a topic: {error}") from None
+        raise HttpError(400, f"{topic!r:.100} is not the name of a topic: {error}") from None
 
 
 ENDPOINTS = (
@@ -142,7 +142,7 @@ ENDPOINTS = (
         PATH,
         get_permissions,
         GET_PERMISSION,
-        "What each role may do in a namespace.",
+        "The actions granted to each role on a namespace.",
         Answer("The actions by role.", GRANTS),
         namespace_name_of,
     ),
@@ -151,7 +151,7 @@ ENDPOINTS = (
         PATH + "/{role}",
         grant,
         GRANT_PERMISSION,
-        "Says what a role may do in a namespace.",
+        "Sets the actions granted to a role on a namespace.",
         resource=namespace_name_of,
         content=Content("The actions.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
     ),
@@ -160,7 +160,7 @@ ENDPOINTS = (
         PATH + "/{role}",
         revoke,
         REVOKE_PERMISSION,
-        "A role may do nothing in a namespace any more.",
+        "Removes the grants of a role on a namespace.",
         resource=namespace_name_of,
     ),
     Endpoint(
@@ -168,7 +168,7 @@ ENDPOINTS = (
         PATH + "/subscription",
         get_subscription_permissions,
         GET_PERMISSION,
-        "The roles of subscriptions that not everybody may use who may consume.",
+        "The roles of subscriptions that are restricted to some roles.",
         Answer("The roles by subscription.", GRANTS),
         namespace_name_of,
     ),
@@ -177,7 +177,7 @@ ENDPOINTS = (
         PATH + "/subscription/{subscription}",
         grant_subscription,
         GRANT_PERMISSION,
-        "Says which roles alone may use a subscription.",
+        "Restricts a subscription to the given roles.",
         resource=namespace_name_of,
         content=Content("The roles.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
     ),
@@ -186,7 +186,7 @@ ENDPOINTS = (
         PATH + "/{subscription}/{role}",
         revoke_subscription,
         REVOKE_PERMISSION,
-        "A role is not one of those of a subscription any more.",
+        "Removes a role from those of a subscription.",
         resource=namespace_name_of,
     ),
     *(
@@ -205,10 +205,10 @@ ENDPOINTS = (
             ),
         )
         for verb, handler, summary in (
-            ("grant", grant_of_topics, "Says what roles may do with topics of one namespace."),
+            ("grant", grant_of_topics, "Grants actions on topics of one namespace to roles."),
             (
                 *("revoke", revoke_of_topics),
-                "Roles may do no more with topics than they may in their namespace.",
+                "Revokes the grants of roles on topics; those on the namespace remain.",
             ),
         )
     ),

@@ -1,6 +1,6 @@
-"""What the policies of namespaces and of topics have in common in REST.
+"""Shared parts of the policy endpoints of namespaces and topics.
 
-Their endpoints are made of the rows of admin/policy_table.py.
+The endpoints are created from the rows of admin/policy_table.py.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
-from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row, whole_quota
+from pyxbroker.admin.policy_checks import QUOTA_TYPES, CheckContext, check_fields
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, PolicyEndpoint, Row, complete_quota
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.auth.authorization import ADMINISTRATE, TENANT_ADMIN, Right, Scope
@@ -24,11 +24,9 @@ TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/"
 BODY_BYTES_MAX = 16 << 10  # many times the largest value
 NOTHING = (b"", b"null")
 
-APPLIED = Query("applied", "What holds is told, whichever level says it.", False)
-IS_GLOBAL = Query("isGlobal", "Of the record that all clusters share.", False)
-QUOTA_TYPE = Query(
-    "backlogQuotaType", "Either destination_storage, which it is without, or message_age."
-)
+APPLIED = Query("applied", "Returns the applied value, whichever level sets it.", False)
+IS_GLOBAL = Query("isGlobal", "Uses the record that all clusters share.", False)
+QUOTA_TYPE = Query("backlogQuotaType", "Either destination_storage (default) or message_age.")
 
 Fields = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Any]]
@@ -38,7 +36,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 def get_at(fields: Fields, path: Path) -> Any:
-    """What a record has at a path; None when it is nothing, or is not there."""
+    """Return the value at a path of a record, or None."""
     value: Any = fields
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -46,7 +44,7 @@ def get_at(fields: Fields, path: Path) -> Any:
 
 
 def set_at(fields: Fields, path: Path, value: Any) -> None:
-    """Changes a record; None removes what is there."""
+    """Set the value at a path of a record; None removes it."""
     *parents, last = path
     for name in parents:
         found = fields.get(name)
@@ -54,7 +52,7 @@ def set_at(fields: Fields, path: Path, value: Any) -> None:
             if value is None:
                 return
             found = {}
-        # A record that is read is not changed itself.
+        # Parents are copied: records that were read are shared.
         fields[name] = fields = dict(found)
     if value is None:
         fields.pop(last, None)
@@ -63,8 +61,8 @@ def set_at(fields: Fields, path: Path, value: Any) -> None:
 
 
 def check_at(request: Request, level: Level, path: Path, value: Any) -> None:
-    """Whether a policy can be what a value says at a path of a record, whatever else that says.
-    Raises HttpError 400.
+    """Raise HttpError 400 if a policy cannot have a value, independent of the rest of
+    the record.
     """
     alone: Fields = {}
     set_at(alone, path, value)
@@ -79,29 +77,29 @@ def setting(
     value: Any,
     quota_type: str = QUOTA_TYPES[0],
 ) -> Callable[[Fields], None]:
-    """What checks a value against a record of a level, and sets it there. It raises HttpError."""
+    """Return a function that checks a value against a record and sets it. It raises HttpError."""
 
     def change(fields: Fields) -> None:
         is_topic = level is Level.TOPIC
-        row.check(value, Asked(request.app.broker.config, fields, is_topic, quota_type))
+        row.check(value, CheckContext(request.app.broker.config, fields, is_topic, quota_type))
         check_at(request, level, path, value)
-        # A topic whose list is empty says nothing.
+        # An empty list in a topic's record means "not set".
         set_at(fields, path, None if is_topic and value == [] else value)
 
     return change
 
 
-async def asked_for(request: Request, row: Row, face: Face) -> Any:
-    """The value that a request brings. Raises HttpError 400."""
+async def requested_value(request: Request, row: Row, endpoint: PolicyEndpoint) -> Any:
+    """Return the value of a request. Raises HttpError 400."""
     if row.body is None:
         return True
-    if not face.query:
+    if not endpoint.query:
         return row.body.read(await read_json(request))
-    return row.body.read(request.argument(face.query))
+    return row.body.read(request.argument(endpoint.query))
 
 
 def quota_type_of(found: str | None) -> str:
-    """Which of the two quotas a request is about. Raises HttpError 400."""
+    """Return the quota type of a request. Raises HttpError 400."""
     if not found:
         return QUOTA_TYPES[0]
     if found not in QUOTA_TYPES:
@@ -114,7 +112,7 @@ def quota_type_of(found: str | None) -> str:
 
 def endpoints(
     row: Row,
-    face: Face,
+    endpoint: PolicyEndpoint,
     prefix: str,
     handlers: tuple[Handler, Handler, Handler],
     *,
@@ -122,15 +120,15 @@ def endpoints(
     query: tuple[Query, ...] = (),
     is_applied: bool = False,
 ) -> list[Endpoint]:
-    """To read, to set and to remove a policy at one level.
+    """Return the endpoints that read, set and remove a policy at one level.
 
-    The handlers get names of their own: the OpenAPI document tells operations apart by them.
+    The handlers get distinct names, from which the OpenAPI document derives operation ids.
     """
     get, put, remove = handlers
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
-        handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
-    if face.nothing_removes:
-        put = _set_or_remove(row, face, put, remove)
+        handler.__name__ = f"{verb}_{endpoint.segment.replace('{subName}/', 'subscription_')}"
+    if endpoint.null_removes:
+        put = _set_or_remove(row, endpoint, put, remove)
     is_topic = prefix == TOPIC
     resource = topic_of if is_topic else namespace_name_of
     read, write = _rights(row, is_topic)
@@ -141,37 +139,39 @@ def endpoints(
         *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
         *of_records,
     )
-    sets = (Query(face.query, _about_value(face), is_number=True),) if face.query else ()
+    sets = (
+        (Query(endpoint.query, _about_value(endpoint), is_number=True),) if endpoint.query else ()
+    )
     rows = [
         Endpoint(
             "GET",
-            prefix + (read_segment or face.segment),
+            prefix + (read_segment or endpoint.segment),
             get,
             read,
-            f"Tells {what}.",
-            Answer("The value; 204 when it is not set.", _schema(row)),
+            f"Returns {what}.",
+            Answer("The value; 204 if it is not set.", _schema(row)),
             resource,
             reads,
         ),
         Endpoint(
-            face.method,
-            prefix + face.segment,
+            endpoint.method,
+            prefix + endpoint.segment,
             put,
             write,
             f"Sets {what}.",
             resource=resource,
             query=(*sets, *query, *of_records),
-            content=_content(row, face),
+            content=_content(row, endpoint),
         ),
     ]
-    if face.removes:
+    if endpoint.removes:
         rows.append(
             Endpoint(
                 "DELETE",
-                prefix + face.segment,
+                prefix + endpoint.segment,
                 remove,
                 write,
-                f"Removes {whose} policy that says {row.about}.",
+                f"Removes {whose} policy: {row.about}.",
                 resource=resource,
                 query=(*query, *of_records),
             )
@@ -179,16 +179,16 @@ def endpoints(
     return rows
 
 
-def _set_or_remove(row: Row, face: Face, put: Handler, remove: Handler) -> Handler:
-    """Sets a policy, or removes it where there is no value."""
+def _set_or_remove(row: Row, endpoint: PolicyEndpoint, put: Handler, remove: Handler) -> Handler:
+    """Return a handler that sets a policy, or removes it if the request has no value."""
 
     async def handle(request: Request) -> Any:
-        if face.query:
-            is_nothing = request.argument(face.query) is None
+        if endpoint.query:
+            is_nothing = request.argument(endpoint.query) is None
         else:
             text = (await request.read(BODY_BYTES_MAX)).strip()
             is_nothing = text in NOTHING
-            # Where a number, a truth value or a name is wanted, some texts stand for nothing.
+            # For numbers, booleans and names, some texts count as null.
             if row.body is not None and row.body.value is not None and text.startswith(b'"'):
                 is_nothing = is_null(await read_json(request))
         return await (remove if is_nothing else put)(request)
@@ -199,20 +199,21 @@ def _set_or_remove(row: Row, face: Face, put: Handler, remove: Handler) -> Handl
 
 def quota_endpoints(
     level: Level,
-    face: Face | None,
+    endpoint: PolicyEndpoint | None,
     prefix: str,
     get: Handler,
     change: Callable[[Request, Callable[[Fields], None]], Awaitable[Response]],
 ) -> list[Endpoint]:
-    """The same for the quotas, which are read together and set one by one; `change` changes the
-    record of a request.
+    """Return the endpoints of quotas, which are read together and set separately.
+
+    `change` changes the record of a request.
     """
-    assert face is not None and BACKLOG_QUOTA.body is not None
-    body, (field, *_) = BACKLOG_QUOTA.body, face.path
+    assert endpoint is not None and BACKLOG_QUOTA.body is not None
+    body, (field, *_) = BACKLOG_QUOTA.body, endpoint.path
 
     async def put(request: Request) -> Response:
         quota_type = quota_type_of(request.argument("backlogQuotaType"))
-        value = whole_quota(body.read(await read_json(request)))
+        value = complete_quota(body.read(await read_json(request)))
         path = (field, quota_type)
         return await change(
             request, setting(request, BACKLOG_QUOTA, level, path, value, quota_type)
@@ -225,12 +226,12 @@ def quota_endpoints(
     handlers = (get, put, remove)
     query = (QUOTA_TYPE,)
     return endpoints(
-        BACKLOG_QUOTA, face, prefix, handlers, read_segment="backlogQuotaMap", query=query
+        BACKLOG_QUOTA, endpoint, prefix, handlers, read_segment="backlogQuotaMap", query=query
     )
 
 
 def _rights(row: Row, is_topic: bool) -> tuple[Right, Right]:
-    """To read a policy, and to write it."""
+    """Return the rights to read and to write a policy."""
     if row.right is None:
         return ADMINISTRATE, ADMINISTRATE
     scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
@@ -244,15 +245,17 @@ def _schema(row: Row) -> dict[str, Any]:
     return {"type": "boolean"} if row.body is None else row.body.schema
 
 
-def _content(row: Row, face: Face) -> Content | None:
-    """The body that brings the value, where one does."""
-    if row.body is None or face.query:
+def _content(row: Row, endpoint: PolicyEndpoint) -> Content | None:
+    """Return the body that carries the value, if there is one."""
+    if row.body is None or endpoint.query:
         return None
     types = {"application/json": _schema(row)}
     return Content(
-        _about_value(face), types, required=not face.nothing_removes, bytes_max=BODY_BYTES_MAX
+        _about_value(endpoint), types, required=not endpoint.null_removes, bytes_max=BODY_BYTES_MAX
     )
 
 
-def _about_value(face: Face) -> str:
-    return "The value; without one the policy is removed." if face.nothing_removes else "The value."
+def _about_value(endpoint: PolicyEndpoint) -> str:
+    return (
+        "The value; without one the policy is removed." if endpoint.null_removes else "The value."
+    )

@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/.../subscription: subscriptions are made, listed, moved and described, as in
+"""/admin/v2/{domain}/.../subscription: creates, lists, resets and describes subscriptions, as in
 Pulsar's PersistentTopics.
 """
 
@@ -14,7 +14,7 @@ from pyxbroker.admin.resources.names import (
     STRINGS,
     check_namespace,
     read_json,
-    stored_first,
+    require_persistent,
     strings_of,
     topic_of,
 )
@@ -23,15 +23,15 @@ from pyxbroker.admin.resources.topic_work import (
     NO_PLACE,
     Place,
     check_copies,
-    is_there,
-    moved_subscription_of,
-    names_of,
+    existing_topics_of,
+    for_each_partition,
+    load_persistent_topic,
+    load_topic,
     new_subscription_of,
-    opened,
     place_of,
-    stored_topic,
+    resettable_subscription_of,
     subscription_of,
-    with_each,
+    topic_exists,
 )
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
@@ -55,16 +55,17 @@ from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
-CLOSED_AT_ONCE = 16  # partitions of which the store is asked; each may have 10,000 subscriptions
-BATCH_MESSAGES_MAX = 1 << 20  # of which one is chosen; of a larger one all come
+CLOSED_BATCH = 16  # partitions per metadata read; each may have 10,000 subscriptions
+BATCH_MESSAGES_MAX = 1 << 20  # in a larger batch, single messages cannot be selected
 
 
-# --- made and listed --------------------------------------------------------------------------
+# --- creation and lists ----------------------------------------------------------------------
 
 
 async def create(request: Request) -> Response:
-    """Makes a subscription of a topic, or of each of its partitions; the topic as well, where a
-    client might.
+    """Create a subscription of a topic, or of each of its partitions.
+
+    The topic is created, too, if clients may create it.
     """
     name = topic_of(request)
     replicated = request.argument("replicated")
@@ -75,16 +76,16 @@ async def create(request: Request) -> Response:
     await check_namespace(request, name.namespace)
     subscription = new_subscription_of(request)
     await check_copies(request, name, place.properties)
-    await _make(request, name)
+    await _ensure_topic(request, name)
     is_new = False
-    async for each in names_of(request, name):
-        topic = await opened(request, each)
+    async for each in existing_topics_of(request, name):
+        topic = await load_topic(request, each)
         assert isinstance(topic, PersistentTopic)
         if subscription in topic.subscriptions:
             continue
         mark, ack_set = await _mark(request, topic, place)
         if subscription in topic.subscriptions:
-            # Somebody else has made it meanwhile, and may have begun to use it.
+            # Another client has created it meanwhile, and may be using it.
             continue
         is_new = True
         made = await topic.subscription_for(
@@ -97,11 +98,11 @@ async def create(request: Request) -> Response:
     return Response.empty()
 
 
-async def _make(request: Request, name: TopicName) -> None:
-    """Makes the topic, or says how many partitions it has, if need be. Raises HttpError 412."""
+async def _ensure_topic(request: Request, name: TopicName) -> None:
+    """Create the topic if it does not exist and clients may create it. Raises HttpError 412."""
     topics = request.app.broker.topics
     try:
-        if not await is_there(request, name):
+        if not await topic_exists(request, name):
             count = await topics.partitioned.metadata(name, auto_create=True)
             if count == 0:
                 await topics.loader.get(name, create=True)
@@ -110,8 +111,9 @@ async def _make(request: Request, name: TopicName) -> None:
 
 
 async def get_list(request: Request) -> Response:
-    """The subscriptions of a topic, or of all its partitions; those of readers while they are
-    there.
+    """Return the subscriptions of a topic, or of all its partitions.
+
+    Those of readers are included while the readers are connected.
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
@@ -127,47 +129,47 @@ async def get_list(request: Request) -> Response:
                 await slices.pause()
         closed.clear()
 
-    async for each in names_of(request, name):
+    async for each in existing_topics_of(request, name):
         if topics.loader.is_open(each):
-            topic = await opened(request, each)
+            topic = await load_topic(request, each)
             found.update(dict.fromkeys(one.name for one in topic.all_subscriptions()))
         elif each.is_persistent:
             closed.append(each)
-            if len(closed) == CLOSED_AT_ONCE:
+            if len(closed) == CLOSED_BATCH:
                 await add_closed()
     if closed:
         await add_closed()
     return await Response.long_json(list(found))
 
 
-# --- moved ------------------------------------------------------------------------------------
+# --- reset ------------------------------------------------------------------------------------
 
 
 async def reset_to_time(request: Request) -> Response:
-    """Moves a subscription to the first message that was published at a time, in all partitions."""
+    """Reset a subscription to the first message published at a time, in all partitions."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     timestamp: int = request.parameters["timestamp"]
 
     async def work(topic: Topic) -> None:
-        subscription = moved_subscription_of(request, topic)
+        subscription = resettable_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             mark, compacted_from = await at_time(topic, subscription, timestamp)
             await _move(topic, subscription, mark, (), compacted_from)
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
 async def reset_to_id(request: Request) -> Response:
-    """Moves a subscription to a message, or behind it."""
+    """Reset a subscription to a message, or to the one after it."""
     refusal = "Reset-cursor at position is not allowed for partitioned-topic"
     body = await read_json(request)
     place = place_of(body)
-    topic = await stored_topic(request, "Reset-cursor at position", refusal)
+    topic = await load_persistent_topic(request, "Reset-cursor at position", refusal)
     if body is None:
         raise HttpError(400, NO_PLACE)
-    subscription = moved_subscription_of(request, topic)
+    subscription = resettable_subscription_of(request, topic)
     mark, ack_set = await _mark(request, topic, place)
     is_behind = place.is_excluded and place.batch_index < 0
     compacted_from = Position(place.ledger_id, min(place.entry_id + is_behind, LATEST))
@@ -190,7 +192,9 @@ async def _move(
 async def _mark(
     request: Request, topic: PersistentTopic, place: Place
 ) -> tuple[Position, tuple[int, ...]]:
-    """The mark after which a place is, and the messages that are wanted of the batch there."""
+    """Return the mark-delete position before a place, and the unacknowledged messages
+    of its batch.
+    """
     position = Position(place.ledger_id, place.entry_id)
     if place.ledger_id < 0:
         return topic.first_position(), ()
@@ -210,17 +214,17 @@ async def _mark(
 
 
 def _words(first: int, count: int) -> tuple[int, ...]:
-    """A bit for each message of a batch, set for those from `first` on, in signed words."""
+    """Return signed words with a bit for each message of a batch, set from `first` on."""
     size = (count + 63) // 64
     bits = ((1 << count) - 1) >> first << first
     return struct.unpack(f"<{size}q", bits.to_bytes(size * 8, "little"))
 
 
-# --- described --------------------------------------------------------------------------------
+# --- properties -------------------------------------------------------------------------------
 
 
 async def get_properties(request: Request) -> Response:
-    """The properties of a subscription; of a partitioned topic those of all partitions together."""
+    """Return the properties of a subscription; those of all partitions are merged."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     found: dict[str, str] = {}
@@ -228,12 +232,12 @@ async def get_properties(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         found.update(subscription_of(request, topic).properties)
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.json(found)
 
 
 async def set_properties(request: Request) -> Response:
-    """Gives a subscription other properties, in all partitions."""
+    """Replace the properties of a subscription, in all partitions."""
     name = topic_of(request)
     properties = strings_of(await read_json(request), "The subscription's properties")
     await check_namespace(request, name.namespace)
@@ -242,12 +246,12 @@ async def set_properties(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         await subscription_of(request, topic).set_properties(dict(properties))
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
 async def get_replicated(request: Request) -> Response:
-    """Whether the position is to be replicated, by topic or partition."""
+    """Return True for each topic or partition in which the subscription is replicated."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     found: dict[str, bool] = {}
@@ -255,12 +259,15 @@ async def get_replicated(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         found[str(topic.name)] = subscription_of(request, topic).replicated
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.json(found)
 
 
 async def set_replicated(request: Request) -> Response:
-    """Says whether the position is to be replicated; kept, since there is no other cluster."""
+    """Set whether a subscription is replicated.
+
+    Stored without effect: there is no other cluster.
+    """
     name = topic_of(request)
     enabled = BOOLEAN.read(await read_json(request))
     if not name.is_persistent:
@@ -271,7 +278,7 @@ async def set_replicated(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         await subscription_of(request, topic).set_replicated(enabled)
 
-    await with_each(request, name, work)
+    await for_each_partition(request, name, work)
     return Response.empty()
 
 
@@ -294,12 +301,12 @@ ENDPOINTS = (
         SUBSCRIPTION,
         create,
         SUBSCRIBE,
-        "Makes a subscription, and the topic where a client might.",
+        "Creates a subscription, and the topic if clients may create it.",
         resource=topic_of,
-        query=(Query("replicated", "Its position is to be replicated.", False),),
+        query=(Query("replicated", "The subscription is replicated.", False),),
         content=Content(
-            "Where it begins: a message id (excluded: behind it), latest or earliest; and its"
-            " properties. Without it, after the last message.",
+            "The position: a message id (with excluded, the message after it), latest or "
+            "earliest; and properties. Without a body, after the last message.",
             {"application/json": PLACE},
             bytes_max=BODY_BYTES_MAX,
         ),
@@ -312,14 +319,14 @@ ENDPOINTS = (
         "The subscriptions of a topic.",
         Answer("The names.", STRINGS),
         topic_of,
-        line="subscriptions",
+        queue="subscriptions",
     ),
     Endpoint(
         "POST",
         SUBSCRIPTION + "/resetcursor/{timestamp:long}",
         reset_to_time,
         RESET_CURSOR,
-        "Moves a subscription to the first message that was published at a time, in milliseconds.",
+        "Resets a subscription to the first message published at a time, in milliseconds.",
         resource=topic_of,
     ),
     Endpoint(
@@ -327,10 +334,10 @@ ENDPOINTS = (
         SUBSCRIPTION + "/resetcursor",
         reset_to_id,
         RESET_CURSOR,
-        "Moves a subscription to a message.",
+        "Resets a subscription to a message.",
         resource=topic_of,
         content=Content(
-            "A message id (excluded: behind it), latest or earliest.",
+            "A message id (with excluded, the message after it), latest or earliest.",
             {"application/json": PLACE},
             required=True,
             bytes_max=BODY_BYTES_MAX,
@@ -350,26 +357,28 @@ ENDPOINTS = (
         SUBSCRIPTION + "/properties",
         set_properties,
         SUBSCRIBE,
-        "Gives a subscription other properties.",
+        "Replaces the properties of a subscription.",
         resource=topic_of,
-        content=Content("All of them.", {"application/json": STRING_MAP}),
+        content=Content("All properties.", {"application/json": STRING_MAP}),
     ),
     Endpoint(
         "GET",
         SUBSCRIPTION + "/replicatedSubscriptionStatus",
         get_replicated,
         GET_REPLICATED_STATUS,
-        "Whether the position of a subscription is to be replicated.",
+        "Returns whether a subscription is replicated.",
         Answer("True or false, by topic or partition.", FLAGS),
         topic_of,
-        first=stored_first(405, "Cannot get replicated subscriptions on non-persistent topics"),
+        precheck=require_persistent(
+            405, "Cannot get replicated subscriptions on non-persistent topics"
+        ),
     ),
     Endpoint(
         "POST",
         SUBSCRIPTION + "/replicatedSubscriptionStatus",
         set_replicated,
         SET_REPLICATED_STATUS,
-        "Says whether the position of a subscription is to be replicated to other clusters.",
+        "Sets whether a subscription is replicated to other clusters.",
         resource=topic_of,
         content=Content(
             "True or false.", {"application/json": {"type": "boolean"}}, required=True, bytes_max=64

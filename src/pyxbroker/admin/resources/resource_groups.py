@@ -1,6 +1,6 @@
-"""/admin/v2/resourcegroups: what namespaces may have in common, as in Pulsar's ResourceGroups.
+"""/admin/v2/resourcegroups: rate limits shared by namespaces, as in Pulsar's ResourceGroups.
 
-Groups and who is in them are kept and told; their rates are not looked at by this broker.
+Groups and their namespaces are stored and returned; this broker does not apply the rates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATH = "/admin/v2/resourcegroups"
 ONE = PATH + "/{resourcegroup}"
 BODY_BYTES_MAX = 4 << 10
 
-# The fields of Pulsar's ResourceGroup; -1 limits nothing.
+# The fields of Pulsar's ResourceGroup; -1 means no limit.
 RATES = Body(
     fields={
         "publishRateInMsgs": Field("integer"),
@@ -30,18 +30,18 @@ NEW = dict.fromkeys(RATES.fields, -1)
 
 
 async def get_resource_groups(request: Request) -> Response:
-    """The names of all resource groups."""
+    """Return the names of all resource groups."""
     return Response.json(await request.app.broker.resource_groups.names())
 
 
 async def get_resource_group(request: Request) -> Response:
-    """Pulsar's ResourceGroup."""
+    """Return Pulsar's ResourceGroup."""
     name = request.parameters["resourcegroup"]
     return Response.json(await request.app.broker.resource_groups.record(name))
 
 
 async def put_resource_group(request: Request) -> Response:
-    """Makes a resource group, or changes the rates that the body has."""
+    """Create a resource group, or change the rates in the body."""
     fields = await _rates(request)
     name = node_name_of(request, "resourcegroup", "resource group")
     await request.app.broker.resource_groups.put(name, fields, NEW)
@@ -49,7 +49,7 @@ async def put_resource_group(request: Request) -> Response:
 
 
 async def delete_resource_group(request: Request) -> Response:
-    """Deletes a resource group that no namespace is in."""
+    """Delete a resource group without namespaces."""
     await request.app.broker.resource_groups.delete(request.parameters["resourcegroup"])
     return Response.empty()
 
@@ -76,15 +76,15 @@ ENDPOINTS = (
         get_resource_group,
         READ_RESOURCE_GROUPS,
         "The rates of a resource group.",
-        Answer("Pulsar's ResourceGroup; -1 is no limit.", GROUP),
+        Answer("Pulsar's ResourceGroup; -1 means no limit.", GROUP),
     ),
     Endpoint(
         "PUT",
         ONE,
         put_resource_group,
         WRITE_RESOURCE_GROUPS,
-        "Makes a resource group, or changes the rates that the body has. They are kept for other"
-        " brokers: this one does not limit namespaces together.",
+        "Creates a resource group, or changes the rates in the body. The rates are stored for "
+        "other brokers; this one does not apply them.",
         content=Content(
             "Pulsar's ResourceGroup.",
             {"application/json": GROUP},
@@ -97,6 +97,6 @@ ENDPOINTS = (
         ONE,
         delete_resource_group,
         WRITE_RESOURCE_GROUPS,
-        "Deletes a resource group that no namespace is in.",
+        "Deletes a resource group without namespaces.",
     ),
 )

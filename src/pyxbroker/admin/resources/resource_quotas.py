@@ -1,6 +1,7 @@
-"""/admin/v2/resource-quotas: what bundles need, as in Pulsar's ResourceQuotas.
+"""/admin/v2/resource-quotas: the expected load of bundles, as in Pulsar's ResourceQuotas.
 
-The quotas are kept for a load manager; here there is one broker. They go with their namespace.
+Quotas are stored for a load manager; here there is one broker. They are deleted with their
+namespace.
 """
 
 from __future__ import annotations
@@ -33,34 +34,34 @@ USUAL: dict[str, float | bool] = {
     "memory": 80.0,
     "dynamic": True,
 }
-"""Pulsar's, of bundles of which nothing else is said."""
+"""Pulsar's default for bundles without a quota of their own."""
 
 
 async def get_usual(request: Request) -> Response:
-    """The quota of bundles that have none of their own."""
+    """Return the default quota."""
     return Response.json(await _usual(request))
 
 
 async def set_usual(request: Request) -> Response:
-    """Says it anew."""
+    """Set the default quota."""
     await _set(request, paths.RESOURCE_QUOTAS + "/default")
     return Response.empty()
 
 
 async def get(request: Request) -> Response:
-    """The quota of a bundle."""
+    """Return the quota of a bundle."""
     found = await request.app.broker.stored_records.read(await _path(request))
     return Response.json(found or await _usual(request))
 
 
 async def set_quota(request: Request) -> Response:
-    """Gives a bundle a quota of its own."""
+    """Set the quota of a bundle."""
     await _set(request, await _path(request))
     return Response.empty()
 
 
 async def delete(request: Request) -> Response:
-    """Lets a bundle have the usual one."""
+    """Delete the quota of a bundle, so that the default applies."""
     path = await _path(request)
     try:
         await request.app.broker.metadata.delete(path)
@@ -104,7 +105,7 @@ ENDPOINTS = (
         PATH,
         get_usual,
         READ_QUOTAS,
-        "What a bundle needs of which nothing else is said.",
+        "The default quota of bundles.",
         Answer("Pulsar's ResourceQuota.", QUOTA.schema),
     ),
     Endpoint(
@@ -112,7 +113,7 @@ ENDPOINTS = (
         PATH,
         set_usual,
         WRITE_QUOTAS,
-        "Says what a bundle needs of which nothing else is said.",
+        "Sets the default quota of bundles.",
         content=BODY,
     ),
     Endpoint(
@@ -120,7 +121,7 @@ ENDPOINTS = (
         ONE,
         get,
         READ_QUOTA,
-        "What a bundle needs.",
+        "The quota of a bundle.",
         Answer("Pulsar's ResourceQuota.", QUOTA.schema),
         namespace_name_of,
     ),
@@ -129,7 +130,7 @@ ENDPOINTS = (
         ONE,
         set_quota,
         WRITE_QUOTA,
-        "Says what a bundle needs.",
+        "Sets the quota of a bundle.",
         resource=namespace_name_of,
         content=BODY,
     ),
@@ -138,7 +139,7 @@ ENDPOINTS = (
         ONE,
         delete,
         WRITE_QUOTA,
-        "Forgets what was said of a bundle.",
+        "Deletes the quota of a bundle, so that the default applies.",
         resource=namespace_name_of,
     ),
 )

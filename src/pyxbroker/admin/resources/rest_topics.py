@@ -1,7 +1,7 @@
-"""/topics: messages are published by REST, as Pulsar's Topics has it.
+"""/topics: publishes messages by REST, as Pulsar's Topics does.
 
-Each message is an entry of its own, durable before the answer. One that cannot be published is told
-in its place, and the others are published all the same.
+Each message becomes one entry, which is durable before the answer. The result of a message that
+cannot be published has its error; the other messages are published.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 ONE = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_MAX = 1_000
-BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
+BODY_BYTES_MAX = 6 << 20  # the largest message with its metadata
 CLUSTERS_MAX = 100
-KEY_PIECE = 4 << 10  # characters of a key that are hashed at once
+KEY_PIECE = 4 << 10  # characters of a key that are hashed in one step
 DEFINITION_CHARACTERS_MAX = -(-SCHEMA_BYTES_MAX // 3) * 4  # of base64
-FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
+FAILED = 2  # Pulsar's PersistenceError, used for all reasons
 NOT_REPLICATED = "__local__"
 PRODUCER = "RestProducer"
 STRING = Schema(SchemaType.STRING, b"", (("__charset", "UTF-8"),))
@@ -58,43 +58,43 @@ Json = dict[str, Any]
 
 
 class Refused(Exception):
-    """One message cannot be published; the sentence says why."""
+    """The reason why one message cannot be published."""
 
 
 Encode = Callable[[str], Awaitable[bytes]]  # raises ValueError
 
 
 class Encoder(NamedTuple):
-    """What the payloads of a request are."""
+    """The encoding of a request's payloads."""
 
     version: int  # of their schema
     encode: Encode
 
 
 async def publish_messages(request: Request) -> Response:
-    """Publishes to a topic; to the partitions of one in turn, or by the key of a message."""
-    name = _named(request)
+    """Publish to a topic; to partitions in rotation, or by the key of a message."""
+    name = _topic_name(request)
     count = await _partitions(request, name)
     return await _publish(request, name, count)
 
 
 async def publish_to_partition(request: Request) -> Response:
-    """The same to one partition."""
-    name, number = _named(request), request.parameters["partition"]
+    """Publish to one partition of a topic."""
+    name, number = _topic_name(request), request.parameters["partition"]
     count = await _partitions(request, name)
     if number >= count:
         raise _missing(name.partition(number) if count else name)
     return await _publish(request, name.partition(number), 0)
 
 
-def _named(request: Request) -> TopicName:
+def _topic_name(request: Request) -> TopicName:
     name = topic_of(request)
     check_not_system(name, "Publishing by REST")
     return name
 
 
 async def _partitions(request: Request, name: TopicName) -> int:
-    """How many partitions a topic has. Raises HttpError 404 where there is no such topic."""
+    """Return the number of partitions of a topic. Raises HttpError 404 if it does not exist."""
     topics = request.app.broker.topics
     try:
         await topics.policies.of_topic(name)
@@ -113,8 +113,8 @@ def _missing(name: TopicName) -> HttpError:
 _TEXT = Field("string")
 
 
-async def _publish(request: Request, whole: TopicName, count: int) -> Response:
-    """Publishes to so many partitions of a topic; 0: to the topic itself."""
+async def _publish(request: Request, partitioned: TopicName, count: int) -> Response:
+    """Publish to `count` partitions of a topic; 0 means to the topic itself."""
     body = await read_json(request)
     if not isinstance(body, dict):
         raise HttpError(400, f"The body must be a JSON object, not {body!r:.100}.")
@@ -125,21 +125,21 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
         raise HttpError(400, f"{len(messages)} messages are more than the {MESSAGES_MAX} allowed.")
     producer = _TEXT.read(body.get("producerName"), "producerName") or PRODUCER
     check_length("producerName", producer, limits.PRODUCER_BYTES_MAX, 400)
-    first = _chosen(whole, count, 0)
-    opened: dict[TopicName, Topic] = {first: await _opened(request, first)}
+    first = _partition_of(partitioned, count, 0)
+    opened: dict[TopicName, Topic] = {first: await _load(request, first)}
     encoder = await _encoder(request, opened[first], body)
     bytes_max = request.app.broker.config.maxMessageSize
     results: list[Json] = []
     slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
     for number, message in enumerate(messages):
-        name = _chosen(whole, count, number)
+        name = _partition_of(partitioned, count, number)
         result: Json = {}
         results.append(result)
         try:
-            name = await _of_key(whole, count, message, number, slices)
+            name = await _target_of(partitioned, count, message, number, slices)
             if name not in opened:
-                opened[name] = await _opened(request, name)
+                opened[name] = await _load(request, name)
             entry = await _entry(message, producer, encoder)
             if len(entry) > bytes_max:
                 raise Refused("Exceed maximum message size")
@@ -148,17 +148,20 @@ async def _publish(request: Request, whole: TopicName, count: int) -> Response:
             result.update(_failure(error, name, encoder.version))
         await slices.pause()
     for publication, name, result in waiting:
-        result.update(await _settled(publication, name, encoder.version))
+        result.update(await _result(publication, name, encoder.version))
         await slices.pause()
     return await Response.long_json(
         {"messagePublishResults": results, "schemaVersion": encoder.version}
     )
 
 
-async def _opened(request: Request, name: TopicName) -> Topic:
-    """Raises HttpError 404, and what keeps producers from coming."""
+async def _load(request: Request, name: TopicName) -> Topic:
+    """Open a topic for publishing.
+
+    Raises HttpError 404, and PulsarError if producers are refused.
+    """
     try:
-        # A partition that its topic tells of is there, or comes to be.
+        # A partition within its topic's count exists, or is created now.
         topics = request.app.broker.topics
         topic: Topic = await (
             topics.loader.ensure(name)
@@ -171,31 +174,32 @@ async def _opened(request: Request, name: TopicName) -> Topic:
     return topic
 
 
-def _chosen(whole: TopicName, count: int, number: int) -> TopicName:
-    """One of so many partitions of a topic; the topic itself if it has none."""
-    return whole.partition(number % count) if count else whole
+def _partition_of(partitioned: TopicName, count: int, number: int) -> TopicName:
+    """Return the partition for a number; the topic itself if it has no partitions."""
+    return partitioned.partition(number % count) if count else partitioned
 
 
-async def _of_key(
-    whole: TopicName, count: int, message: Json, number: int, slices: Slices
+async def _target_of(
+    partitioned: TopicName, count: int, message: Json, number: int, slices: Slices
 ) -> TopicName:
-    """The same as Pulsar's clients choose it: messages of one key go to one partition. Raises
-    HttpError for a key that is too long, whether or not there are partitions.
+    """Return the partition of a message, chosen as Pulsar's clients do: by key, or in rotation.
+
+    Raises HttpError for a key that is too long, also without partitions.
     """
     key = message.get("key")
     if not isinstance(key, str) or not key:
-        return _chosen(whole, count, number)
+        return _partition_of(partitioned, count, number)
     check_length("key", key, limits.TEXT_BYTES_MAX, 400)
     if not count:
-        return whole
+        return partitioned
     found = 0
     for at in range(0, len(key), KEY_PIECE):
         found = java_hash(key[at : at + KEY_PIECE], found)
         await slices.pause()
-    return _chosen(whole, count, found)
+    return _partition_of(partitioned, count, found)
 
 
-async def _settled(publication: Publication, name: TopicName, version: int) -> Json:
+async def _result(publication: Publication, name: TopicName, version: int) -> Json:
     try:
         ledger_id, entry_id = await publication.position()
     except PulsarError as error:
@@ -223,8 +227,9 @@ _LONG = Field("integer", 0, maximum=LONG_MAX)
 
 
 async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
-    """Of the schema that a body names by its version, or brings; else of texts. Raises HttpError
-    for one that there is not, and 409 for one that the topic cannot have.
+    """Return the encoder for the schema version or schema of a body; texts by default.
+
+    Raises HttpError for an unknown version, and 409 for an incompatible schema.
     """
     schemas = request.app.broker.topics.schemas
     schema_id = topic.name.schema_name
@@ -239,7 +244,7 @@ async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
             raise HttpError(404, f"Fail to publish message: there is no schema {version}")
         schema = found.schema
     else:
-        schema = await _brought(body.get("valueSchema"))
+        schema = await _value_schema(body.get("valueSchema"))
         policies = topic.policies
         rules = Rules(
             policies.schema_strategy, policies.schema_auto_update, check_open=topic.check_open
@@ -266,24 +271,27 @@ def _encoder_of(schema: Schema) -> Encode:
     return encoded
 
 
-async def _brought(text: object) -> Schema:
-    """The SchemaInfo in a text of JSON; its definition is base64. Raises HttpError 400."""
+async def _value_schema(text: object) -> Schema:
+    """Return the schema in the JSON text of a SchemaInfo, whose definition is base64.
+
+    Raises HttpError 400.
+    """
     if text is None or text == "":
         return STRING
     try:
         if not isinstance(text, str):
-            raise ValueError("it is no text")
+            raise ValueError("it is not a text")
         found = await parse_light(text, TOKENS_MAX)
         if not isinstance(found, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         kind, data = found.get("type"), found.get("schema") or ""
         if not isinstance(data, str):
-            raise ValueError("schema is no text")
+            raise ValueError("schema is not a text")
         if kind == "BYTES":
             kind = "NONE"
         if not isinstance(kind, str) or kind not in SchemaType.__members__:
-            raise ValueError(f"{kind!r:.50} is no type of a schema")
-        if len(data) > DEFINITION_CHARACTERS_MAX:  # nothing else runs while it is decoded
+            raise ValueError(f"{kind!r:.50} is not a type of a schema")
+        if len(data) > DEFINITION_CHARACTERS_MAX:  # decoding blocks the event loop
             raise ValueError(f"schema has more than {SCHEMA_BYTES_MAX} bytes in base64")
         definition = base64.b64decode(data, validate=True)
     except (ValueError, RecursionError, binascii.Error) as error:
@@ -296,7 +304,7 @@ async def _brought(text: object) -> Schema:
 
 
 async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
-    """A message as it is stored. Raises Refused."""
+    """Return a message as a stored entry. Raises Refused."""
     from pyxbroker.proto import PulsarApi as pb
 
     now_ms = int(time.time() * 1000)
@@ -335,7 +343,7 @@ async def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
 
 
 def _is_not_replicated(message: Json) -> bool:
-    """Raises Refused."""
+    """Return the flag disableReplication. Raises Refused."""
     value = message.get("disableReplication")
     try:
         return not is_null(value) and to_boolean(value)
@@ -344,7 +352,7 @@ def _is_not_replicated(message: Json) -> bool:
 
 
 def _text(value: object, what: str) -> str:
-    """A text; numbers and truth values are written as JSON has them. Raises Refused."""
+    """Return a text; numbers and booleans as JSON formats them. Raises Refused."""
     try:
         return to_text(value)
     except ValueError:
@@ -352,7 +360,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _number(message: Json, what: str, default: int) -> int:
-    """A whole number from 0 on. Raises Refused."""
+    """Return a whole number of 0 or more. Raises Refused."""
     value = message.get(what)
     if is_null(value):
         return default
@@ -395,7 +403,7 @@ ENDPOINTS = (
         publish_messages,
         PRODUCE_TO_TOPIC,
         "Publishes messages to a topic.",
-        Answer("Where each message is, or why it is not published.", RESULTS),
+        Answer("The id of each message, or the reason why it is not published.", RESULTS),
         topic_of,
         content=CONTENT,
     ),
@@ -405,7 +413,7 @@ ENDPOINTS = (
         publish_to_partition,
         PRODUCE_TO_TOPIC,
         "Publishes messages to one partition of a topic.",
-        Answer("Where each message is, or why it is not published.", RESULTS),
+        Answer("The id of each message, or the reason why it is not published.", RESULTS),
         topic_of,
         content=CONTENT,
     ),

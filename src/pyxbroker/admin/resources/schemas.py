@@ -33,7 +33,7 @@ from pyxbroker.web.response import JSON, Response
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 BYTES = "BYTES"
-# A definition is text within JSON: at worst each byte is escaped.
+# A definition is a text in JSON; in the worst case each byte is escaped.
 BODY_BYTES_MAX = 6 * SCHEMA_BYTES_MAX + (1 << 20)
 
 NUMBER = {"type": "integer"}
@@ -66,7 +66,7 @@ CONTENT = Content(
 
 
 def topic_of(request: Request) -> TopicName:
-    """The topic of a path: of either domain, which share schemas. Raises HttpError 412."""
+    """Return the topic of a path. Both domains share schemas. Raises HttpError 412."""
     parts = request.parameters
     try:
         namespace = NamespaceName(parts["tenant"], parts["namespace"])
@@ -78,25 +78,25 @@ def topic_of(request: Request) -> TopicName:
     return name
 
 
-# --- telling ----------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------
 
 
 async def get_schema(request: Request) -> Response:
-    """The newest version."""
-    name, schemas = await _asked(request)
-    return await _told(await schemas.latest(name.schema_name))
+    """Return the newest version."""
+    name, schemas = await _topic_and_registry(request)
+    return await _answer(await schemas.latest(name.schema_name))
 
 
 async def get_version(request: Request) -> Response:
-    """One version."""
-    name, schemas = await _asked(request)
-    return await _told(await schemas.get(name.schema_name, request.parameters["version"]))
+    """Return one version."""
+    name, schemas = await _topic_and_registry(request)
+    return await _answer(await schemas.get(name.schema_name, request.parameters["version"]))
 
 
 async def get_all(request: Request) -> Response:
-    """All versions since the last deletion."""
-    name, schemas = await _asked(request)
-    # What cannot be read is told before the answer begins.
+    """Return all versions since the last deletion."""
+    name, schemas = await _topic_and_registry(request)
+    # Errors of reading are raised before the answer begins.
     await schemas.has_schema(name.schema_name)
     return Response(_pieces(schemas, name.schema_name), JSON)
 
@@ -110,8 +110,8 @@ async def _pieces(schemas: SchemaRegistry, schema_id: str) -> AsyncIterator[byte
 
 
 async def get_metadata(request: Request) -> Response:
-    """Where the versions are stored."""
-    name, schemas = await _asked(request)
+    """Return the positions at which the versions are stored."""
+    name, schemas = await _topic_and_registry(request)
     entries = await schemas.index(name.schema_name)
     if not entries:
         raise HttpError(404, "Schema metadata not found")
@@ -121,8 +121,8 @@ async def get_metadata(request: Request) -> Response:
 
 
 async def find_version(request: Request) -> Response:
-    """The version that has a definition."""
-    name, schemas = await _asked(request)
+    """Return the version that has a definition."""
+    name, schemas = await _topic_and_registry(request)
     schema = await _schema_of(await read_json(request))
     return Response.json({"version": await schemas.find(name.schema_name, schema)})
 
@@ -131,8 +131,8 @@ async def find_version(request: Request) -> Response:
 
 
 async def upload(request: Request) -> Response:
-    """Registers a schema, whether or not clients may."""
-    name, schemas = await _asked(request)
+    """Register a schema, even if clients may not."""
+    name, schemas = await _topic_and_registry(request)
     schema = await _schema_of(await read_json(request))
     policies = await _policies(request, name)
     rules = Rules(policies.schema_strategy, user=request.principal.role or "")
@@ -141,8 +141,8 @@ async def upload(request: Request) -> Response:
 
 
 async def compatibility(request: Request) -> Response:
-    """Whether a schema may follow those of a topic."""
-    name, schemas = await _asked(request)
+    """Check whether a schema is compatible with those of a topic."""
+    name, schemas = await _topic_and_registry(request)
     schema = await _schema_of(await read_json(request))
     strategy = (await _policies(request, name)).schema_strategy
     try:
@@ -155,8 +155,8 @@ async def compatibility(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a schema: by a version that says so, or with force all that is stored of it."""
-    name, schemas = await _asked(request)
+    """Delete a schema by adding a tombstone version; with force, delete all stored versions."""
+    name, schemas = await _topic_and_registry(request)
     if request.argument("force"):
         await schemas.delete_storage(name.schema_name)
         return Response.json({"version": -1})
@@ -164,10 +164,10 @@ async def delete(request: Request) -> Response:
     return Response.json({"version": version})
 
 
-# --- what they have in common -----------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------
 
 
-async def _asked(request: Request) -> tuple[TopicName, SchemaRegistry]:
+async def _topic_and_registry(request: Request) -> tuple[TopicName, SchemaRegistry]:
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     return name, request.app.broker.topics.schemas
@@ -182,7 +182,7 @@ _TEXT = Field("string")
 
 
 async def _schema_of(value: object) -> Schema:
-    """The schema that a request brings. Raises HttpError."""
+    """Return the schema of a body. Raises HttpError."""
     if not isinstance(value, dict):
         raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
     kind, text = (_TEXT.read(value.get(name), name) for name in ("type", "schema"))
@@ -194,14 +194,17 @@ async def _schema_of(value: object) -> Schema:
     try:
         data = text.encode()
         if found is SchemaType.KEY_VALUE:
-            data = await _halves_of(text)
+            data = await _key_value_data(text)
     except (ValueError, RecursionError) as error:
         raise HttpError(422, f"Invalid schema definition data for {kind} schema: {error}") from None
     return Schema(found, data, properties)
 
 
-async def _halves_of(text: str) -> bytes:
-    """The definition of a KEY_VALUE schema from {"key": ..., "value": ...}. Raises ValueError."""
+async def _key_value_data(text: str) -> bytes:
+    """Return the definition of a KEY_VALUE schema from {"key": ..., "value": ...}.
+
+    Raises ValueError.
+    """
     value = await parse_light(text, MANY_TOKENS_MAX)
     if not isinstance(value, dict) or not {"key", "value"} <= value.keys():
         raise ValueError("it has no key and value")
@@ -212,7 +215,7 @@ async def _halves_of(text: str) -> bytes:
     return key_value_data(key, of_value)
 
 
-async def _told(found: StoredSchema | None) -> Response:
+async def _answer(found: StoredSchema | None) -> Response:
     if found is None or found.deleted:
         raise HttpError(404, "Schema not found")
     return Response.json(await _json_of(found))
@@ -230,8 +233,10 @@ async def _json_of(stored: StoredSchema) -> dict[str, Any]:
 
 
 async def _text_of(schema: Schema) -> str:
-    """A definition as Pulsar's clients read it; halves with more values than a schema of Avro may
-    have are told as text, as those that are no JSON are.
+    """Return a definition as Pulsar's clients parse it.
+
+    Key and value definitions that are not JSON, or have more tokens than an Avro schema may have,
+    are returned as text.
     """
     if schema.type is not SchemaType.KEY_VALUE:
         return schema.data.decode(errors="replace")
@@ -240,14 +245,14 @@ async def _text_of(schema: Schema) -> str:
         of_key, of_value = halves(schema)
     except MalformedSchema:
         return schema.data.decode(errors="replace")
-    key = await _half_of(of_key)
+    key = await _definition_json(of_key)
     await slices.pause()
-    value = await _half_of(of_value)
+    value = await _definition_json(of_value)
     await slices.pause()
     return to_json({"key": key, "value": value}).decode()
 
 
-async def _half_of(schema: Schema) -> Any:
+async def _definition_json(schema: Schema) -> Any:
     text = schema.data.decode(errors="replace")
     if await is_heavy(schema.data, TOKENS_MAX):
         return text
@@ -267,7 +272,7 @@ ENDPOINTS = (
         TOPIC + "/schema",
         get_schema,
         GET_METADATA,
-        "Tells the newest schema of a topic.",
+        "Returns the newest schema of a topic.",
         Answer("The schema.", STORED),
         topic_of,
     ),
@@ -276,7 +281,7 @@ ENDPOINTS = (
         TOPIC + "/schema/{version:long}",
         get_version,
         GET_METADATA,
-        "Tells one version of a topic's schema.",
+        "Returns one version of a topic's schema.",
         Answer("The schema.", STORED),
         topic_of,
     ),
@@ -285,7 +290,7 @@ ENDPOINTS = (
         TOPIC + "/schemas",
         get_all,
         GET_METADATA,
-        "Tells all versions of a topic's schema since it was deleted last.",
+        "Returns all versions of a topic's schema since its last deletion.",
         Answer(
             "The schemas.",
             {
@@ -300,7 +305,7 @@ ENDPOINTS = (
         TOPIC + "/metadata",
         get_metadata,
         GET_METADATA,
-        "Tells where the versions of a topic's schema are stored.",
+        "Returns the positions at which the versions of a topic's schema are stored.",
         Answer("Pulsar's SchemaMetadata.", {"type": "object"}),
         topic_of,
     ),
@@ -309,7 +314,7 @@ ENDPOINTS = (
         TOPIC + "/version",
         find_version,
         GET_METADATA,
-        "Tells which version of a topic's schema has a definition.",
+        "Returns the version of a topic's schema that has a definition.",
         Answer("The version, or -1.", VERSION),
         topic_of,
         content=CONTENT,
@@ -329,9 +334,9 @@ ENDPOINTS = (
         TOPIC + "/compatibility",
         compatibility,
         ADMINISTRATE,
-        "Tells whether a schema may follow those of a topic.",
+        "Checks whether a schema is compatible with those of a topic.",
         Answer(
-            "It may.",
+            "It is compatible.",
             {
                 "type": "object",
                 "properties": {
@@ -350,8 +355,8 @@ ENDPOINTS = (
         delete,
         ADMINISTRATE,
         "Deletes a topic's schema.",
-        Answer("The version that says so; -1 with force.", VERSION),
+        Answer("The tombstone version; -1 with force.", VERSION),
         topic_of,
-        query=(Query("force", "All that is stored of it; versions begin anew.", False),),
+        query=(Query("force", "Deletes all stored versions; numbering starts again.", False),),
     ),
 )

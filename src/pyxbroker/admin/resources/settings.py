@@ -1,4 +1,4 @@
-"""/admin/v2/brokers/configuration: Pulsar's dynamic configuration, as its Brokers has it."""
+"""/admin/v2/brokers/configuration: dynamic configuration, as in Pulsar's Brokers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pyxbroker.web.response import Response
 PATH = "/admin/v2/brokers/configuration"
 ONE = PATH + "/{name}"
 VALUE_BYTES_MAX = 4 << 10
-INVALID = " Invalid dynamic-config value"  # as Pulsar begins it
+INVALID = " Invalid dynamic-config value"  # Pulsar's text
 
 
 async def get_names(request: Request) -> Response:
-    """The settings that can be changed."""
+    """Return the names of dynamic settings."""
     return Response.json(sorted(names()))
 
 
 async def get_values(request: Request) -> Response:
-    """What was set."""
+    """Return the dynamic settings that are set."""
     return Response.json(await request.app.broker.dynamic_settings.values())
 
 
 async def get_runtime(request: Request) -> Response:
-    """All settings as they are now; passwords and keys are left out."""
+    """Return all settings with their current values, without passwords and keys."""
     config = request.app.broker.config
     return Response.json(
         {name: _text(getattr(config, name)) for name in SCHEMA if name not in SECRET}
@@ -42,7 +42,7 @@ async def get_runtime(request: Request) -> Response:
 
 
 async def set_value(request: Request) -> Response:
-    """Changes a setting, at once and for good."""
+    """Change a setting immediately and persistently."""
     name, value = request.parameters["name"], request.parameters["value"]
     if name not in names():
         raise HttpError(412, "Can't update non-dynamic configuration")
@@ -57,8 +57,9 @@ async def set_value(request: Request) -> Response:
 
 
 def _check_superusers(request: Request, roles: str) -> None:
-    """Refuse a list without the superuser that sets it, which could not change it back. Raises
-    HttpError 412.
+    """Raise HttpError 412 for superusers without the role that sets them.
+
+    That role could not change the setting again.
     """
     config = request.app.broker.config
     if config.authorizationEnabled and request.principal.role not in names_of(roles):
@@ -70,7 +71,7 @@ def _check_superusers(request: Request, roles: str) -> None:
 
 
 async def remove_value(request: Request) -> Response:
-    """Lets a setting be as it was when the broker started."""
+    """Restore the value that a setting had when the broker started."""
     name = request.parameters["name"]
     if name not in names():
         raise HttpError(412, "Can't delete non-dynamic configuration")
@@ -84,7 +85,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-NOTHING = Answer("Done: nothing.")
+NOTHING = Answer("Done; no body.")
 
 ENDPOINTS = (
     Endpoint(
@@ -101,7 +102,7 @@ ENDPOINTS = (
         PATH + "/values",
         get_values,
         READ_SETTINGS,
-        "The settings that were changed.",
+        "The settings that have been changed.",
         Answer("Their values.", STRING_MAP),
         resource=this_broker,
     ),
@@ -110,7 +111,7 @@ ENDPOINTS = (
         PATH + "/runtime",
         get_runtime,
         READ_RUNTIME_SETTINGS,
-        "All settings as they are now, without passwords and keys.",
+        "All settings with their current values, without passwords and keys.",
         Answer("Their values.", STRING_MAP),
         resource=this_broker,
     ),
@@ -119,7 +120,7 @@ ENDPOINTS = (
         ONE + "/{value}",
         set_value,
         UPDATE_SETTING,
-        "Changes a setting for all brokers, at once and for good.",
+        "Changes a setting of all brokers, immediately and persistently.",
         NOTHING,
         resource=this_broker,
     ),
@@ -128,7 +129,7 @@ ENDPOINTS = (
         ONE,
         remove_value,
         DELETE_SETTING,
-        "Lets a setting be as it was when each broker started.",
+        "Restores the value that a setting had when each broker started.",
         NOTHING,
         resource=this_broker,
     ),

@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/...: the statistics of topics, as in Pulsar's PersistentTopics and
+"""/admin/v2/{domain}/...: statistics of topics, as in Pulsar's PersistentTopics and
 NonPersistentTopics.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
-from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
+from pyxbroker.admin.resources.topic_work import load_topic, partitions_of, topic_not_found
 from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.slices import Slices
@@ -27,51 +27,51 @@ from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
-AT_ONCE = 16  # partitions that are opened and asked
-PART_BYTES = 1 << 10  # of a backlog: a subscription or a ledger
-PARTITION_BYTES = 4 << 10  # of what a partition tells, besides what it has
+CONCURRENT_MAX = 16  # partitions that are opened and read concurrently
+PART_BYTES = 1 << 10  # of a backlog's answer, per subscription or ledger
+PARTITION_BYTES = 4 << 10  # of a partition's answer, in addition to its parts
 
 Json = dict[str, Any]
 
 
 async def get_stats(request: Request) -> Response:
-    """Pulsar's TopicStats of a topic that is not partitioned."""
+    """Return Pulsar's TopicStats of a non-partitioned topic."""
     topic = await _topic(request)
-    return await _told(request, topic, STATS)
+    return await _answer(request, topic, STATS)
 
 
 async def get_internal_stats(request: Request) -> Response:
-    """Pulsar's PersistentTopicInternalStats."""
+    """Return Pulsar's PersistentTopicInternalStats."""
     name = topic_of(request)
     topic = await _topic(request, None if name.is_persistent else "Topic not found")
-    return await _told(request, topic, INTERNAL_STATS)
+    return await _answer(request, topic, INTERNAL_STATS)
 
 
 async def get_partitioned_stats(request: Request) -> Response:
-    """The statistics of all partitions together, and of each."""
+    """Return the merged statistics of all partitions, and those of each."""
     name, metadata, indexes = await _partitions(request, "Partitioned topic not found {}")
-    is_each_told = request.argument("perPartition")
-    together = MergedStatistics()
+    with_partitions = request.argument("perPartition")
+    merged = MergedStatistics()
     answer: Json = {}
     found: dict[str, Json] = {}
     has_partitions = False
-    async with _place(request, name, indexes, STATS):
+    async with _reserve(request, name, indexes, STATS):
         try:
-            async for partition, one in _of_each(request, name, indexes, STATS):
+            async for partition, one in _each_partition(request, name, indexes, STATS):
                 has_partitions = True
-                await together.add(one)
-                if is_each_told:
+                await merged.add(one)
+                if with_partitions:
                     found[partition] = one
                 else:
-                    # Its producers are told at the end.
+                    # Its producers are part of the merged answer.
                     await statistics.forget(one | {"publishers": []})
             if not has_partitions:
-                # Pulsar names the partitioned topic itself where it has no partition to name.
+                # Without partitions, Pulsar lists the partitioned topic itself.
                 nothing = statistics.without_partitions(is_persistent=name.is_persistent)
-                await together.add(nothing)
-                if is_each_told:
+                await merged.add(nothing)
+                if with_partitions:
                     found[str(name)] = nothing
-            answer = await together.end()
+            answer = await merged.end()
             answer["metadata"] = metadata
             answer["partitions"] = found
             return await Response.long_json(answer)
@@ -81,12 +81,12 @@ async def get_partitioned_stats(request: Request) -> Response:
 
 
 async def get_partitioned_internal_stats(request: Request) -> Response:
-    """Those below each partition."""
+    """Return the internal statistics of each partition."""
     name, metadata, indexes = await _partitions(request, "Partitioned Topic {} not found")
     found: dict[str, Json] = {}
-    async with _place(request, name, indexes, INTERNAL_STATS):
+    async with _reserve(request, name, indexes, INTERNAL_STATS):
         try:
-            async for partition, one in _of_each(request, name, indexes, INTERNAL_STATS):
+            async for partition, one in _each_partition(request, name, indexes, INTERNAL_STATS):
                 found[partition] = one
             return await Response.long_json({"metadata": metadata, "partitions": found})
         finally:
@@ -94,27 +94,28 @@ async def get_partitioned_internal_stats(request: Request) -> Response:
 
 
 async def get_backlog(request: Request) -> Response:
-    """What a topic stores and what its subscriptions have left of it: PersistentOfflineTopicStats,
-    which Pulsar reads from storage for topics that are not loaded; here they are, then.
+    """Return the stored size and the backlogs of a topic: PersistentOfflineTopicStats.
+
+    Pulsar reads them from storage for topics that are not loaded; here the topic is loaded.
     """
     topic = await _topic(request)
     if not isinstance(topic, PersistentTopic):
         raise HttpError(405, "The backlog of a non-persistent topic is not stored")
-    async with request.app.statistics.place(request, PART_BYTES * parts_of_offline_stats(topic)):
+    async with request.app.statistics.reserve(request, PART_BYTES * parts_of_offline_stats(topic)):
         return await Response.long_json(await offline_stats(topic, request.app.broker.broker_id))
 
 
-# --- what they have in common -----------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------
 
 
 async def _topic(request: Request, reason: str | None = None) -> Topic:
-    """The topic of a path, opened. Raises HttpError 404, also for a partitioned one."""
+    """Load the topic of a path. Raises HttpError 404, also for a partitioned topic."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     if await partitions_of(request, name):
-        raise missing(name)
+        raise topic_not_found(name)
     try:
-        return await opened(request, name)
+        return await load_topic(request, name)
     except HttpError:
         if reason is None:
             raise
@@ -122,8 +123,9 @@ async def _topic(request: Request, reason: str | None = None) -> Topic:
 
 
 async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, list[int]]:
-    """The partitioned topic of a path, what metadata says of it, and which of its partitions there
-    are. Raises HttpError 404.
+    """Return the partitioned topic of a path, its metadata, and the indexes of existing partitions.
+
+    Raises HttpError 404.
     """
     name = partitioned_topic_of(request)
     await check_namespace(request, name.namespace)
@@ -138,31 +140,32 @@ async def _partitions(request: Request, reason: str) -> tuple[TopicName, Json, l
         metadata["properties"] = found.fields["properties"]
     existing = await partitions.existing(name, found.partitions)
     if not existing and not name.is_persistent:
-        # Nobody uses it yet: in Pulsar they are there all the same, and so all fields are.
+        # Not used yet. Pulsar returns all fields nevertheless.
         await request.app.broker.topics.loader.ensure(name.partition(0))
         existing = [0]
     return name, metadata, existing
 
 
-async def _of_each(
-    request: Request, whole: TopicName, indexes: list[int], kind: Kind
+async def _each_partition(
+    request: Request, partitioned: TopicName, indexes: list[int], kind: Kind
 ) -> AsyncIterator[tuple[str, Json]]:
-    """The answers of partitions, with their names, a few at a time; one that is deleted or unloaded
-    meanwhile is left out, as in Pulsar.
+    """Yield the names and answers of partitions, in concurrent batches.
+
+    Partitions that are deleted or unloaded meanwhile are omitted, as in Pulsar.
     """
     slices = Slices()
 
     async def one(name: TopicName) -> Json | None:
-        # Each of those that are asked at once would else be in the same turn.
+        # Otherwise all concurrent reads would start in the same loop iteration.
         await slices.pause()
         try:
             topic = await request.app.broker.topics.loader.get(name, create=False)
-            return await kind.tell(request, topic)
+            return await kind.read(request, topic)
         except (TopicNotFound, ServiceNotReady):
             return None
 
-    for at in range(0, len(indexes), AT_ONCE):
-        some = [whole.partition(index) for index in indexes[at : at + AT_ONCE]]
+    for at in range(0, len(indexes), CONCURRENT_MAX):
+        some = [partitioned.partition(index) for index in indexes[at : at + CONCURRENT_MAX]]
         answers = await asyncio.gather(*map(one, some))
         for name, answer in zip(some, answers, strict=True):
             if answer is not None:
@@ -170,50 +173,52 @@ async def _of_each(
 
 
 @asynccontextmanager
-async def _place(
-    request: Request, whole: TopicName, indexes: list[int], kind: Kind
+async def _reserve(
+    request: Request, partitioned: TopicName, indexes: list[int], kind: Kind
 ) -> AsyncIterator[None]:
-    """Room for what all partitions tell: those that are open may have thousands of consumers."""
+    """Reserve memory for the answers of all partitions; open ones can have thousands
+    of consumers.
+    """
     size = PARTITION_BYTES * len(indexes)
     topics = request.app.broker.topics
     slices = Slices()
     for index in indexes:
-        topic = topics.registry.loaded(whole.partition(index))
+        topic = topics.registry.loaded(partitioned.partition(index))
         if topic is not None:
             size += await kind.weigh(request, topic)
         await slices.pause()
-    async with request.app.statistics.place(request, size):
+    async with request.app.statistics.reserve(request, size):
         yield
 
 
 async def _free(found: dict[str, Json], kind: Kind) -> None:
-    """What was told goes bit by bit: of thousands of partitions it takes tens of milliseconds."""
+    """Free answers incrementally: those of thousands of partitions take tens of milliseconds."""
     slices = Slices()
     while found:
         await kind.forget(found.popitem()[1])
         await slices.pause()
 
 
-async def _told(request: Request, topic: Topic, kind: Kind) -> Response:
-    """The answer of one topic, where there is room for it."""
-    async with request.app.statistics.place(request, await kind.weigh(request, topic)):
-        told = await kind.tell(request, topic)
+async def _answer(request: Request, topic: Topic, kind: Kind) -> Response:
+    """Return the answer for one topic within the memory limit."""
+    async with request.app.statistics.reserve(request, await kind.weigh(request, topic)):
+        found = await kind.read(request, topic)
         try:
-            return await Response.long_json(told)
+            return await Response.long_json(found)
         finally:
-            await kind.forget(told)
+            await kind.forget(found)
 
 
 class Kind(NamedTuple):
-    """One kind of statistics of a topic: how much they are, what they are, and how they go."""
+    """A kind of statistics: functions that estimate its size, read it and free it."""
 
     weigh: Callable[[Request, Topic], Awaitable[int]]
-    tell: Callable[[Request, Topic], Awaitable[Json]]
+    read: Callable[[Request, Topic], Awaitable[Json]]
     forget: Callable[[Json], Awaitable[None]]
 
 
-def _asked(request: Request) -> StatisticsOptions:
-    # Pulsar counts exactly only where that is asked for; here it costs nothing.
+def _options(request: Request) -> StatisticsOptions:
+    # Pulsar counts exactly only on request; here exact counts are free.
     request.argument("getPreciseBacklog")
     return StatisticsOptions(
         request.argument("subscriptionBacklogSize"),
@@ -224,37 +229,41 @@ def _asked(request: Request) -> StatisticsOptions:
 
 
 async def _weigh_stats(request: Request, topic: Topic) -> int:
-    return await statistics.weigh(topic, _asked(request))
+    return await statistics.weigh(topic, _options(request))
 
 
-async def _tell_stats(request: Request, topic: Topic) -> Json:
+async def _read_stats(request: Request, topic: Topic) -> Json:
     broker = request.app.broker
-    asked = _asked(request)
-    return await statistics.topic_statistics(topic, asked, broker.broker_id, broker.metadata)
+    options = _options(request)
+    return await statistics.topic_statistics(topic, options, broker.broker_id, broker.metadata)
 
 
 async def _weigh_internal_stats(request: Request, topic: Topic) -> int:
     return await internal_stats.weigh(topic)
 
 
-async def _tell_internal_stats(request: Request, topic: Topic) -> Json:
+async def _read_internal_stats(request: Request, topic: Topic) -> Json:
     broker, schemas = request.app.broker, request.app.broker.topics.schemas
     with_metadata = request.argument("metadata")
     return await internal_stats.internal_stats(topic, with_metadata, broker.metadata, schemas)
 
 
-STATS = Kind(_weigh_stats, _tell_stats, statistics.forget)
-INTERNAL_STATS = Kind(_weigh_internal_stats, _tell_internal_stats, internal_stats.forget)
+STATS = Kind(_weigh_stats, _read_stats, statistics.forget)
+INTERNAL_STATS = Kind(_weigh_internal_stats, _read_internal_stats, internal_stats.forget)
 
 ANY: Json = {"type": "object", "additionalProperties": True}
 WHAT = (
-    Query("getPreciseBacklog", "Taken: backlogs are counted one by one, without it, too.", False),
-    Query("subscriptionBacklogSize", "The bytes of each backlog, else -1.", True),
-    Query("getEarliestTimeInBacklog", "When the first of each backlog was published.", False),
-    Query("excludePublishers", "Without producers.", False),
-    Query("excludeConsumers", "Without consumers.", False),
+    Query("getPreciseBacklog", "Accepted and ignored: backlogs are exact.", False),
+    Query("subscriptionBacklogSize", "Includes the bytes of each backlog; otherwise -1.", True),
+    Query(
+        "getEarliestTimeInBacklog",
+        "Includes the publish time of the first message of each backlog.",
+        False,
+    ),
+    Query("excludePublishers", "Omits producers.", False),
+    Query("excludeConsumers", "Omits consumers.", False),
 )
-METADATA = Query("metadata", "With what metadata says of each ledger.", False)
+METADATA = Query("metadata", "Includes the metadata of each ledger.", False)
 
 ENDPOINTS = (
     Endpoint(
@@ -275,7 +284,7 @@ ENDPOINTS = (
         "The statistics of a partitioned topic.",
         Answer("Pulsar's PartitionedTopicStats.", ANY),
         partitioned_topic_of,
-        (Query("perPartition", "Also those of each partition.", True), *WHAT),
+        (Query("perPartition", "Includes those of each partition.", True), *WHAT),
     ),
     Endpoint(
         "GET",
@@ -302,7 +311,7 @@ ENDPOINTS = (
         TOPIC + "/backlog",
         get_backlog,
         GET_BACKLOG_SIZE,
-        "What a topic stores, and what subscriptions have left of it.",
+        "The stored size of a topic, and the backlogs of its subscriptions.",
         Answer("Pulsar's PersistentOfflineTopicStats.", ANY),
         topic_of,
     ),

@@ -1,4 +1,4 @@
-"""/status.html: what a load balancer asks, as Pulsar's VipStatus."""
+"""/status.html: the check of load balancers, as Pulsar's VipStatus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PATH = "/status.html"
 
 
 async def get_status(request: Request) -> Response:
-    """OK while the broker serves clients and its status file is there: who takes the file away
-    lets a load balancer send nobody any more.
+    """Return OK while the broker serves clients and its status file exists.
 
-    Pulsar looks for the file every half minute.
+    An operator removes the file to stop load balancers from sending clients. Pulsar checks the file
+    every half minute.
     """
     broker = request.app.broker
     path = broker.config.statusFilePath.strip()
     loop = asyncio.get_running_loop()
-    # The file may be on a disk that takes its time.
+    # In a thread: the file's disk may be slow.
     if not path or not await loop.run_in_executor(None, Path(path).is_file):
-        raise HttpError(404, "There is no status file (statusFilePath).")
+        raise HttpError(404, "The status file (statusFilePath) does not exist.")
     if not broker.is_ready:
         raise HttpError(404, "The broker is not ready.")
     return Response.text("OK")
@@ -37,7 +37,7 @@ ENDPOINTS = (
         PATH,
         get_status,
         OPEN,
-        "Whether a load balancer may send clients here: 404 says no.",
+        "Returns OK if a load balancer may send clients to this broker, otherwise 404.",
         Answer("The word OK.", media_type=TEXT),
     ),
 )

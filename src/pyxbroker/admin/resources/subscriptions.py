@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/.../subscription: subscriptions, as Pulsar's PersistentTopics has them."""
+"""/admin/v2/{domain}/.../subscription: deletes subscriptions, as Pulsar's PersistentTopics does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a subscription, also one whose cursor cannot be read; with force, even while
-    consumers are connected to it.
+    """Delete a subscription, even if its cursor cannot be read; with force also while consumers are
+    connected.
     """
     name = topic_of(request)
     force = request.argument("force")
@@ -38,6 +38,6 @@ ENDPOINTS = (
         UNSUBSCRIBE,
         "Deletes a subscription of a topic.",
         resource=topic_of,
-        query=(Query("force", "Even while consumers are connected to it.", False),),
+        query=(Query("force", "Also while consumers are connected.", False),),
     ),
 )

@@ -1,4 +1,4 @@
-"""/admin/v2/tenants: who has namespaces, as in Pulsar's Tenants."""
+"""/admin/v2/tenants: the owners of namespaces, as in Pulsar's Tenants."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ FIELDS = ("adminRoles", "allowedClusters")
 
 
 async def get_tenants(request: Request) -> Response:
-    """The names of all tenants."""
+    """Return the names of all tenants."""
     return Response.json(await request.app.broker.tenants.names())
 
 
 async def get_tenant(request: Request) -> Response:
-    """Pulsar's TenantInfo; what is not set is left out."""
+    """Return Pulsar's TenantInfo without unset fields."""
     record = await request.app.broker.tenants.record(str(tenant_of(request)))
     return Response.json({name: record[name] for name in FIELDS if record.get(name) is not None})
 
 
 async def create(request: Request) -> Response:
-    """Makes a tenant."""
+    """Create a tenant."""
     name = str(tenant_of(request))
     await request.app.broker.tenants.create(name, await _info(request))
     return Response.empty()
 
 
 async def update(request: Request) -> Response:
-    """Says anew who administrates a tenant, and in which clusters it may have namespaces."""
+    """Replace the administrators and the allowed clusters of a tenant."""
     name = str(tenant_of(request))
     await request.app.broker.tenants.update(name, await _info(request))
     return Response.empty()
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a tenant; with force together with its namespaces, where the settings allow that."""
+    """Delete a tenant; with force also its namespaces, if the settings allow it."""
     name = str(tenant_of(request))
     force = request.argument("force")
     config = request.app.broker.config
@@ -65,7 +65,7 @@ async def delete(request: Request) -> Response:
 
 
 async def _info(request: Request) -> dict[str, Any]:
-    """The TenantInfo of a body. Raises HttpError."""
+    """Return the TenantInfo of a body. Raises HttpError."""
     body = await read_json(request)
     if body is None:
         raise HttpError(412, "TenantInfo is null")
@@ -86,14 +86,14 @@ async def _info(request: Request) -> dict[str, Any]:
 
 
 def _texts(body: dict[str, Any], name: str) -> list[str] | None:
-    """A field that is a set of texts; None when it is not there."""
+    """Return a field that is a set of texts, or None if it is missing."""
     value = body.get(name)
     return None if value is None else texts_of(value, name, ROLES_MAX, ROLE_BYTES_MAX)
 
 
 TENANT_INFO = {"type": "object", "properties": dict.fromkeys(FIELDS, STRINGS)}
 INFO = Content(
-    "Pulsar's TenantInfo: who administrates it, and the clusters that it may be in.",
+    "Pulsar's TenantInfo: its administrators and allowed clusters.",
     {"application/json": TENANT_INFO},
     bytes_max=BODY_BYTES_MAX,
 )
@@ -112,7 +112,7 @@ ENDPOINTS = (
         ONE,
         get_tenant,
         GET_TENANT,
-        "Who administrates a tenant, and in which clusters it may be.",
+        "The administrators and the allowed clusters of a tenant.",
         Answer("Pulsar's TenantInfo.", TENANT_INFO),
         tenant_of,
     ),
@@ -121,7 +121,7 @@ ENDPOINTS = (
         ONE,
         create,
         CREATE_TENANT,
-        "Makes a tenant.",
+        "Creates a tenant.",
         resource=tenant_of,
         content=INFO,
     ),
@@ -130,7 +130,7 @@ ENDPOINTS = (
         ONE,
         update,
         UPDATE_TENANT,
-        "Says anew who administrates a tenant, and in which clusters it may be.",
+        "Replaces the administrators and the allowed clusters of a tenant.",
         resource=tenant_of,
         content=INFO,
     ),
@@ -139,13 +139,13 @@ ENDPOINTS = (
         ONE,
         delete,
         DELETE_TENANT,
-        "Deletes a tenant that has no namespaces.",
+        "Deletes a tenant without namespaces.",
         resource=tenant_of,
         query=(
             Query(
                 "force",
-                "MergedStatistics with its namespaces, if forceDeleteTenantAllowed and"
-                " forceDeleteNamespaceAllowed are set.",
+                "Deletes its namespaces, too, if forceDeleteTenantAllowed and "
+                "forceDeleteNamespaceAllowed are true.",
                 False,
             ),
         ),

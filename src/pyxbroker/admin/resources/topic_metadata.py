@@ -1,5 +1,5 @@
-"""/admin/v2/{domain}/...: what metadata says of topics besides their policies, as in Pulsar's
-PersistentTopics and NonPersistentTopics.
+"""/admin/v2/{domain}/...: metadata of topics other than policies, as in Pulsar's PersistentTopics
+and NonPersistentTopics.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from pyxbroker.admin.resources.names import (
     namespace_of,
     partitioned_topic_of,
     read_json,
-    stored_first,
+    require_persistent,
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.resources.topic_work import missing, names_of, opened, partitions_of
-from pyxbroker.admin.resources.topics import listed
+from pyxbroker.admin.resources.topic_work import (
+    existing_topics_of,
+    load_topic,
+    partitions_of,
+    topic_not_found,
+)
+from pyxbroker.admin.resources.topics import list_response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
     DELETE_METADATA,
@@ -54,7 +59,7 @@ Properties = dict[str, str]
 
 
 async def get_properties(request: Request) -> Response:
-    """The properties of a topic, or of a partitioned one."""
+    """Return the properties of a topic, partitioned or not."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     partitioned = await request.app.broker.topics.partitions.read(name)
@@ -64,12 +69,12 @@ async def get_properties(request: Request) -> Response:
 
 
 async def put_properties(request: Request) -> Response:
-    """Gives a topic further properties, and other values to those it has."""
+    """Add properties to a topic, and replace values of existing ones."""
     given = strings_of(await read_json(request), "The topic's properties")
 
     def add(properties: Properties) -> Properties:
         for key in OWN_PROPERTIES & given.keys():
-            raise HttpError(412, f"The property {key} is the broker's own.")
+            raise HttpError(412, f"The property {key} is reserved for the broker.")
         both = properties | given
         trouble = properties_trouble("topic's properties", both.items())
         if trouble is not None:
@@ -87,7 +92,7 @@ async def put_properties(request: Request) -> Response:
 
 
 async def delete_property(request: Request) -> Response:
-    """Takes one property from a topic; nothing happens where there is none of that name."""
+    """Delete one property of a topic; a missing property is ignored."""
     key = request.argument("key")
 
     def drop(properties: Properties) -> Properties:
@@ -110,7 +115,7 @@ def _check_persistent(name: TopicName) -> None:
 
 
 async def _topic(request: Request, name: TopicName) -> PersistentTopic:
-    topic = await opened(request, name)
+    topic = await load_topic(request, name)
     assert isinstance(topic, PersistentTopic)
     return topic
 
@@ -119,7 +124,7 @@ async def _topic(request: Request, name: TopicName) -> PersistentTopic:
 
 
 async def create_missed(request: Request) -> Response:
-    """Makes the partitions of a topic that are not there."""
+    """Create the missing partitions of a topic."""
     name = partitioned_topic_of(request)
     await check_namespace(request, name.namespace)
     try:
@@ -130,18 +135,18 @@ async def create_missed(request: Request) -> Response:
 
 
 async def delete_policies(request: Request) -> Response:
-    """Takes all policies from a topic."""
+    """Remove all policies of a topic."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    # Partitions have those of their topic.
+    # Partitions have the policies of their topic.
     if not name.is_partitioned and topics.policies.has_records:
         await topics.policies.records.forget(name)
     return Response.empty()
 
 
 async def get_in_bundle(request: Request) -> Response:
-    """The non-persistent topics of a bundle that are in use."""
+    """Return the open non-persistent topics of a bundle."""
     namespace = namespace_of(request)
     if domain_of(request) != "non-persistent":
         raise HttpError(
@@ -150,13 +155,13 @@ async def get_in_bundle(request: Request) -> Response:
     await check_namespace(request, namespace)
     bundle = await bundle_of(request)
     names = await request.app.broker.namespaces.topic_names(namespace, "non-persistent")
-    # The last one has its end, too.
+    # The last bundle includes its upper boundary.
     hashes = bundle.lower, bundle.upper + (bundle.upper == LAST_BOUNDARY)
-    return await listed(names, with_system=True, hashes=hashes)
+    return await list_response(names, with_system=True, hashes=hashes)
 
 
 async def get_info(request: Request) -> Response:
-    """What metadata says of the ledgers and cursors of a topic, or of its partitions."""
+    """Return the metadata of the ledgers and cursors of a topic, or of its partitions."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     _check_persistent(name)
@@ -166,10 +171,10 @@ async def get_info(request: Request) -> Response:
         if not count:
             return await Response.long_json(await read_info(broker.metadata, name))
         found = {}
-        async for each in names_of(request, name):
+        async for each in existing_topics_of(request, name):
             found[str(each)] = await read_info(broker.metadata, each)
     except TopicNotFound:
-        raise missing(name) from None
+        raise topic_not_found(name) from None
     return await Response.long_json({"version": 0, "partitions": found})
 
 
@@ -184,33 +189,33 @@ ENDPOINTS = (
         "The properties of a topic.",
         Answer("The properties.", STRING_MAP),
         topic_of,
-        first=stored_first(406, NOT_PERSISTENT),
+        precheck=require_persistent(406, NOT_PERSISTENT),
     ),
     Endpoint(
         "PUT",
         TOPIC + "/properties",
         put_properties,
         UPDATE_METADATA,
-        "Gives a topic further properties.",
+        "Adds properties to a topic.",
         resource=topic_of,
-        content=Body("Those that it gets.", {"application/json": STRING_MAP}),
+        content=Body("The properties to add.", {"application/json": STRING_MAP}),
     ),
     Endpoint(
         "DELETE",
         TOPIC + "/properties",
         delete_property,
         DELETE_METADATA,
-        "Takes a property from a topic.",
+        "Deletes a property of a topic.",
         resource=topic_of,
-        first=stored_first(406, NOT_PERSISTENT),
-        query=(Query("key", "Which one."),),
+        precheck=require_persistent(406, NOT_PERSISTENT),
+        query=(Query("key", "The name of the property."),),
     ),
     Endpoint(
         "POST",
         TOPIC + "/createMissedPartitions",
         create_missed,
         CREATE_TOPIC,
-        "Makes the partitions of a topic that are not there.",
+        "Creates the missing partitions of a topic.",
         resource=partitioned_topic_of,
     ),
     Endpoint(
@@ -218,7 +223,7 @@ ENDPOINTS = (
         TOPIC + "/policies",
         delete_policies,
         DELETE_POLICIES,
-        "Takes all policies from a topic.",
+        "Removes all policies of a topic.",
         resource=topic_of,
     ),
     Endpoint(
@@ -226,17 +231,17 @@ ENDPOINTS = (
         NAMESPACE + "/{bundle}",
         get_in_bundle,
         GET_BUNDLE,
-        "The non-persistent topics of a bundle that are in use; of persistent ones it is 405.",
+        "The open non-persistent topics of a bundle; 405 for persistent topics.",
         Answer("The names.", STRINGS),
         namespace_name_of,
-        line="topics",
+        queue="topics",
     ),
     Endpoint(
         "GET",
         TOPIC + "/internal-info",
         get_info,
         GET_STATS,
-        "What metadata says of a topic's ledgers and cursors.",
+        "The metadata of a topic's ledgers and cursors.",
         Answer("Pulsar's ManagedLedgerInfo.", ANY),
         topic_of,
     ),

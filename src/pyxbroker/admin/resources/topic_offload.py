@@ -1,5 +1,5 @@
-"""/admin/v2/{domain}/.../offload...: the offload policies of topics, which are stored only, and how
-the last offload went: there was none.
+"""/admin/v2/{domain}/.../offload...: the offload policies of topics, which have no effect, and the
+status of the last offload, which never ran.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import has_body, read_json, topic_of
 from pyxbroker.admin.resources.policies import APPLIED, BODY_BYTES_MAX, IS_GLOBAL, TOPIC, set_at
 from pyxbroker.admin.resources.topic_policies import change_topic, checked_topic, topic_fields
-from pyxbroker.admin.resources.topic_work import MISSING, stored_topic
+from pyxbroker.admin.resources.topic_work import REFUSE_AS_MISSING, load_persistent_topic
 from pyxbroker.auth.authorization import OFFLOAD, TENANT_ADMIN, Right, Scope
 from pyxbroker.web.endpoint import Answer, Content, Endpoint
 from pyxbroker.web.errors import HttpError
@@ -33,24 +33,24 @@ NOT_RUN = {
 
 
 async def get_offload_status(request: Request) -> Response:
-    """How the last offload of a topic went: this broker never ran one."""
-    await stored_topic(request, "Offload", partitioned=MISSING)
+    """Return the status of a topic's last offload: this broker has not run any."""
+    await load_persistent_topic(request, "Offload", partitioned=REFUSE_AS_MISSING)
     return Response.json(NOT_RUN)
 
 
 async def get_topic_offload(request: Request) -> Response:
-    """The policies of a topic; with applied together with those of its namespace."""
+    """Return the policies of a topic; with `applied`, merged with those of its namespace."""
     name = await checked_topic(request)
     found = (await topic_fields(request, name)).get(OF_TOPIC)
     if request.argument("applied"):
         namespace = await request.app.broker.topics.policies.namespace_fields(name.namespace)
         own = {key: value for key, value in (found or {}).items() if value is not None}
         found = (offload_policies.of_namespace(namespace) or {}) | own
-    return Response.json(offload_policies.shown(found)) if found else Response.empty()
+    return Response.json(offload_policies.with_driver_flags(found)) if found else Response.empty()
 
 
 async def set_topic_offload(request: Request) -> Response:
-    """Stores the policies of a topic."""
+    """Store the policies of a topic."""
     if not await has_body(request):
         await checked_topic(request)
     body = await read_json(request)
@@ -63,7 +63,7 @@ async def set_topic_offload(request: Request) -> Response:
 
 
 async def remove_topic_offload(request: Request) -> Response:
-    """Removes the policies of a topic."""
+    """Remove the policies of a topic."""
     return await change_topic(request, lambda fields: set_at(fields, (OF_TOPIC,), None))
 
 
@@ -73,7 +73,7 @@ ENDPOINTS = (
         TOPIC + "offload",
         get_offload_status,
         OFFLOAD,
-        "How the last offload of a topic went.",
+        "The status of a topic's last offload.",
         Answer("Pulsar's OffloadProcessStatus: NOT_RUN.", {"type": "object"}),
         topic_of,
     ),
@@ -82,8 +82,8 @@ ENDPOINTS = (
         PATH,
         get_topic_offload,
         READ,
-        "Tells the offload policies of a topic.",
-        Answer("Pulsar's OffloadPolicies; 204 when they are not set.", BODY.schema),
+        "The offload policies of a topic.",
+        Answer("Pulsar's OffloadPolicies; 204 if they are not set.", BODY.schema),
         topic_of,
         (APPLIED, IS_GLOBAL),
     ),
@@ -92,7 +92,8 @@ ENDPOINTS = (
         PATH,
         set_topic_offload,
         WRITE,
-        "Sets the offload policies of a topic; they are stored only: this broker offloads nothing.",
+        "Sets the offload policies of a topic; stored without effect: this broker does not "
+        "offload.",
         resource=topic_of,
         query=(IS_GLOBAL,),
         content=Content(

@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/.../permissions: who may do what with a topic."""
+"""/admin/v2/{domain}/.../permissions: grants of roles on a topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyxbroker.admin.resources.grants import (
 )
 from pyxbroker.admin.resources.names import STRINGS, check_tenant, has_body, topic_of
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, record_of
-from pyxbroker.admin.resources.topic_work import check_there
+from pyxbroker.admin.resources.topic_work import check_exists
 from pyxbroker.auth.authorization import ADMINISTRATE
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.policies.grants import ROLES, TOPICS
@@ -23,39 +23,39 @@ PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/permissions"
 
 
 async def get_topic_permissions(request: Request) -> Response:
-    """What each role may do with a topic: what it may in its namespace, too."""
-    name = await _topic_there(request)
+    """Return the actions of each role on a topic, including those on its namespace."""
+    name = await _existing_topic(request)
     record = await record_of(request)
-    told = {role: list(actions) for role, actions in auth_of(record, ROLES).items()}
+    answer = {role: list(actions) for role, actions in auth_of(record, ROLES).items()}
     for role, actions in (auth_of(record, TOPICS).get(str(name)) or {}).items():
-        told[role] = list(dict.fromkeys([*told.get(role, ()), *actions]))
-    return Response.json(told)
+        answer[role] = list(dict.fromkeys([*answer.get(role, ()), *actions]))
+    return Response.json(answer)
 
 
 async def grant_of_topic(request: Request) -> Response:
-    """Says what a role may do with one topic; what it was granted for it before does not count."""
+    """Set the actions of a role on one topic; they replace its previous ones."""
     if not await has_body(request):
-        await _topic_there(request)
+        await _existing_topic(request)
     role, actions = request.parameters["role"], await actions_of(request)
-    name = await _topic_there(request)
+    name = await _existing_topic(request)
     return await change_topics(request, [Grant(name, role, actions)])
 
 
 async def revoke_of_topic(request: Request) -> Response:
-    """A role may do no more with a topic than it may in its namespace."""
-    name = await _topic_there(request)
+    """Remove the grants of a role on a topic; those on the namespace remain."""
+    name = await _existing_topic(request)
     return await change_topics(request, [Grant(name, request.parameters["role"], None)])
 
 
-async def _topic_there(request: Request) -> TopicName:
+async def _existing_topic(request: Request) -> TopicName:
     name = topic_of(request)
     await check_tenant(request)
-    await check_there(request, name)
+    await check_exists(request, name)
     return name
 
 
 def _namespace_of(request: Request) -> NamespaceName:
-    """Where it is decided who may; the name of the topic may be wrong. Raises HttpError 412."""
+    """Return the namespace whose administrators may decide. Raises HttpError 412."""
     return topic_of(request).namespace_name
 
 
@@ -65,7 +65,7 @@ ENDPOINTS = (
         PATH,
         get_topic_permissions,
         ADMINISTRATE,
-        "What each role may do with a topic.",
+        "The actions of each role on a topic.",
         Answer("The actions by role.", GRANTS),
         _namespace_of,
     ),
@@ -74,7 +74,7 @@ ENDPOINTS = (
         PATH + "/{role}",
         grant_of_topic,
         ADMINISTRATE,
-        "Says what a role may do with a topic.",
+        "Sets the actions granted to a role on a topic.",
         resource=_namespace_of,
         content=Content("The actions.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
     ),
@@ -83,7 +83,7 @@ ENDPOINTS = (
         PATH + "/{role}",
         revoke_of_topic,
         ADMINISTRATE,
-        "A role may do no more with a topic than it may in its namespace.",
+        "Removes the grants of a role on a topic; those on the namespace remain.",
         resource=_namespace_of,
     ),
 )

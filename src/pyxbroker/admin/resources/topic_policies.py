@@ -1,4 +1,4 @@
-"""/admin/v2/{domain}/...: the policies of topics are told, set and removed."""
+"""/admin/v2/{domain}/...: reads, sets and removes policies of topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY_FIELDS,
     OF_SUBSCRIPTION,
     ROWS,
-    Face,
+    PolicyEndpoint,
     Row,
     applied_to_subscription,
 )
@@ -27,11 +27,11 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.resources.policies import (
     TOPIC,
     Fields,
-    asked_for,
     check_at,
     endpoints,
     get_at,
     quota_endpoints,
+    requested_value,
     set_at,
     setting,
 )
@@ -47,7 +47,7 @@ from pyxbroker.web.response import Response
 
 
 async def checked_topic(request: Request) -> TopicName:
-    """The topic of a request, which is there and may have policies. Raises HttpError."""
+    """Return the existing topic of a request, which can have policies. Raises HttpError."""
     policies: PolicyAccess = request.app.broker.topics.policies
     if not policies.has_records:
         raise HttpError(
@@ -60,9 +60,11 @@ async def checked_topic(request: Request) -> TopicName:
     return name
 
 
-async def _topic_before_no_body(request: Request) -> None:
-    """Without a body where an object is wanted, Pulsar tells first that the topic is not there;
-    without a number or a truth value it asks for that first. Raises HttpError.
+async def _check_topic_without_body(request: Request) -> None:
+    """Raise HttpError 404 for a missing topic if the request has no body.
+
+    As in Pulsar, for policies that are objects; for numbers and booleans, the missing body is
+    refused first.
     """
     if not await has_body(request):
         await checked_topic(request)
@@ -74,13 +76,14 @@ async def topic_fields(request: Request, name: TopicName) -> Fields:
     return policies.records.fields(name, request.argument("isGlobal"))
 
 
-async def told(
+async def policy_answer(
     request: Request,
     applied: Callable[[Policies], Any] | None,
     own: Callable[[Fields], Any],
 ) -> Response:
-    """What holds for a topic, where that is asked for and there is an answer, or what it says of
-    itself; None: it says nothing, and is not told a default either.
+    """Return the applied value of a topic's policy if it is requested, otherwise its own value.
+
+    None means that nothing is set and that there is no default.
     """
     name = await checked_topic(request)
     if applied is not None and request.argument("applied"):
@@ -103,42 +106,42 @@ async def change_topic(request: Request, change: Callable[[Fields], None]) -> Re
     return Response.empty()
 
 
-def _of_topic(row: Row, face: Face) -> list[Endpoint]:
+def _of_topic(row: Row, endpoint: PolicyEndpoint) -> list[Endpoint]:
     async def get(request: Request) -> Response:
         unset = row.unset(request.app.broker.config)
 
         def own(fields: Fields) -> Any:
-            value = get_at(fields, face.path)
+            value = get_at(fields, endpoint.path)
             return unset if value is None else value
 
-        return await told(request, row.applied, own)
+        return await policy_answer(request, row.applied, own)
 
     async def put(request: Request) -> Response:
         if row.body is not None and row.body.value is None:
-            await _topic_before_no_body(request)
-        value = await asked_for(request, row, face)
-        return await change_topic(request, setting(request, row, Level.TOPIC, face.path, value))
+            await _check_topic_without_body(request)
+        value = await requested_value(request, row, endpoint)
+        return await change_topic(request, setting(request, row, Level.TOPIC, endpoint.path, value))
 
     async def remove(request: Request) -> Response:
-        return await change_topic(request, lambda fields: set_at(fields, face.path, None))
+        return await change_topic(request, lambda fields: set_at(fields, endpoint.path, None))
 
-    return endpoints(row, face, TOPIC, (get, put, remove))
+    return endpoints(row, endpoint, TOPIC, (get, put, remove))
 
 
 async def _get_topic_quotas(request: Request) -> Response:
-    return await told(
+    return await policy_answer(
         request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
     )
 
 
 def _of_subscription(request: Request) -> tuple[str, ...]:
-    """Where a topic's record has the rate of one subscription."""
+    """Return the path of one subscription's rate in a topic's record."""
     return ("subscriptionPolicies", request.parameters["subName"], "dispatchRate")
 
 
 async def _get_subscription_rate(request: Request) -> Response:
     path = _of_subscription(request)
-    return await told(
+    return await policy_answer(
         request,
         lambda policies: applied_to_subscription(policies, path[1]),
         lambda fields: get_at(fields, path),
@@ -147,7 +150,7 @@ async def _get_subscription_rate(request: Request) -> Response:
 
 async def _set_subscription_rate(request: Request) -> Response:
     assert OF_SUBSCRIPTION.body is not None
-    await _topic_before_no_body(request)
+    await _check_topic_without_body(request)
     value = OF_SUBSCRIPTION.body.read(await read_json(request))
     path = _of_subscription(request)
     check_length("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
@@ -167,7 +170,7 @@ async def _remove_subscription_rate(request: Request) -> Response:
 
 
 async def _get_topic_delay(request: Request) -> Response:
-    return await told(request, DELAYED_DELIVERY.applied, _own_delay)
+    return await policy_answer(request, DELAYED_DELIVERY.applied, _own_delay)
 
 
 def _own_delay(fields: Fields) -> Fields | None:
@@ -199,7 +202,7 @@ async def _remove_topic_delay(request: Request) -> Response:
 
 
 def _rows() -> list[Endpoint]:
-    """All rows of topics."""
+    """Return all policy rows of topics."""
     rows = [each for row in ROWS if row.topic is not None for each in _of_topic(row, row.topic)]
     assert DELAYED_DELIVERY.topic is not None
     delays = (_get_topic_delay, _set_topic_delay, _remove_topic_delay)

@@ -1,8 +1,9 @@
-"""/admin/v2/{domain}/.../replication: the clusters of a topic, which are its own one alone: a topic
-may say so, and nothing else, for this broker does not replicate.
+"""/admin/v2/{domain}/.../replication: the replication clusters of a topic.
 
-.../shadowTopics: a broker of Apache Pulsar on the same metadata may have set some. To set them here
-is refused (not_built.py).
+So far these can only be the local cluster, since this broker does not replicate.
+
+.../shadowTopics: a broker of Apache Pulsar on the same metadata may have set shadow topics. Setting
+them here is refused (not_built.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WRITE_SHADOWS = Right(Scope.TOPIC_POLICY, "WRITE SHADOW_TOPIC", (TENANT_ADMIN,))
 
 
 async def get_topic_replication(request: Request) -> Response:
-    """The clusters that a topic names; with applied those of its namespace where it names none."""
+    """Return the clusters of a topic; with `applied`, those of its namespace if it has none."""
     name = await checked_topic(request)
     clusters: Any = (await topic_fields(request, name)).get(FIELD)
     if clusters is None and request.argument("applied"):
@@ -50,7 +51,7 @@ async def get_topic_replication(request: Request) -> Response:
 
 
 async def set_topic_replication(request: Request) -> Response:
-    """Names the clusters of a topic. Refuses any other than its own one, and a list without it."""
+    """Set the clusters of a topic; only the local cluster is accepted."""
     name = await checked_topic(request)
     clusters = clusters_of(await read_json(request))
     if not clusters:
@@ -75,19 +76,19 @@ async def set_topic_replication(request: Request) -> Response:
 
 
 async def remove_topic_replication(request: Request) -> Response:
-    """A topic names no clusters any more."""
+    """Remove the clusters of a topic."""
     return await change_topic(request, lambda fields: set_at(fields, (FIELD,), None))
 
 
 async def get_shadow_topics(request: Request) -> Response:
-    """The shadow topics that a topic names."""
+    """Return the shadow topics of a topic."""
     name = await checked_topic(request)
     found = (await topic_fields(request, name)).get(SHADOWS)
     return Response.json(found) if found else Response.empty()
 
 
 async def remove_shadow_topics(request: Request) -> Response:
-    """Removes the shadow topics that a topic names."""
+    """Remove the shadow topics of a topic."""
     return await change_topic(request, lambda fields: set_at(fields, (SHADOWS,), None))
 
 
@@ -97,8 +98,8 @@ ENDPOINTS = (
         PATH,
         get_topic_replication,
         READ,
-        "Tells to which clusters a topic is replicated.",
-        Answer("The clusters; 204 when they are not set.", STRINGS),
+        "The replication clusters of a topic.",
+        Answer("The clusters; 204 if they are not set.", STRINGS),
         topic_of,
         (APPLIED, IS_GLOBAL),
     ),
@@ -107,7 +108,7 @@ ENDPOINTS = (
         PATH,
         set_topic_replication,
         WRITE,
-        "Says that a topic is in its own cluster, the one that this broker takes.",
+        "Sets the replication clusters of a topic: so far only the local one.",
         resource=topic_of,
         query=(IS_GLOBAL,),
         content=Content("The clusters.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
@@ -117,7 +118,7 @@ ENDPOINTS = (
         PATH,
         remove_topic_replication,
         WRITE,
-        "Removes a topic's policy that says to which clusters it is replicated.",
+        "Removes a topic's policy of replication clusters.",
         resource=topic_of,
         query=(IS_GLOBAL,),
     ),
@@ -126,8 +127,8 @@ ENDPOINTS = (
         TOPIC + SHADOWS,
         get_shadow_topics,
         READ_SHADOWS,
-        "Tells which shadow topics a topic has.",
-        Answer("Their names; 204 when they are not set.", STRINGS),
+        "The shadow topics of a topic.",
+        Answer("The names; 204 if they are not set.", STRINGS),
         topic_of,
         (IS_GLOBAL,),
     ),
@@ -136,7 +137,7 @@ ENDPOINTS = (
         TOPIC + SHADOWS,
         remove_shadow_topics,
         WRITE_SHADOWS,
-        "Removes a topic's policy that says which shadow topics it has.",
+        "Removes a topic's policy of shadow topics.",
         resource=topic_of,
         query=(IS_GLOBAL,),
     ),

@@ -1,6 +1,4 @@
-"""What resources of topics have in common: the topic of a path is opened, and its subscription
-found; for a partitioned topic each of its partitions.
-"""
+"""Helpers of the topic resources: load the topic of a path, its partitions and its subscription."""
 
 from __future__ import annotations
 
@@ -33,56 +31,59 @@ NO_PLACE = "The body must be a message id, latest or earliest."
 
 
 async def check_changeable(request: Request, name: TopicName, what: str) -> None:
-    """Whether a topic may be changed. Raises HttpError."""
+    """Raise HttpError if a topic may not be changed."""
     check_not_system(name, what)
     await check_namespace(request, name.namespace)
 
 
-async def stored_topic(request: Request, what: str, partitioned: str = "") -> PersistentTopic:
-    """The topic of a path, opened, which stores messages and is not partitioned.
+async def load_persistent_topic(
+    request: Request, what: str, partitioned: str = ""
+) -> PersistentTopic:
+    """Load the topic of a path, which must be persistent and not partitioned.
 
-    what: is not allowed on any other one; partitioned: the sentence, where it is another one.
+    `what` names the operation in refusals; `partitioned` is the refusal of partitioned topics.
     Raises HttpError.
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     if await partitions_of(request, name):
-        if partitioned == MISSING:
-            raise missing(name)
+        if partitioned == REFUSE_AS_MISSING:
+            raise topic_not_found(name)
         raise HttpError(405, partitioned or f"{what} on a partitioned topic is not allowed")
-    await check_stored(request, name, what)
-    topic = await opened(request, name)
+    await check_persistent(request, name, what)
+    topic = await load_topic(request, name)
     assert isinstance(topic, PersistentTopic)
     return topic
 
 
-async def check_stored(request: Request, name: TopicName, what: str) -> None:
-    """Whether a topic stores messages; what is not allowed on any other one. Raises HttpError, also
-    for a topic that would not and is not there.
+async def check_persistent(request: Request, name: TopicName, what: str) -> None:
+    """Raise HttpError if a topic is not persistent; `what` names the operation.
+
+    A missing topic gets the refusal of a missing one.
     """
     if name.is_persistent:
         return
-    if not await is_there(request, name):
-        raise missing(name)
+    if not await topic_exists(request, name):
+        raise topic_not_found(name)
     raise HttpError(405, f"{what} on a non-persistent topic is not allowed")
 
 
-MISSING = "missing"
-"""For stored_topic(): a partitioned topic is one that is not there."""
+REFUSE_AS_MISSING = "missing"
+"""For load_persistent_topic(): partitioned topics are refused like missing ones."""
 
 
-async def opened(request: Request, name: TopicName) -> Topic:
-    """A topic that is there. Raises HttpError 404."""
+async def load_topic(request: Request, name: TopicName) -> Topic:
+    """Load an existing topic. Raises HttpError 404."""
     try:
         return await request.app.broker.topics.loader.get(name, create=False)
     except TopicNotFound:
-        raise missing(name) from None
+        raise topic_not_found(name) from None
 
 
 def subscription_of(request: Request, topic: Topic) -> Subscription:
-    """The subscription of a path: durable, but for topics that keep nothing.
+    """Return the subscription of a path; it is durable, unless the topic is non-persistent.
 
-    Raises SubscriptionNotFound, ServiceNotReady while it is deleted or moved.
+    Raises SubscriptionNotFound, and ServiceNotReady while it is being deleted or reset.
     """
     name = request.parameters["subName"]
     found = topic.known(name)
@@ -93,17 +94,17 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
 
 
 def new_subscription_of(request: Request) -> str:
-    """The name in a path of a subscription that is about to be made. Raises HttpError 412 for one
-    that is too long.
-    """
+    """Return the name of a new subscription of a path. Raises HttpError 412 if it is too long."""
     name: str = request.parameters["subName"]
     check_length("subscription name", name, limits.SUBSCRIPTION_BYTES_MAX)
     return name
 
 
-def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
-    """The subscription of a path, which is about to be moved. Raises HttpError 405 for that of
-    compaction, which would lose what is not compacted yet, and as subscription_of().
+def resettable_subscription_of(request: Request, topic: Topic) -> Subscription:
+    """Return the subscription of a path for moving its cursor.
+
+    Raises HttpError 405 for compaction's subscription, whose reset would lose messages, and the
+    errors of subscription_of().
     """
     subscription = subscription_of(request, topic)
     if is_system_cursor(subscription.name):
@@ -112,65 +113,62 @@ def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
 
 
 async def partitions_of(request: Request, name: TopicName) -> int:
-    """How many partitions a topic has; 0 when it is not partitioned."""
+    """Return the number of partitions of a topic; 0 if it is not partitioned."""
     return (await request.app.broker.topics.partitions.read(name)).partitions
 
 
-async def is_there(request: Request, name: TopicName) -> bool:
-    """Whether there is such a topic, partitioned or not."""
+async def topic_exists(request: Request, name: TopicName) -> bool:
+    """Return True if a topic exists, partitioned or not."""
     return bool(
         await partitions_of(request, name)
     ) or await request.app.broker.topics.registry.exists(name)
 
 
-async def check_there(request: Request, name: TopicName) -> None:
-    """Raises HttpError 404 where there is no such topic, partitioned or not."""
-    if not await is_there(request, name):
+async def check_exists(request: Request, name: TopicName) -> None:
+    """Raise HttpError 404 if a topic does not exist, partitioned or not."""
+    if not await topic_exists(request, name):
         raise HttpError(404, f"Topic {name} not found")
 
 
 async def check_topic(request: Request, name: TopicName) -> None:
-    """The same, after its namespace was looked for."""
+    """Raise HttpError 404 if the namespace or the topic does not exist."""
     await check_namespace(request, name.namespace)
-    await check_there(request, name)
+    await check_exists(request, name)
 
 
-async def names_of(request: Request, name: TopicName) -> AsyncIterator[TopicName]:
-    """The topic, or the partitions of it that there are, one at a time; between two of them others
-    have a turn. Raises HttpError 404.
-    """
+async def existing_topics_of(request: Request, name: TopicName) -> AsyncIterator[TopicName]:
+    """Yield the topic, or its existing partitions, with pauses. Raises HttpError 404."""
     topics = request.app.broker.topics
     count = await partitions_of(request, name)
     if not count:
         if not await topics.registry.exists(name):
-            raise missing(name)
+            raise topic_not_found(name)
         yield name
         return
     slices = Slices()
     for index in await topics.partitions.existing(name, count):
         yield name.partition(index)
-        # Of a topic that is open, or is not, much is done without waiting for anything.
+        # Work on topics often completes without waiting.
         await slices.pause()
 
 
 async def check_copies(request: Request, name: TopicName, properties: Mapping[str, str]) -> None:
-    """Whether properties of a subscription can be written into each partition of a topic. Raises
-    HttpError 412.
-    """
+    """Raise HttpError 412 if properties are too large to be copied to each partition of a topic."""
     count = await partitions_of(request, name)
     trouble = limits.copies_trouble(limits.properties_bytes(properties), count)
     if trouble is not None:
         raise HttpError(412, trouble)
 
 
-async def with_each(request: Request, name: TopicName, work: Work) -> None:
-    """Does work with a topic, or with each of its partitions; what some of them do not have is
-    missing only when none has it.
+async def for_each_partition(request: Request, name: TopicName, work: Work) -> None:
+    """Apply work to a topic, or to each of its partitions.
+
+    SubscriptionNotFound is raised only if all partitions raise it.
     """
     missed: SubscriptionNotFound | None = None
     is_done = False
-    async for each in names_of(request, name):
-        topic = await opened(request, each)
+    async for each in existing_topics_of(request, name):
+        topic = await load_topic(request, each)
         try:
             await work(topic)
             is_done = True
@@ -180,21 +178,21 @@ async def with_each(request: Request, name: TopicName, work: Work) -> None:
         if missed is not None and not is_done:
             raise missed
     finally:
-        del missed  # whose traceback has this frame
+        del missed  # its traceback refers to this frame
 
 
-def missing(name: TopicName) -> HttpError:
-    """The refusal for a topic that is not there."""
+def topic_not_found(name: TopicName) -> HttpError:
+    """Return the refusal for a missing topic."""
     if name.is_partitioned:
         return HttpError(404, "Topic partitions were not yet created")
     return HttpError(404, f"Topic {name} not found")
 
 
-# --- places -----------------------------------------------------------------------------------
+# --- message positions ------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
-    """A message of a topic, in a body: Pulsar's ResetCursorData."""
+    """A message position in a body: Pulsar's ResetCursorData."""
 
     ledger_id: int = LATEST
     entry_id: int = LATEST
@@ -215,8 +213,9 @@ _ID = Body(
 
 
 def place_of(body: object) -> Place:
-    """The place in a body: an id, or the words latest and earliest; latest without a body. A field
-    that is not there is 0. Raises HttpError 400.
+    """Return the position in a body: a message id, "latest" (default) or "earliest".
+
+    Missing fields of an id are 0. Raises HttpError 400.
     """
     if body is None or body == "latest":
         return Place()

@@ -1,5 +1,5 @@
-"""/admin/v2/{domain}/...: topics are made, listed, terminated and deleted, as in Pulsar's
-PersistentTopics and NonPersistentTopics.
+"""/admin/v2/{domain}/...: creates, lists, terminates and deletes topics, as Pulsar's
+PersistentTopics and NonPersistentTopics do.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyxbroker.admin.resources.names import (
     check_namespace,
     check_not_system,
     domain_of,
-    namespace_first,
     namespace_name_of,
     namespace_of,
     read_json,
-    stored_first,
+    require_namespace,
+    require_persistent,
     strings_of,
     topic_of,
 )
@@ -41,9 +41,9 @@ from pyxbroker.web.response import JSON, Response
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
 EXISTS = "This topic already exists"
-# Names that are handled in one piece: 100,000 would keep the loop for a second.
+# Names that are processed in one step; 100,000 would block the loop for a second.
 SLICE = 256
-# Every hash that a name can have.
+# The range of all hashes.
 ALL = (0, 1 << 32)
 
 T = TypeVar("T")
@@ -53,30 +53,33 @@ T = TypeVar("T")
 
 
 async def get_list(request: Request) -> Response:
-    """The topics of a namespace, each partition by itself: persistent ones, or those non-persistent
-    ones that are open here. `bundle` chooses those of one bundle.
+    """Return the topics of a namespace with each partition: persistent ones, or open non-persistent
+    ones.
+
+    `bundle` limits the list to one bundle.
     """
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
     names = await request.app.broker.namespaces.topic_names(namespace, domain)
     bundle = request.argument("bundle")
     hashes = ALL if bundle is None else await _bundle(request, namespace, bundle)
-    return await listed(names, request.argument("includeSystemTopic"), hashes)
+    return await list_response(names, request.argument("includeSystemTopic"), hashes)
 
 
 async def get_partitioned_list(request: Request) -> Response:
-    """The partitioned topics of a namespace."""
+    """Return the partitioned topics of a namespace."""
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
     names = await request.app.broker.namespaces.partitioned_names(namespace, domain)
-    return await listed(names, request.argument("includeSystemTopic"))
+    return await list_response(names, request.argument("includeSystemTopic"))
 
 
-async def listed(
+async def list_response(
     names: list[TopicName], with_system: bool, hashes: tuple[int, int] = ALL
 ) -> Response:
-    """The answer: in order, those whose hashes are from the first of `hashes` to before the other;
-    with the broker's own, or without.
+    """Return the sorted names with hashes from `hashes[0]` to before `hashes[1]`.
+
+    The broker's own topics are included with `with_system`.
     """
     low, high = hashes
     chosen: list[str] = []
@@ -87,7 +90,8 @@ async def listed(
         chosen += texts
     if len(chosen) <= SLICE:
         return Response(_encode([sorted(chosen)]), JSON)
-    # With the first long list. A thread that sorted all of them in one go would hold the loop up.
+    # Imported with the first long list. Sorting all names in one call would block the loop, also
+    # from a thread.
     from pyxbroker.broker.commands.topics_pattern import sorted_parts
 
     parts = await sorted_parts(chosen, Slices().pause)
@@ -96,12 +100,12 @@ async def listed(
 
 
 def _encode(parts: list[list[str]]) -> bytes:
-    """Writes names in JSON, in parts: a thread lets others run between them."""
+    """Encode names as JSON in parts, between which a thread lets others run."""
     return b"[" + b",".join(to_json(part)[1:-1] for part in parts if part) + b"]"
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
-    """A list in parts; between them others have a turn."""
+    """Yield slices of a list, with pauses between them."""
     slices = Slices()
     for at in range(0, len(items), SLICE):
         yield items[at : at + SLICE]
@@ -109,7 +113,7 @@ async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
 
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
-    """The hashes that a bundle begins with and ends before; none for one that there is not."""
+    """Return the hash range of a bundle; an empty range if the bundle does not exist."""
     metadata = request.app.broker.metadata
     found = await metadata.get(paths.local_policies(namespace)) or await metadata.get(
         paths.namespace_policies(namespace)
@@ -118,7 +122,7 @@ async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, i
     boundaries = (record.get("bundles") or {}).get("boundaries") or []
     for low, high in itertools.pairwise(boundaries):
         if bundle == f"{low}_{high}":
-            # The last one has its end, too.
+            # The last bundle includes its upper boundary.
             return int(low, 16), int(high, 16) + (high == boundaries[-1])
     return 0, 0
 
@@ -127,9 +131,7 @@ async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, i
 
 
 async def create(request: Request) -> Response:
-    """Makes a topic that is not partitioned, or a partition that is missing; the body may have its
-    properties.
-    """
+    """Create a non-partitioned topic, or a missing partition, with the properties of the body."""
     body = await read_json(request)
     properties = strings_of(body, "The topic's properties")
     name = topic_of(request)
@@ -144,13 +146,13 @@ async def create(request: Request) -> Response:
     try:
         await topics.loader.ensure(name, properties)
     except TopicsLimitReached as error:
-        # As Apache Pulsar's broker answers; of a partitioned topic 412.
+        # The same status as Apache Pulsar's; for a partitioned topic it is 412.
         raise HttpError(409, str(error)) from None
     return Response.empty()
 
 
 async def _check_partition(request: Request, name: TopicName) -> None:
-    """Raises HttpError 412 for the name of a partition that the partitioned topic does not have."""
+    """Raise HttpError 412 for a partition outside of its topic's partition count."""
     whole = TopicName.get(name.partitioned_topic_name)
     count = (await request.app.broker.topics.partitions.read(whole)).partitions
     if name.partition_index < count:
@@ -166,7 +168,7 @@ async def _check_partition(request: Request, name: TopicName) -> None:
 
 
 async def delete(request: Request) -> Response:
-    """Deletes a topic; with force, even while clients are connected to it."""
+    """Delete a topic; with force also while clients are connected."""
     name = topic_of(request)
     force = request.argument("force")
     topics = request.app.broker.topics
@@ -182,11 +184,11 @@ async def delete(request: Request) -> Response:
     return Response.empty()
 
 
-# --- the end ----------------------------------------------------------------------------------
+# --- termination ------------------------------------------------------------------------------
 
 
 async def terminate(request: Request) -> Response:
-    """Lets nothing be added to a topic any more; the id of its last message."""
+    """Terminate a topic, so that nothing can be published; return the id of its last message."""
     name = topic_of(request)
     check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
@@ -197,7 +199,7 @@ async def terminate(request: Request) -> Response:
 
 
 async def terminate_partitions(request: Request) -> Response:
-    """Terminates every partition of a topic; the ids of their last messages by partition."""
+    """Terminate all partitions of a topic; return the ids of their last messages by partition."""
     name = topic_of(request)
     check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
@@ -219,7 +221,7 @@ async def terminate_partitions(request: Request) -> Response:
 
 
 async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
-    """Pulsar's MessageIdImpl of the last entry; the entry id is -1 when the topic is empty."""
+    """Return Pulsar's MessageIdImpl of the last entry; the entry id is -1 in an empty topic."""
     try:
         ledger_id, entry_id = await request.app.broker.topics.deletion.terminate(name)
     except TopicNotFound:
@@ -236,7 +238,7 @@ async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
     }
 
 
-SYSTEM_TOPICS = Query("includeSystemTopic", "Topics of the broker itself are listed, too.", False)
+SYSTEM_TOPICS = Query("includeSystemTopic", "Includes topics of the broker itself.", False)
 MESSAGE_ID = {
     "type": "object",
     "properties": {
@@ -251,14 +253,14 @@ ENDPOINTS = (
         NAMESPACE,
         get_list,
         GET_TOPICS,
-        "The topics of a namespace, each partition by itself.",
+        "The topics of a namespace, with each partition of partitioned topics.",
         Answer("The names of persistent topics, or of the non-persistent ones in use.", STRINGS),
         namespace_name_of,
         (
             Query("bundle", "Topics of this bundle only, such as 0x00000000_0x40000000."),
             SYSTEM_TOPICS,
         ),
-        line="topics",
+        queue="topics",
     ),
     Endpoint(
         "GET",
@@ -269,16 +271,16 @@ ENDPOINTS = (
         Answer("The names.", STRINGS),
         namespace_name_of,
         (SYSTEM_TOPICS,),
-        line="topics",
+        queue="topics",
     ),
     Endpoint(
         "PUT",
         TOPIC,
         create,
         CREATE_TOPIC,
-        "Makes a topic that is not partitioned, or a partition that is missing.",
+        "Creates a non-partitioned topic, or a missing partition.",
         resource=namespace_name_of,
-        first=namespace_first,
+        precheck=require_namespace,
         content=Content("The topic's properties.", {"application/json": STRING_MAP}),
     ),
     Endpoint(
@@ -288,24 +290,24 @@ ENDPOINTS = (
         DELETE_TOPIC,
         "Deletes a topic that is not partitioned, or a partition.",
         resource=topic_of,
-        query=(Query("force", "Even while clients are connected to it.", False),),
+        query=(Query("force", "Also while clients are connected.", False),),
     ),
     Endpoint(
         "POST",
         TOPIC + "/terminate",
         terminate,
         TERMINATE,
-        "Lets nothing be added to a topic any more.",
+        "Terminates a topic: nothing can be published to it any more.",
         Answer("The id of its last message.", MESSAGE_ID),
         topic_of,
-        first=stored_first(406, NOT_PERSISTENT),
+        precheck=require_persistent(406, NOT_PERSISTENT),
     ),
     Endpoint(
         "POST",
         TOPIC + "/terminate/partitions",
         terminate_partitions,
         TERMINATE,
-        "Lets nothing be added to any partition of a topic any more.",
+        "Terminates all partitions of a topic: nothing can be published to them any more.",
         Answer(
             "The ids of the last messages, by the number of the partition.",
             {"type": "object", "additionalProperties": MESSAGE_ID},

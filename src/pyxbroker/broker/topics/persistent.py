@@ -130,11 +130,9 @@ class PersistentTopic(Topic):
             # With this code clients fail the sends that they hold, instead of trying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
         if self.managed_ledger.state is State.TOO_FEW_BOOKIES:
-            # Who tries again may do so after the policy has changed.
-            raise PersistenceError(
-                f"Topic {self.name} cannot be written: its persistence policy wants more bookies"
-                " than there are."
-            )
+            # The client tries again, until the policy or the bookies have changed.
+            lack = self.managed_ledger.lack_of_bookies
+            raise PersistenceError(f"Topic {self.name} cannot be written: {lack}.")
 
     async def keep_epoch(self, epoch: int) -> None:
         """It is durable when this returns. Raises ManagedLedgerError, MetadataError."""
