@@ -96,13 +96,14 @@ def segments_of(
     ensembles: Mapping[int, Sequence[str]], bookies: Mapping[str, Bookie], ledger_id: int
 ) -> list[Segment]:
     """Return the segments of a ledger's metadata. Raises LedgerError for unknown bookies."""
-    unknown = sorted({name for each in ensembles.values() for name in each} - bookies.keys())
-    if unknown:
-        raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {', '.join(unknown)}")
-    return [
-        Segment(first, [bookies[name] for name in names])
-        for first, names in sorted(ensembles.items())
-    ]
+    try:
+        return [
+            Segment(first, [bookies[name] for name in names])
+            for first, names in sorted(ensembles.items())
+        ]
+    except KeyError as error:
+        where = f"ledger {ledger_id} is on bookie {error.args[0]}, which is unknown here"
+        raise LedgerError(where) from None
 
 
 class _Read:
