@@ -14,6 +14,7 @@ ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
+SEEDS ?= 1000000
 KILLS ?= 100
 SPARKS ?= 4.0 4.1 4.2
 REQUESTS ?= 1000000
@@ -166,6 +167,10 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS) --ready-limit-s $(READY) $(ARGS)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS) $(ARGS)
+
+.PHONY: simulate
+simulate: dev ## SEEDS (1000000) schedules of a ledger's writer, readers and recoveries among model bookies (ARGS='--first N')
+	$(PY) tests/simulate_ledger.py --seeds $(SEEDS) $(ARGS)
 
 .PHONY: reststorm
 reststorm: dev ## REQUESTS (1000000) fuzzed requests to REST by SEED (1), beside a polite client

@@ -63,6 +63,12 @@ def test_racks_of_bookies_are_kept(broker: Broker) -> None:
     one = f"{racks}/127.0.0.1:3181"
     missing = web(broker, "POST", one, {"rack": "/r"})
     assert (missing.status, missing.reason) == (412, "Bookie 'group' parameters is missing")
+    # Racks have no region without the region-aware policy.
+    invalid = web(broker, "POST", f"{one}?group=g", {"rack": "/region/rack/"})
+    assert (invalid.status, invalid.reason.partition(",")[0]) == (
+        *(412,),
+        "Bookie 'rack' parameter is invalid",
+    )
     info = {"rack": "/r1", "hostname": "h"}
     assert broker.request("POST", f"{one}?group=g", info) == (204, "")
     assert web(broker, "GET", racks).json() == {"g": {"127.0.0.1:3181": info}}

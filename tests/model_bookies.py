@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.entry import Digest, EntryBatch, EntryRun
-from pyxbroker.ledger.bookie import DISCONNECTED, Adder, ReadCallback, Stripe
+from pyxbroker.ledger.bookie import DAMAGED, DISCONNECTED, Adder, ReadCallback, Stripe
 from pyxbroker.turn import Turn
 
 MIB = 1 << 20
@@ -29,8 +30,12 @@ class ModelBookie:
         self.turn = turn
         self.random = random.Random(seed)
         self.is_down = False
+        self.is_damaged = False  # no entry has its digest
         self.drops = 0.0  # the share of answers that never arrive
         self.repeats = 0.2  # the share that arrive twice
+        self.lost_requests: set[str] = set()  # "fence", "read": never arrive
+        self.held_adds: list[Callable[[], Any]] | None = None  # requests under way
+        self.held_acks: list[Callable[[], Any]] | None = None  # answers to adds under way
         self.reads = 0
         storage = _native.Storage(
             directory / "journal",
@@ -69,7 +74,18 @@ class ModelBookie:
             self.answer(adder.on_adds_failed, slot, run.first_entry_id, DISCONNECTED)
             return True
         relay = _Relay(self, adder)
+        if self.held_adds is not None:
+            arguments = (relay, slot, run, last_add_confirmed, length, flags)
+            self.held_adds.append(lambda: self.inner.add_run(*arguments))
+            return False
         return self.inner.add_run(relay, slot, run, last_add_confirmed, length, flags)
+
+    def release(self) -> None:
+        """Deliver the requests and answers that were held."""
+        calls = [*(self.held_adds or ()), *(self.held_acks or ())]
+        self.held_adds = self.held_acks = None
+        for call in calls:
+            self.turn.run(call)
 
     def take_back(self, only: Adder | None = None) -> None: ...
 
@@ -90,10 +106,17 @@ class ModelBookie:
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
+        if "read" in self.lost_requests:
+            return
+        if self.is_damaged:
+            self.answer(callback, DAMAGED)
+            return
         asked = (ledger_id, first, last, count_max, bytes_max)
         self.inner.read(*asked, lambda result: self.answer(callback, result), fencing_key)
 
     def fence(self, ledger_id: int, master_key: bytes, callback: Callable[[int], None]) -> None:
+        if "fence" in self.lost_requests:
+            return
         if self.is_down:
             self.answer(callback, DISCONNECTED)
             return
@@ -118,7 +141,11 @@ class _Relay:
         return self.adder.digest
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
-        self.bookie.answer(self.adder.on_adds_acked, slot, first, last)
+        answer = partial(self.bookie.answer, self.adder.on_adds_acked, slot, first, last)
+        if self.bookie.held_acks is not None:
+            self.bookie.held_acks.append(answer)
+        else:
+            answer()
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
         self.bookie.answer(self.adder.on_adds_failed, slot, first, code)

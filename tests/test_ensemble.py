@@ -11,8 +11,7 @@ import pytest
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
 from pyxbroker.ledger import ensemble
-from pyxbroker.ledger import reader as ledger_reader
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient, LedgerQuorums, ReadSettings
 from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
 from pyxbroker.mledger.entry_cache import EntryCache
@@ -20,18 +19,19 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
 
 QUORUMS = LedgerQuorums(3, 3, 2)
+QUICK = ReadSettings(speculative_s=0.05, timeout_s=0.1)
 
 
 class Cluster:
     """Five model bookies, and a ledger client whose ledgers are on three of them."""
 
-    def __init__(self, node: Node, directory: Path, seed: int) -> None:
+    def __init__(self, node: Node, directory: Path, seed: int, reads: ReadSettings) -> None:
         self.node = node
         self.bookies = [
             ModelBookie(directory / f"b{i}", node.turn, f"b{i}", 10 * seed + i) for i in range(5)
         ]
         by_id = {each.bookie_id: each for each in self.bookies}
-        self.client = LedgerClient(node.store, by_id, node.turn, QUORUMS)
+        self.client = LedgerClient(node.store, by_id, node.turn, QUORUMS, read_settings=reads)
         self.cache = EntryCache(1 << 20, age_max_s=60)
 
     async def open(self) -> ManagedLedger:
@@ -46,10 +46,15 @@ class Cluster:
         return sum(each.reads for each in self.bookies)
 
 
-def run(tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], seed: int = 1) -> None:
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Cluster], Awaitable[None]],
+    seed: int = 1,
+    reads: ReadSettings = QUICK,
+) -> None:
     async def main() -> None:
         async with Node(tmp_path / "node") as node:
-            cluster = Cluster(node, tmp_path, seed)
+            cluster = Cluster(node, tmp_path, seed, reads)
             try:
                 await scenario(cluster)
             finally:
@@ -128,10 +133,8 @@ def test_a_bookie_that_never_answers_is_replaced(
 
 
 def test_readers_ask_another_bookie_when_one_is_silent_down_or_without_the_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(ledger_reader, "SPECULATIVE_READ_S", 0.05)
-
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()
         await append_all(cluster, managed_ledger, entries(0, 3))
@@ -152,6 +155,56 @@ def test_readers_ask_another_bookie_when_one_is_silent_down_or_without_the_entry
             each.inner.delete_ledger(handle.ledger_id)
         with pytest.raises(NoSuchEntry):
             await handle.read_future(0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_sticky_reads_go_to_one_bookie_until_it_fails(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 9))
+        handle = managed_ledger.current
+        assert handle is not None
+        counts = []
+        for down in (None, handle.ledger_id % 3):
+            if down is not None:
+                cluster.bookies[down].is_down = True
+            for each in cluster.bookies:
+                each.reads = 0
+            for entry_id in range(9):
+                assert (await handle.read_future(entry_id, entry_id)).data(0)
+            counts.append([each.reads for each in cluster.bookies[:3]])
+        at = handle.ledger_id % 3
+        assert counts[0][at] == 9
+        assert counts[1][at] == 1, "a bookie that failed is the last one to be asked"
+        assert counts[1][(at + 1) % 3] == 9
+
+    run(tmp_path, scenario)
+
+
+def test_reads_without_stickiness_take_turns(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 9))
+        handle = managed_ledger.current
+        assert handle is not None
+        for entry_id in range(9):
+            await handle.read_future(entry_id, entry_id)
+        assert [each.reads for each in cluster.bookies[:3]] == [3, 3, 3]
+
+    run(tmp_path, scenario, reads=ReadSettings(is_sticky=False))
+
+
+def test_a_damaged_answer_is_counted_and_the_next_bookie_is_asked(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 3))
+        handle = managed_ledger.current
+        assert handle is not None
+        cluster.bookies[handle.ledger_id % 3].is_damaged = True
+        assert (await handle.read_future(0, 0)).data(0) == b"entry 0"
+        damaged = cluster.client.read_policy().damaged
+        assert damaged == {f"b{handle.ledger_id % 3}": 1}
 
     run(tmp_path, scenario)
 

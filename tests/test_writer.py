@@ -1,10 +1,8 @@
-"""The writer of a ledger on an ensemble: by hand, and under the simulator with planted bugs."""
+"""The writer of a ledger on an ensemble, by hand."""
 
 from __future__ import annotations
 
 from typing import cast
-
-import pytest
 
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, TIMED_OUT, UNAUTHORIZED
@@ -12,7 +10,6 @@ from pyxbroker.ledger.errors import LedgerFenced, NotEnoughBookies, WrongPasswor
 from pyxbroker.ledger.metadata import LedgerMetadata, VersionedLedgerMetadata
 from pyxbroker.ledger.writer import (
     Action,
-    Change,
     Confirm,
     Fail,
     FindBookies,
@@ -21,9 +18,8 @@ from pyxbroker.ledger.writer import (
     Send,
     WriteMetadata,
 )
-from simulate_writer import ModelRun, Violation, simulate
+from simulate_ledger import ModelRun
 
-SEEDS = 3000
 NAMES = ("a", "b", "c")
 
 
@@ -174,112 +170,3 @@ def test_a_delayed_change_waits_until_an_entry_lacks_its_ack_quorum() -> None:
     assert writer.on_failed(2, 1, TIMED_OUT) == [
         FindBookies(frozenset({1, 2}), NAMES, frozenset({"b", "c"}))
     ]
-
-
-# --- the simulator ------------------------------------------------------------------------------
-
-
-def test_no_schedule_breaks_a_promise() -> None:
-    outcomes = [simulate(seed) for seed in range(SEEDS)]
-    assert sum(len(each.stored.ensembles) > 1 for each in outcomes) > SEEDS // 10
-    assert sum(each.end is not None for each in outcomes) > SEEDS // 10
-    assert sum(not each.failed for each in outcomes) > SEEDS // 10
-
-
-class ConfirmsDuringAChange(LedgerWriter):
-    def _begin_change(self) -> list[Action]:
-        actions = super()._begin_change()
-        self.pending.resume()
-        return actions
-
-
-class CountsAcksOfTheReplaced(LedgerWriter):
-    def on_metadata_written(self, version: int) -> list[Action]:
-        for slot, index in dict(self._index_of).items():
-            self._late[slot] = index
-        return super().on_metadata_written(version)
-
-    def on_acked(self, slot: int, first: int, last: int) -> list[Action]:
-        index = self._late.get(slot)
-        return super().on_acked(slot if index is None else self._slots[index], first, last)
-
-    @property
-    def _late(self) -> dict[int, int]:
-        late: dict[int, int] = self.__dict__.setdefault("late", {})
-        return late
-
-
-class ResendsNothing(LedgerWriter):
-    def on_metadata_written(self, version: int) -> list[Action]:
-        actions = super().on_metadata_written(version)
-        return [each for each in actions if not isinstance(each, Send)]
-
-
-class BeginsTheSegmentTooLate(LedgerWriter):
-    def _propose(self) -> list[Action]:
-        (write,) = super()._propose()
-        assert isinstance(write, WriteMetadata)
-        ensemble = write.metadata.last_ensemble()[1]
-        self._proposed = self.metadata.with_ensemble(self.pending.next, ensemble)
-        return [write._replace(metadata=self._proposed)]
-
-
-class OverwritesARecovery(LedgerWriter):
-    def on_metadata_read(self, found: VersionedLedgerMetadata | None) -> list[Action]:
-        assert found is not None
-        self.metadata, self.version = self.metadata, found.version
-        return self._propose()
-
-    def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
-        return super().on_failed(slot, first, DISCONNECTED if code == FENCED else code)
-
-
-class WaitsForOneTooFew(LedgerWriter):
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        asked = self.metadata
-        self.pending = type(self.pending)(
-            asked.ensemble_size, asked.write_quorum_size, max(asked.ack_quorum_size - 1, 1)
-        )
-
-
-class ForgetsWhatFailsDuringAChange(LedgerWriter):
-    def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
-        if self.change is Change.WRITING and code != FENCED:
-            return []
-        return super().on_failed(slot, first, code)
-
-
-class KeepsTheOldSegment(LedgerWriter):
-    def on_bookies_found(self, found: dict[int, str]) -> list[Action]:  # type: ignore[override]
-        actions = super().on_bookies_found(found)
-        if self.change is Change.WRITING:
-            self._proposed = self.metadata
-            return [WriteMetadata(self.metadata, self.version)]
-        return actions
-
-
-class StopsAtALostAnswer(LedgerWriter):
-    def on_metadata_lost(self) -> list[Action]:
-        super().on_metadata_lost()
-        return []
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        ConfirmsDuringAChange,
-        CountsAcksOfTheReplaced,
-        ResendsNothing,
-        BeginsTheSegmentTooLate,
-        OverwritesARecovery,
-        WaitsForOneTooFew,
-        ForgetsWhatFailsDuringAChange,
-        KeepsTheOldSegment,
-        StopsAtALostAnswer,
-    ],
-)
-def test_the_simulator_finds_a_planted_bug(planted: type[LedgerWriter]) -> None:
-    with pytest.raises(Violation):
-        for seed in range(SEEDS):
-            simulate(seed, planted)

@@ -8,16 +8,20 @@ confirmed, and closes the ledger there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.pacing import Pace
+from pyxbroker.base.slices import Slices
 from pyxbroker.entry import CRC32C, Digest
 from pyxbroker.ledger.bookie import ADD_HIGH_PRIORITY, Bookie
 from pyxbroker.ledger.errors import (
@@ -26,7 +30,6 @@ from pyxbroker.ledger.errors import (
     LedgerError,
     NoSuchEntry,
     NoSuchLedger,
-    NotEnoughBookies,
     WrongPassword,
     journal_failed,
 )
@@ -38,6 +41,13 @@ from pyxbroker.ledger.metadata import (
     LedgerState,
     MalformedLedgerMetadata,
     VersionedLedgerMetadata,
+)
+from pyxbroker.ledger.placement import (
+    Affinity,
+    FixedPlacement,
+    Placement,
+    affinity_of,
+    custom_metadata_of,
 )
 from pyxbroker.ledger.reader import ReadHandle, segments_of
 from pyxbroker.metadata.coordination import LedgerIdGenerator
@@ -53,6 +63,7 @@ from pyxbroker.metadata.store import (
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.ledger.read_policy import ReadPolicy
     from pyxbroker.ledger.writer import FindBookies
 
 log = get_logger("pyxbroker.ledger")
@@ -68,6 +79,19 @@ class LedgerQuorums(NamedTuple):
     ack: int = 1
 
 
+class ReadSettings(NamedTuple):
+    """The settings of a broker that concern reads from several bookies."""
+
+    speculative_s: float = 0.0
+    """A second bookie is asked after this time without an answer; 0: only after a failure
+    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+    timeout_s: float = 30.0
+    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
+    is_sticky: bool = True
+    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
+    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
+
+
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -77,7 +101,15 @@ class LedgerProtection(NamedTuple):
     password: bytes = b""
 
 
+class BookieWaiter(Protocol):
+    """An object that needs more bookies than there are."""
+
+    def on_bookies_changed(self) -> None:
+        """There may be enough bookies now."""
+
+
 PLAIN = LedgerProtection()
+PULSARS_READS = ReadSettings()
 COMPACTED = LedgerProtection()
 """The protection of compacted ledgers, which Pulsar always opens without a password."""
 
@@ -93,6 +125,8 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
+        placement: Placement | None = None,
+        read_settings: ReadSettings = PULSARS_READS,
     ) -> None:
         self.turn = turn
         self.cursor_pace = Pace()  # of cursor writes in the background
@@ -105,12 +139,19 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
+        self._read_settings = read_settings
+        self._read_policy: ReadPolicy | None = None
+        self.placement: Placement = placement or FixedPlacement(bookies)
+        self.placement.on_change(self._on_bookies_changed)
+        self._lacking: WeakSet[BookieWaiter] = WeakSet()
+        self._bookies_changed = False
+        self._notification: asyncio.Task[None] | None = None
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
         self._first_created: int | None = None  # the first ledger created here; ids only grow
         self._pending_deletions: set[int] = set()  # unreferenced ledgers that are still in metadata
-        if quorums.ensemble > len(bookies):
+        if placement is None and quorums.ensemble > len(bookies):
             raise ValueError(
                 f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
@@ -129,16 +170,44 @@ class LedgerClient:
         """True while messages of clients cannot be stored (Bookie.holding)."""
         return any(bookie.holding for bookie in self._bookies.values())
 
+    def wait_for_bookies(self, waiter: BookieWaiter) -> None:
+        """Notify a waiter, as long as it exists, of the next change of the bookies."""
+        self._lacking.add(waiter)
+
+    def _on_bookies_changed(self) -> None:
+        self._bookies_changed = True
+        if self._lacking and self._notification is None:
+            loop = asyncio.get_running_loop()
+            self._notification = loop.create_task(self._notify_lacking())
+
+    async def _notify_lacking(self) -> None:
+        slices = Slices()
+        try:
+            while self._bookies_changed:
+                self._bookies_changed = False
+                # A waiter that still lacks bookies adds itself again.
+                for waiter in list(self._lacking):
+                    self._lacking.discard(waiter)
+                    waiter.on_bookies_changed()
+                    await slices.pause()
+        finally:
+            self._notification = None
+
     def prefetch(self) -> None:
         """Fetch a ledger id in advance, so that the first topic need not wait for it."""
         self._ids.prefetch()
 
     async def create(
-        self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
+        self,
+        listener: LedgerListener,
+        managed_ledger: str,
+        cursor: str | None = None,
+        affinity: Affinity | None = None,
     ) -> LedgerHandle:
-        """Create a ledger with this broker as its writer."""
+        """Create a ledger with this broker as its writer. Raises NotEnoughBookies."""
         flags = 0 if cursor is None else ADD_HIGH_PRIORITY
-        return await self._create(listener, _custom_metadata(managed_ledger, cursor), flags)
+        custom = _custom_metadata(managed_ledger, cursor)
+        return await self._create(listener, custom, flags, affinity)
 
     async def create_for_schema(self, listener: LedgerListener, schema_id: str) -> LedgerHandle:
         """Create the ledger of one version of a topic's schema."""
@@ -146,9 +215,13 @@ class LedgerClient:
         return await self._create(listener, custom, ADD_HIGH_PRIORITY)
 
     async def _create(
-        self, listener: LedgerListener, custom: dict[str, bytes], flags: int
+        self,
+        listener: LedgerListener,
+        custom: dict[str, bytes],
+        flags: int,
+        affinity: Affinity | None = None,
     ) -> LedgerHandle:
-        metadata = self._new_metadata(custom, self._quorums)
+        metadata = self._new_metadata(custom, self._quorums, affinity=affinity)
         while True:
             ledger_id = await self._ids.next_id()
             put = self._metadata.creation(ledger_id, metadata)
@@ -166,6 +239,7 @@ class LedgerClient:
         naming: Callable[[int], Put],
         above: int = -1,
         quorums: LedgerQuorums | None = None,
+        affinity: Affinity | None = None,
     ) -> tuple[LedgerHandle, int]:
         """Create a ledger and write its reference to another node in one transaction.
 
@@ -173,13 +247,8 @@ class LedgerClient:
         new version of that node). Raises BadVersion when the write of the node is refused, and
         NotEnoughBookies when there are fewer bookies than the ensemble needs.
         """
-        quorums = quorums or self._quorums
-        if quorums.ensemble > len(self._bookies):
-            raise NotEnoughBookies(
-                f"an ensemble of {quorums.ensemble} needs as many bookies, but there are"
-                f" {len(self._bookies)}"
-            )
-        metadata = self._new_metadata(_custom_metadata(managed_ledger), quorums)
+        custom = _custom_metadata(managed_ledger)
+        metadata = self._new_metadata(custom, quorums or self._quorums, affinity=affinity)
         return await self._create_named(listener, metadata, naming, above)
 
     async def create_compacted(
@@ -230,13 +299,16 @@ class LedgerClient:
         custom: dict[str, bytes],
         quorums: LedgerQuorums,
         protection: LedgerProtection | None = None,
+        affinity: Affinity | None = None,
     ) -> LedgerMetadata:
         protection = protection or self._protection
+        if affinity is not None:
+            custom |= custom_metadata_of(affinity)
         return LedgerMetadata(
             ensemble_size=quorums.ensemble,
             write_quorum_size=quorums.write,
             ack_quorum_size=quorums.ack,
-            ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
+            ensembles={0: self.placement.new_ensemble(quorums, affinity)},
             digest_type=protection.digest_type,
             password=protection.password,
             custom_metadata={"application": b"pulsar", **custom},
@@ -268,8 +340,8 @@ class LedgerClient:
         add_flags: int,
     ) -> LedgerHandle:
         digest = self._digest(metadata)
-        first = self._bookies[metadata.ensembles[0][0]]
-        if first.is_embedded and metadata.ensemble_size == 1:
+        if self._is_embedded(metadata):
+            first = self._bookies[metadata.ensembles[0][0]]
             return LedgerHandle(ledger_id, first, listener, add_flags, digest)
         from pyxbroker.ledger.ensemble import EnsembleHandle
         from pyxbroker.ledger.writer import LedgerWriter
@@ -277,22 +349,30 @@ class LedgerClient:
         return EnsembleHandle(
             LedgerWriter(ledger_id, metadata, version),
             self._bookies,
-            self._find_bookies,
+            self._finder(metadata),
             self._metadata,
             listener,
             add_flags,
             digest,
+            self.placement.on_error,
+            self.read_policy(),
         )
 
-    def _find_bookies(self, wanted: FindBookies) -> dict[int, str]:
-        """Return replacements for members of an ensemble, as far as other bookies are available."""
-        spare = (
-            name
-            for name, bookie in sorted(self._bookies.items())
-            if name not in wanted.ensemble and name not in wanted.failed and not bookie.failure
+    def read_policy(self) -> ReadPolicy:
+        """Return the policy of reads from bookies elsewhere."""
+        if self._read_policy is None:
+            from pyxbroker.ledger.read_policy import ReadPolicy
+
+            self._read_policy = ReadPolicy(self.turn.loop, self._read_settings)
+        return self._read_policy
+
+    def _finder(self, metadata: LedgerMetadata) -> Callable[[FindBookies], Mapping[int, str]]:
+        """Return the function that chooses replacements for members of a ledger's ensemble."""
+        quorums = LedgerQuorums(
+            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
         )
-        # There may be fewer bookies than indexes.
-        return dict(zip(sorted(wanted.indexes), spare))  # noqa: B905
+        affinity = affinity_of(metadata.custom_metadata)
+        return partial(self.placement.replacements, quorums=quorums, affinity=affinity)
 
     async def close(self, handle: LedgerHandle) -> None:
         """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has
@@ -361,17 +441,38 @@ class LedgerClient:
 
         After a failure it may be called again.
         """
-        found = await self._read(ledger_id)
-        metadata = found.metadata
-        if metadata.is_closed:
-            return metadata.last_entry_id, metadata.length
-        version = found.version
-        if metadata.state is not LedgerState.IN_RECOVERY:
-            metadata = metadata.in_recovery()
-            version = (await self._metadata.update(ledger_id, metadata, version)).version
         # A start has no ledger to recover.
         from pyxbroker.ledger import recovery
 
+        while True:
+            found = await self._read(ledger_id)
+            metadata = found.metadata
+            if metadata.is_closed:
+                return metadata.last_entry_id, metadata.length
+            if self._is_embedded(metadata):
+                return await self._recover_embedded(ledger_id, found)
+            takeover = recovery.Takeover(
+                *(self._bookies, self._finder(metadata), self.placement.on_error),
+                *(self._metadata, self.read_policy()),
+            )
+            end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
+            if end is not None:
+                return end
+
+    def _is_embedded(self, metadata: LedgerMetadata) -> bool:
+        """Return True if the embedded bookie is the only one of the ledger's ensemble."""
+        first = self._bookies.get(metadata.ensembles[0][0])
+        return metadata.ensemble_size == 1 and first is not None and first.is_embedded
+
+    async def _recover_embedded(
+        self, ledger_id: int, found: VersionedLedgerMetadata
+    ) -> tuple[int, int]:
+        from pyxbroker.ledger import recovery
+
+        metadata, version = found
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            metadata = metadata.in_recovery()
+            version = (await self._metadata.update(ledger_id, metadata, version)).version
         reader = self._reader(ledger_id, metadata)
         await recovery.fence(reader)
         last_entry_id, length = await recovery.find_end(reader)
@@ -427,7 +528,9 @@ class LedgerClient:
                 return
 
     async def stop(self) -> None:
-        """Stop fetching ids."""
+        """Stop fetching ids, and notifying those that lack bookies."""
+        if self._notification is not None:
+            self._notification.cancel()
         await self._ids.close()
 
     async def _read(self, ledger_id: int, password: bytes | None = None) -> VersionedLedgerMetadata:
@@ -448,7 +551,9 @@ class LedgerClient:
 
     def _reader(self, ledger_id: int, metadata: LedgerMetadata) -> ReadHandle:
         segments = segments_of(metadata.ensembles, self._bookies, ledger_id)
-        return ReadHandle(ledger_id, segments, metadata.write_quorum_size, self._digest(metadata))
+        policy = None if self._is_embedded(metadata) else self.read_policy()
+        quorum = metadata.write_quorum_size
+        return ReadHandle(ledger_id, segments, quorum, self._digest(metadata), policy)
 
     def _digest(self, metadata: LedgerMetadata) -> Digest:
         """Return the digest of a ledger, which does not change with the setting."""

@@ -15,6 +15,7 @@ from pyxbroker.ledger.bookie import TIMED_OUT, Bookie
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
+from pyxbroker.ledger.read_policy import ReadPolicy
 from pyxbroker.ledger.reader import segments_of
 from pyxbroker.ledger.writer import (
     Action,
@@ -37,13 +38,22 @@ RETRY_S = 1.0
 """Pause before a ledger looks again for bookies, or asks again for its metadata."""
 
 
+def ignore_error(bookie_id: str, code: int) -> None:
+    """Nothing: no placement policy counts the errors."""
+
+
 class EnsembleHandle(LedgerHandle):
     """The writer of a ledger on several bookies: performs the actions of a LedgerWriter.
 
     `find` returns a bookie id for each index that a failed bookie had, as far as there are any.
+    `on_error` is called with the id of a bookie that failed, and the code.
     """
 
-    __slots__ = ("_bookies", "_find", "_metadata", "_tasks", "_timer", "_waits_for", "writer")
+    __slots__ = (
+        *("_bookies", "_find", "_metadata", "_on_error", "_slots", "_tasks", "_timer"),
+        "_waits_for",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -54,18 +64,23 @@ class EnsembleHandle(LedgerHandle):
         listener: LedgerListener,
         add_flags: int = 0,
         digest: Digest = CRC32C,
+        on_error: Callable[[str, int], None] = ignore_error,
+        policy: ReadPolicy | None = None,
     ) -> None:
         first = bookies[writer.ensemble[0]]
         super().__init__(writer.ledger_id, first, listener, add_flags, digest)
+        self.policy = policy
         self.writer = writer
         self.pending = writer.pending
         self.write_quorum = writer.metadata.write_quorum_size
         self._bookies = bookies
         self._find = find
+        self._on_error = on_error
         self._metadata = metadata
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._waits_for = -1  # the oldest unconfirmed entry when the timer was set
+        self._slots = 0  # the writer's next slot then; a later member has been asked only since
         self._note_metadata()
 
     def append(self, run: EntryRun) -> None:
@@ -81,6 +96,12 @@ class EnsembleHandle(LedgerHandle):
         self._perform(self.writer.on_acked(slot, first, last))
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
+        self._fail_slot(slot, first, code)
+
+    def _fail_slot(self, slot: int, first: int, code: int) -> None:
+        bookie_id = self.writer.bookie_of(slot)
+        if bookie_id is not None:
+            self._on_error(bookie_id, code)
         self._perform(self.writer.on_failed(slot, first, code))
 
     def take_back(self) -> None:
@@ -127,6 +148,10 @@ class EnsembleHandle(LedgerHandle):
         self._perform(self.writer.on_bookies_found(found))
         if self.writer.absent and not found and self.failure is None:
             asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def give_up(self, error: LedgerError) -> None:
+        """Stop all work on the ledger."""
+        self._perform(self.writer.give_up(error))
 
     def _retry(self) -> None:
         self._perform(self.writer.retry())
@@ -177,12 +202,13 @@ class EnsembleHandle(LedgerHandle):
         if self.failure is not None or self.pending.pending == 0:
             return
         if oldest == self._waits_for and self.writer.change is None:
-            for slot in self.writer.silent_slots(oldest):
-                self._perform(self.writer.on_failed(slot, oldest, TIMED_OUT))
+            for slot in self.writer.silent_slots(oldest, self._slots):
+                self._fail_slot(slot, oldest, TIMED_OUT)
         self._set_timer(ADD_TIMEOUT_S, self._check_progress)
 
     def _set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         self._waits_for = self.pending.first
+        self._slots = self.writer.next_slot
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     def _stop_timer(self) -> None:
@@ -199,8 +225,4 @@ class EnsembleHandle(LedgerHandle):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             reference = log.failure("a ledger's bookies could not be replaced", error)
-            self._perform(
-                self.writer.give_up(
-                    LedgerError(f"ledger {self.ledger_id} failed (reference {reference})")
-                )
-            )
+            self.give_up(LedgerError(f"ledger {self.ledger_id} failed (reference {reference})"))

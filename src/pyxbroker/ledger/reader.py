@@ -6,19 +6,18 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.entry import CRC32C, Digest, EntryBatch
 from pyxbroker.ledger.bookie import DAMAGED, LOST_CODES, TIMED_OUT, Bookie, Stripe
 from pyxbroker.ledger.errors import LedgerError, error_of
 from pyxbroker.metadata.store import resolve
 
+if TYPE_CHECKING:
+    from pyxbroker.ledger.read_policy import ReadPolicy
+
 READ_BYTES_MAX = 8 << 20
 READ_ENTRIES_MAX = 1024
-
-SPECULATIVE_READ_S = 2.0
-"""The next bookie is asked after this time without an answer
-(bookkeeperClientSpeculativeReadTimeoutInMillis)."""
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
@@ -32,10 +31,10 @@ class Segment(NamedTuple):
 
 class ReadHandle:
     """Reads entries of one ledger. An entry e of a segment is on the `write_quorum` bookies from
-    ensemble index `e mod ensemble size` on.
+    ensemble index `e mod ensemble size` on. A ledger on the embedded bookie has no policy.
     """
 
-    __slots__ = ("digest", "ledger_id", "segments", "write_quorum")
+    __slots__ = ("digest", "ledger_id", "policy", "segments", "write_quorum")
 
     def __init__(
         self,
@@ -43,7 +42,9 @@ class ReadHandle:
         segments: Sequence[Segment],
         write_quorum: int,
         digest: Digest = CRC32C,
+        policy: ReadPolicy | None = None,
     ) -> None:
+        self.policy = policy
         self.ledger_id = ledger_id
         self.segments = segments
         self.write_quorum = write_quorum
@@ -76,8 +77,9 @@ class ReadHandle:
     ) -> None:
         """Read entries from first on, at most to last; callback gets a batch or a LedgerError.
 
-        The bookies of the entry's write set are asked one after the other, the next one when one
-        fails or is slow. A batch may be shorter than what was asked for.
+        The bookies of the entry's write set are asked one after the other (ReadPolicy), the next
+        one when one fails, is slow or has a damaged entry. A batch may be shorter than what was
+        asked for.
         """
         segment, last = self._segment(first, last)
         _Read(self, segment.bookies, first, last, count_max, bytes_max, callback).ask()
@@ -110,8 +112,8 @@ class _Read:
     """
 
     __slots__ = (
-        *("asked", "bookies", "bytes_max", "callback", "codes", "count_max", "first", "handle"),
-        *("last", "order", "timer"),
+        *("asked", "asked_at", "bookies", "bytes_max", "callback", "codes", "count_max", "first"),
+        *("handle", "last", "order", "policy", "timer"),
     )
 
     def __init__(
@@ -134,10 +136,19 @@ class _Read:
         self.codes: dict[int, int] = {}  # ensemble index -> code of the failure
         self.asked = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.policy = handle.policy
         size, quorum = len(bookies), handle.write_quorum
-        # Of a striped ledger, the last bookie of the write set has the most entries in a row.
-        indexes = [(first + i) % size for i in range(quorum)]
-        self.order = indexes if size == quorum else indexes[::-1]
+        if self.policy is None:
+            self.order = [first % size]
+            return
+        self.asked_at: dict[int, float] = {}  # by ensemble index
+        is_striped = size > quorum
+        start = handle.ledger_id if self.policy.settings.is_sticky and not is_striped else first
+        self.order = [(start + i) % size for i in range(quorum)]
+        if is_striped:
+            # The last bookie of the write set has the most entries in a row.
+            self.order.reverse()
+        self.policy.sort(self.order, bookies)
 
     def ask(self) -> None:
         """Ask the next bookie of the write set."""
@@ -150,12 +161,16 @@ class _Read:
             while end < last and stripe.has(end + 1):
                 end += 1
             last = end
-        if quorum > 1:
-            loop = asyncio.get_running_loop()
-            self.timer = loop.call_later(SPECULATIVE_READ_S, self.on_slow)
+        if self.policy is not None:
+            clock, settings = self.policy.clock, self.policy.settings
+            self.asked_at[index] = clock.time()
+            delay_s = settings.timeout_s
+            if settings.speculative_s and self.asked < quorum:
+                delay_s = settings.speculative_s * 2 ** (self.asked - 1)
+            self.timer = clock.call_later(delay_s, self.on_slow)
         self.bookies[index].read(
             *(self.handle.ledger_id, self.first, last, self.count_max, self.bytes_max),
-            self.on_read if quorum == 1 else partial(self.on_answer, index),
+            self.on_read if self.policy is None else partial(self.on_answer, index),
         )
 
     def on_read(self, result: EntryBatch | int) -> None:
@@ -166,23 +181,37 @@ class _Read:
         """Take the answer of a bookie; only its first answer counts."""
         if self.callback is None or index in self.codes:
             return
+        if self.policy is not None:
+            bookie_id = self.bookies[index].bookie_id
+            if isinstance(result, int) and result not in LOST_CODES:
+                self.policy.on_failure(bookie_id)
+            else:
+                latency_s = self.policy.clock.time() - self.asked_at[index]
+                self.policy.on_answer(bookie_id, latency_s)
         if not isinstance(result, int):
             if self.handle.is_intact(result):
                 self.finish(result)
                 return
             result = DAMAGED
+        if result == DAMAGED and self.policy is not None:
+            self.policy.damaged[self.bookies[index].bookie_id] += 1
         self.codes[index] = result
-        if len(self.codes) < self.asked:
-            return  # another one that was asked has not answered yet
         if self.asked < len(self.order):
             self.stop_timer()
             self.ask()
-        else:
+        elif len(self.codes) == self.asked:
             self.finish(error_of(self.code(), self.handle.ledger_id, self.first))
 
     def on_slow(self) -> None:
-        """Ask another bookie as well, since one has not answered in time; the first answer wins."""
+        """Ask another bookie as well, since none has answered in time; the first answer wins."""
         self.timer = None
+        assert self.policy is not None
+        now = self.policy.clock.time()
+        for index in self.asked_at.keys() - self.codes.keys():
+            bookie_id, waited_s = self.bookies[index].bookie_id, now - self.asked_at[index]
+            self.policy.on_wait(bookie_id, waited_s)
+            if waited_s >= self.policy.settings.timeout_s:
+                self.policy.on_failure(bookie_id)
         if self.asked < len(self.order):
             self.ask()
         else:

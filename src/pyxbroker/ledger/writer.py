@@ -1,7 +1,7 @@
 """The writer of an open ledger on an ensemble of bookies, as a state machine.
 
 No socket, clock, future or logger inside: each input returns the actions that the caller performs
-(ensemble.py does, tests/simulate_writer.py does with model bookies).
+(ensemble.py does, tests/simulate_ledger.py does with model bookies).
 
     input                                   what it may return
     append(run)                             Send to each bookie of the run's write sets
@@ -96,10 +96,15 @@ class _Pending(NamedTuple):
 
 
 class LedgerWriter:
-    """State of one open ledger's writer.
+    """State of one ledger's writer.
 
     With `delays_change` a failed bookie is replaced only when an entry can no longer reach its ack
     quorum without it (BookKeeper's delayEnsembleChange); until then each run is sent to it again.
+
+    For a ledger in recovery, the writer writes back entries from `next_entry_id` on; `length` is
+    the number of bytes before them. Its ensemble changes stay in `metadata` until the ledger is
+    closed, and each entry carries the last add that the former writer confirmed. Otherwise a
+    recovery that dies would leave a mark behind entries that only its own ensemble has.
     """
 
     def __init__(
@@ -108,23 +113,27 @@ class LedgerWriter:
         metadata: LedgerMetadata,
         version: int,
         delays_change: bool = False,
+        next_entry_id: int = 0,
+        length: int = 0,
     ) -> None:
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.version = version
-        self.length = 0
+        self.length = length
         self.failure: LedgerError | None = None
         self.change: Change | None = None
         self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
         self.ensemble = list(metadata.last_ensemble()[1])
         self.pending = PendingAdds(
-            metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+            *(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
+            next_entry_id,
         )
+        self._recovers_from = next_entry_id if metadata.state is LedgerState.IN_RECOVERY else None
         self._delays_change = delays_change
         self._runs: deque[_Pending] = deque()
         self._slots = list(range(metadata.ensemble_size))
         self._index_of = {slot: slot for slot in self._slots}
-        self._next_slot = len(self._slots)
+        self.next_slot = len(self._slots)
         self._found: Mapping[int, str] = {}
         self._failed: set[str] = set()  # bookies, until retry()
         self._proposed = metadata
@@ -242,12 +251,19 @@ class LedgerWriter:
         """Fail the ledger for a reason that its bookies and its metadata do not know."""
         return [] if self.failure is not None else self._fail(error)
 
-    def silent_slots(self, entry_id: int) -> list[int]:
-        """Return the slots that have not acknowledged an unconfirmed entry of their write set."""
+    def bookie_of(self, slot: int) -> str | None:
+        """Return the bookie in a slot; None if it was replaced."""
+        index = self._index_of.get(slot)
+        return None if index is None else self.ensemble[index]
+
+    def silent_slots(self, entry_id: int, before: int) -> list[int]:
+        """Return the slots below `before` that have not acknowledged an unconfirmed entry of their
+        write set. The bookies of slots from next_slot on join the ensemble later.
+        """
         return [
             self._slots[index]
             for index in self.pending.unacked(entry_id)
-            if index not in self.absent
+            if index not in self.absent and self._slots[index] < before
         ]
 
     def take_unconfirmed(self) -> list[EntryRun]:
@@ -270,6 +286,8 @@ class LedgerWriter:
         self.change = Change.WRITING
         ensemble = tuple(self._found.get(i, each) for i, each in enumerate(self.ensemble))
         self._proposed = self.metadata.with_ensemble(self.pending.first, ensemble)
+        if self._recovers_from is not None:
+            return self._adopt(self.version)
         return [WriteMetadata(self._proposed, self.version)]
 
     def _adopt(self, version: int) -> list[Action]:
@@ -279,9 +297,9 @@ class LedgerWriter:
             self.ensemble[index] = bookie_id
             self.pending.forget(index)
             del self._index_of[self._slots[index]]
-            self._slots[index] = self._next_slot
-            self._index_of[self._next_slot] = index
-            self._next_slot += 1
+            self._slots[index] = self.next_slot
+            self._index_of[self.next_slot] = index
+            self.next_slot += 1
             self.absent.discard(index)
             self._refused.pop(index, None)
         sends = self._sends(self._found, self._runs)
@@ -311,6 +329,8 @@ class LedgerWriter:
         """Return what to send to the members at some indexes of the ensemble."""
         size, quorum = len(self.ensemble), self.metadata.write_quorum_size
         confirmed = self.pending.last_add_confirmed
+        if self._recovers_from is not None:
+            confirmed = self._recovers_from - 1
         sends: list[Action] = []
         for run, length in runs:
             for index in indexes:

@@ -22,7 +22,7 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.entry import AckRun, Position
-from pyxbroker.ledger.errors import JournalFailed, LedgerError
+from pyxbroker.ledger.errors import JournalFailed, LedgerError, NotEnoughBookies
 from pyxbroker.ledger.retries import Retries
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -87,7 +87,7 @@ class Cursor:
         self._noted_active_ms = 0  # last_active_ms in the node
         self.closed = False
         self.failure: CursorError | None = None
-        self._is_store_away = False  # the metadata store did not answer the last write
+        self._is_store_away = False  # store or bookies did not take the last write
         self._ledger: CursorLedger | None = None  # being written
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
@@ -348,7 +348,7 @@ class Cursor:
             # The last written position is valid after the topic is loaded again.
             failed = self.managed_ledger.on_defect("a cursor cannot be written", error)
             self.failure = self._write_error(failed)
-        elif not isinstance(error, Unavailable):
+        elif not isinstance(error, (Unavailable, NotEnoughBookies)):
             self._log_failure(error)
             self.failure = self._write_error(error)
         else:
@@ -357,7 +357,7 @@ class Cursor:
                 self._is_store_away = True
                 self._log_failure(error)
             if not self.closed:
-                # The store may recover; then the write includes later acknowledgements.
+                # Store or bookies may return; then the write includes later acknowledgements.
                 self._schedule_write()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

@@ -26,7 +26,13 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry, NoSuchLedger
+from pyxbroker.ledger.errors import (
+    EntryDamaged,
+    LedgerError,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+)
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.reader import ReadHandle
 from pyxbroker.ledger.retries import Retries
@@ -84,7 +90,7 @@ class CursorLedger:
     ) -> CursorLedger:
         """Create the next ledger of a cursor."""
         ledger = cls(limits)
-        ledger.handle = await client.create(ledger, managed_ledger, cursor)
+        ledger.handle = await client.create(ledger, managed_ledger, cursor, limits.affinity)
         return ledger
 
     @property
@@ -94,7 +100,7 @@ class CursorLedger:
     @property
     def is_full(self) -> bool:
         """True if the next state belongs in a new ledger."""
-        return (
+        return isinstance(self.handle.failure, NotEnoughBookies) or (
             self.handle.pending.next >= self._entries_max
             or self.handle.length >= max(LEDGER_BYTES_MAX, 16 * self._whole_bytes)
             or time.monotonic() >= self._rollover_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyxbroker.ledger.client import LedgerQuorums
+from pyxbroker.ledger.placement import Affinity
 
 
 class ManagedLedgerLimits(NamedTuple):
@@ -24,6 +25,7 @@ class ManagedLedgerLimits(NamedTuple):
     ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
 
     quorums: LedgerQuorums | None = None  # of the next ledgers; None: those of the client
+    affinity: Affinity | None = None  # of the next ledgers, also of cursors
 
     def keeping(self, retention_s: float, retention_bytes: int) -> ManagedLedgerLimits:
         """Return a copy with another retention."""

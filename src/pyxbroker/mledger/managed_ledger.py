@@ -111,6 +111,7 @@ class ManagedLedger:
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
         self.unreadable: set[str] = set()  # names of cursors, which prevent trimming
+        self.lack_of_bookies = ""  # the reason, in the state TOO_FEW_BOOKIES
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
         self.entries_added = 0
@@ -138,16 +139,20 @@ class ManagedLedger:
     def set_limits(self, limits: ManagedLedgerLimits) -> None:
         """Apply new limits."""
         before, self.limits = self.limits, limits
-        may_begin = self.state is State.TOO_FEW_BOOKIES and not self._closing
-        if may_begin and limits.quorums != before.quorums:
-            self.state = State.CREATING_LEDGER
-            self.spawn(self._begin_next(Retries(f"the next ledger of {self.name}")))
+        if limits.quorums != before.quorums:
+            self.on_bookies_changed()
         if limits.mark_delete_per_s != before.mark_delete_per_s:
             if len(self.cursors) <= CURSORS_PER_CALL:
                 for cursor in self.cursors.values():
                     cursor.on_limits()
             else:
                 self.spawn(self._apply_rate(limits.mark_delete_per_s))
+
+    def on_bookies_changed(self) -> None:
+        """Begin the next ledger, if there were too few bookies for it until now."""
+        if self.state is State.TOO_FEW_BOOKIES and not self._closing:
+            self.state = State.CREATING_LEDGER
+            self.spawn(self._begin_next(Retries(f"the next ledger of {self.name}")))
 
     async def _apply_rate(self, rate: float) -> None:
         """Apply a changed rate to the present cursors, until it changes again."""
@@ -558,13 +563,16 @@ class ManagedLedger:
         self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {why}"))
 
     def refuse_for_bookies(self, error: NotEnoughBookies) -> None:
-        """Refuse writes, since the next ledger needs more bookies than exist, until limits change.
+        """Refuse writes, since the next ledger needs more bookies than exist, until the limits or
+        the bookies change.
 
         Existing entries are still read, acknowledged and deleted.
         """
         failure = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
         log.error("the next ledger cannot be created", managed_ledger=self.name, error=error)
         self.state = State.TOO_FEW_BOOKIES
+        self.lack_of_bookies = str(error)
+        self.client.wait_for_bookies(self)
         self.current = None
         self.index_ledgers()
         self._fail_runs(failure)
@@ -622,6 +630,7 @@ class ManagedLedger:
                 lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
                 max(self.ledgers, default=-1),
                 self.limits.quorums,
+                self.limits.affinity,
             )
             self.adopt_ledger(handle)
         self.start_ledger(handle)

@@ -20,7 +20,12 @@ from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.bookie import Bookie
-from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.client import (
+    LedgerClient,
+    LedgerProtection,
+    LedgerQuorums,
+    ReadSettings,
+)
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
@@ -32,6 +37,9 @@ from pyxbroker.web.server import WebServer
 if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.storage_view import StorageView
+    from pyxbroker.ledger.placement import Placement
+    from pyxbroker.ledger.rack_placement import RackPlacement
+    from pyxbroker.ledger.registered_bookies import RegisteredBookies
     from pyxbroker.stats.metrics import MetricsSource
 
 log = get_logger("pyxbroker.standalone")
@@ -71,8 +79,11 @@ def make_ledgers(
     bookies: Mapping[str, Bookie],
     turn: Turn,
     publish_latency: PublishLatency,
+    placement: Placement | None = None,
 ) -> LedgerClient:
-    """Return a client for ledgers on the given bookies, by bookie id."""
+    """Return a client for ledgers on the given bookies, by bookie id. `placement` chooses among
+    them; None for bookies that do not change.
+    """
     quorums = LedgerQuorums(
         config.managedLedgerDefaultEnsembleSize,
         config.managedLedgerDefaultWriteQuorum,
@@ -81,7 +92,52 @@ def make_ledgers(
     protection = LedgerProtection(
         DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
     )
-    return LedgerClient(metadata, dict(bookies), turn, quorums, protection, publish_latency)
+    reads = ReadSettings(
+        config.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
+        is_sticky=config.bookkeeperEnableStickyReads,
+    )
+    if placement is None:
+        bookies = dict(bookies)
+    return LedgerClient(
+        *(metadata, bookies, turn, quorums, protection, publish_latency, placement),
+        read_settings=reads,
+    )
+
+
+def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
+    """Return the placement of ledgers on the registered bookies of a cluster."""
+    import random
+    import time
+
+    from pyxbroker.ledger.placement import Affinity
+    from pyxbroker.ledger.quarantine import HealthCheck
+    from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
+
+    groups = None
+    if config.bookkeeperClientIsolationGroups:
+        groups = Affinity(
+            config.bookkeeperClientIsolationGroups, config.bookkeeperClientSecondaryIsolationGroups
+        )
+    return RackPlacement(
+        bookies,
+        RackSettings(
+            config.bookkeeperClientRackawarePolicyEnabled,
+            config.bookkeeperClientRegionawarePolicyEnabled,
+            config.bookkeeperClientMinNumRacksPerWriteQuorum,
+            config.bookkeeperClientEnforceMinNumRacksPerWriteQuorum,
+            groups,
+            config.managedLedgerDefaultEnsembleSize,
+        ),
+        random.Random(),
+        time.monotonic,
+        HealthCheck(
+            config.bookkeeperClientHealthCheckEnabled,
+            config.bookkeeperClientHealthCheckIntervalSeconds,
+            config.bookkeeperClientHealthCheckErrorThresholdPerInterval,
+            config.bookkeeperClientHealthCheckQuarantineTimeInSeconds,
+            config.bookkeeperClientQuarantineRatio,
+        ),
+    )
 
 
 def make_broker(

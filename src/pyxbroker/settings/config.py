@@ -27,6 +27,7 @@ from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
 from pyxbroker.settings.sections.openid import OpenId
+from pyxbroker.settings.sections.placement import Placement
 from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.security import Security
 from pyxbroker.settings.sections.storage import Storage
@@ -61,6 +62,7 @@ class Config(
     Topics,
     Dispatch,
     ManagedLedger,
+    Placement,
     Storage,
     Metrics,
 ):
@@ -197,7 +199,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, Storage, Metrics),
+        *(ManagedLedger, Placement, Storage, Metrics),
     )
 }
 

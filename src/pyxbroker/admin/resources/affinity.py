@@ -2,7 +2,8 @@
 
 An anti-affinity group has namespaces that should be on different brokers; bookie affinity names the
 bookies for a namespace's ledgers. Both are in Pulsar's LocalPolicies, the record of a namespace
-that is specific to one cluster. They have no effect yet: there is one broker with one bookie.
+that is specific to one cluster. Anti-affinity groups have no effect yet: there is one broker. The
+placement of ledgers follows the bookie affinity (ledger/rack_placement.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """/admin/v2/bookies: the bookies and their racks, as in Pulsar's Bookies.
 
-Racks are stored for the placement of ledgers; here there is one bookie.
+The placement of ledgers on a BookKeeper cluster follows the racks (ledger/rack_placement.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
 from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
 from pyxbroker.metadata import paths
+from pyxbroker.settings.config import Config
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
 from pyxbroker.web.errors import HttpError
 from pyxbroker.web.response import Response
@@ -22,6 +23,12 @@ ONE = RACKS + "/{bookie}"
 TEXT_BYTES_MAX = 256
 BOOKIES_MAX = 1_000
 NOT_FOUND = "Bookie rack placement configuration not found: {}"
+INVALID_RACK = (
+    "Bookie 'rack' parameter is invalid, When `RackawareEnsemblePlacementPolicy` is enabled, the"
+    " rack name is not allowed to contain slash (`/`) except for the beginning and end of the rack"
+    " name string. When `RegionawareEnsemblePlacementPolicy` is enabled, the rack name can only"
+    " contain one slash (`/`) except for the beginning and end of the rack name string."
+)
 INFO = Body(fields={"rack": Field("string"), "hostname": Field("string")})
 
 Groups = dict[str, Any]  # of bookies, each with its BookieInfo
@@ -58,6 +65,8 @@ async def set_rack(request: Request) -> Response:
     for text in (group, *info.values()):
         check_length("text", text, TEXT_BYTES_MAX, 400)
 
+    _check_rack(info.get("rack") or "", request.app.broker.config)
+
     def put(groups: Groups) -> Groups:
         others = _without_bookie(groups, bookie)
         if sum(map(len, others.values())) >= BOOKIES_MAX:
@@ -66,6 +75,14 @@ async def set_rack(request: Request) -> Response:
 
     await request.app.broker.stored_records.change(paths.BOOKIE_RACKS, put)
     return Response.empty()
+
+
+def _check_rack(rack: str, config: Config) -> None:
+    """Raise HttpError for a rack that the placement policy cannot use, as Pulsar does."""
+    slashes = rack.strip("/").count("/")
+    expected = int(config.bookkeeperClientRegionawarePolicyEnabled)
+    if config.bookkeeperClientRackawarePolicyEnabled and slashes != expected:
+        raise HttpError(412, INVALID_RACK)
 
 
 async def delete_rack(request: Request) -> Response:

@@ -45,6 +45,8 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from asyncio import Future
 
+    from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+
 log = get_logger("pyxbroker.topics")
 
 DELETED_MAX = 1_000  # deleted topics whose names stay in memory for the error message
@@ -85,7 +87,9 @@ class TopicLoader:
         broker_limits: BrokerLimits,
         unacked: BrokerUnacked | None,
         on_ttl_changed: Callable[[PersistentTopic], None],
+        affinity: BookieAffinity | None = None,
     ) -> None:
+        self._affinity = affinity  # None: all ledgers are on the same bookies
         self._config = config
         self._store = store
         self._ledgers = ledgers
@@ -269,6 +273,8 @@ class TopicLoader:
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies, is_forbidden)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
+            if self._affinity is not None:
+                limits = limits._replace(affinity=await self._affinity.of(name))
 
             async def missing() -> int:
                 return int(create and not await self._registry.exists(name))

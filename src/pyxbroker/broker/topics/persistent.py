@@ -129,11 +129,9 @@ class PersistentTopic(Topic):
             # With this code clients fail their pending sends, instead of retrying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
         if self.managed_ledger.state is State.TOO_FEW_BOOKIES:
-            # The client may retry, since the policy may change.
-            raise PersistenceError(
-                f"Topic {self.name} cannot be written: its persistence policy requires more"
-                " bookies than are available."
-            )
+            # The client retries until the policy or the bookies have changed.
+            lack = self.managed_ledger.lack_of_bookies
+            raise PersistenceError(f"Topic {self.name} cannot be written: {lack}.")
 
     async def store_epoch(self, epoch: int) -> None:
         """Store an epoch durably. Raises ManagedLedgerError, MetadataError."""

@@ -27,6 +27,7 @@ from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
     from pyxbroker.schemas.registry import SchemaRegistry
     from pyxbroker.schemas.schema_counts import NamespaceCounts
 
@@ -61,6 +62,7 @@ class Topics:
             broker_limits=self.broker_limits,
             unacked=unacked,
             on_ttl_changed=self.upkeep.expire_soon,
+            affinity=_affinity_of(config, cache, ledgers),
         )
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             records = TopicPolicies(config.clusterName, loader, partitions, self._policies)
@@ -117,3 +119,14 @@ class Topics:
         await self.policies.close()
         self.loader.counts.close()
         self._cache.close()
+
+
+def _affinity_of(
+    config: Config, cache: MetadataCache, ledgers: LedgerClient
+) -> BookieAffinity | None:
+    """Return the affinities of topics; None if all ledgers are on the same bookies."""
+    if not ledgers.placement.has_groups:
+        return None
+    from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+
+    return BookieAffinity(cache, config)

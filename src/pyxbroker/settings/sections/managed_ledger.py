@@ -81,3 +81,14 @@ class ManagedLedger(Section, title="Managed ledger"):
         " lost entries; if false, it fails.",
         dynamic=True,
     )
+    bookkeeperEnableStickyReads: bool = setting(
+        True,
+        "If true, all reads of a ledger whose bookies each have all of its entries go to one of"
+        " them while it is healthy. If false, they take turns.",
+    )
+    bookkeeperClientSpeculativeReadTimeoutInMillis: int = limit(
+        0,
+        "Time after which another bookie is asked for entries as well; twice this time for the"
+        " third one. 0: only after a failure.",
+        unit="ms",
+    )
