@@ -419,7 +419,8 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
 
 
 def test_the_broker_waits_for_zookeeper_and_bookies(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, bookies=1)
+    """Its metadata, that of the bookies and that which clusters share are in different places."""
+    cluster = Cluster(tmp_path, bookies=1, is_apart=True)
     one = dict.fromkeys(
         ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum"), "1"
     )
@@ -445,6 +446,11 @@ def test_the_broker_waits_for_zookeeper_and_bookies(tmp_path: Path) -> None:
         assert broker.request("GET", "/admin/v2/brokers/health") == (200, "ok")
         states = re.findall(r'event="the broker is starting" waits_for="(\w+)', broker.output())
         assert states == ["ZooKeeper", "an", "the", "writable"]
+        nodes = in_store(cluster.zookeeper, tree)
+        assert "/pulsar/managed-ledgers/public/default/persistent/t" in nodes
+        assert "/shared/admin/policies/public/default" in nodes
+        assert [each for each in nodes if re.match(r"/bookies/ledgers/00/0000/L\d{4}$", each)]
+        assert not {"/pulsar/ledgers", "/pulsar/admin/policies", "/ledgers", "/admin"} & set(nodes)
         written = {each.name for each in broker.directory.iterdir()}
         assert written == {"output.log", "standalone.conf"}, "a broker has no data of its own"
     finally:
