@@ -326,6 +326,22 @@ def test_a_second_broker_is_refused(cluster: Cluster, broker: ClusterBroker) -> 
     assert in_registry == [f"127.0.0.1:{broker.web_port}"]
 
 
+def test_a_lost_session_is_followed_by_a_new_registration(
+    cluster: Cluster, broker: ClusterBroker, client: pulsar.Client
+) -> None:
+    producer = client.create_producer("persistent://public/default/session")
+    cluster.zookeeper.pause()
+    time.sleep(3 * int(SESSION_MS) / 1000)
+    producer.send(b"meanwhile")
+    cluster.zookeeper.resume()
+    registered = paths.broker(f"127.0.0.1:{broker.web_port}")
+    eventually(lambda: in_store(cluster.zookeeper, lambda store: store.get(registered)))
+    client.create_producer("persistent://public/default/session-2").send(b"after")
+    code, output = run(cluster.broker("refused", metadataStoreSessionTimeoutMillis=SESSION_MS))
+    assert code == 1
+    assert "one broker at a time" in output
+
+
 def run(broker: ClusterBroker) -> tuple[int, str]:
     """Run a broker that is expected to end by itself; return its status and output."""
     done = subprocess.run(
