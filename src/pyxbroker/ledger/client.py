@@ -105,7 +105,7 @@ class BookieWaiter(Protocol):
     """An object that needs more bookies than there are."""
 
     def on_bookies_changed(self) -> None:
-        """There may be enough bookies now."""
+        """Wake the ledgers that lack bookies: there may be enough now."""
 
 
 PLAIN = LedgerProtection()
