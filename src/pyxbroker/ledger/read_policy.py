@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyxbroker.ledger.bookie import Bookie
-    from pyxbroker.ledger.client import ReadSettings
+    from pyxbroker.ledger.reader import ReadSettings
 
 MEMORY_S = 30.0
 """What is known about a bookie decides no order after this time."""
