@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
