@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyxbroker.ledger.bookie import Bookie
-    from pyxbroker.ledger.client import ReadSettings
+    from pyxbroker.ledger.reader import ReadSettings
 
 MEMORY_S = 30.0
 """Age from which an observation of a bookie no longer influences the order."""
