@@ -34,8 +34,8 @@ from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.mledger import backlog, compacted_ledger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
