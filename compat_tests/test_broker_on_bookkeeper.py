@@ -342,6 +342,27 @@ def test_a_lost_session_is_followed_by_a_new_registration(
     assert "one broker at a time" in output
 
 
+def test_a_lost_session_ends_the_process_if_the_settings_ask_for_that(
+    cluster: Cluster, broker: ClusterBroker
+) -> None:
+    broker.stop()
+    strict = cluster.broker(
+        "strict",
+        metadataStoreSessionTimeoutMillis=SESSION_MS,
+        zookeeperSessionExpiredPolicy="shutdown",
+    )
+    strict.start()
+    cluster.zookeeper.pause()
+    assert strict.process is not None
+    assert strict.process.wait(timeout=PATIENCE_S) == 1
+    cluster.zookeeper.resume()
+    assert strict.output().splitlines()[-1] == (
+        "pyxbroker: The broker stopped: the session with ZooKeeper is lost"
+        " (zookeeperSessionExpiredPolicy)."
+    )
+    broker.start()
+
+
 def run(broker: ClusterBroker) -> tuple[int, str]:
     """Run a broker that is expected to end by itself; return its status and output."""
     done = subprocess.run(
@@ -460,6 +481,10 @@ def test_the_broker_waits_for_zookeeper_and_bookies(tmp_path: Path) -> None:
         client.create_producer("persistent://public/default/t").send(b"stored")
         client.close()
         assert broker.request("GET", "/admin/v2/brokers/health") == (200, "ok")
+        told = broker.rest("GET", "/admin/v2/brokers/internal-configuration")[1]
+        assert told["metadataStoreUrl"] == cluster.metadata
+        assert told["configurationMetadataStoreUrl"] == cluster.shared
+        assert told["bookkeeperMetadataServiceUri"] == cluster.ledgers
         states = re.findall(r'event="the broker is starting" waits_for="(\w+)', broker.output())
         assert states == ["ZooKeeper", "an", "the", "writable"]
         nodes = in_store(cluster.zookeeper, tree)
