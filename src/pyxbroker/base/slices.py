@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable
+from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from pyxbroker.base.pacing import Pace
@@ -83,7 +83,33 @@ class Slices:
         return now - began < self._slice_s
 
 
-async def in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
+class in_slices(Generic[T]):
+    """Asynchronous iteration over items, with a pause after each one.
+
+    Unlike an asynchronous generator, it needs no task to end it when a loop leaves it early.
+    """
+
+    __slots__ = ("_has_begun", "_next", "_slices")
+
+    def __init__(self, items: Iterable[T], slices: Slices | None = None) -> None:
+        self._next = iter(items).__next__
+        self._slices = slices or Slices()
+        self._has_begun = False
+
+    def __aiter__(self) -> in_slices[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._has_begun:
+            await self._slices.pause()
+        self._has_begun = True
+        try:
+            return self._next()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+async def run_in_slices(steps: Steps[T], slices: Slices | None = None) -> T:
     """Run a generator of steps in slices, and return its result."""
     if slices is None:
         slices = Slices()

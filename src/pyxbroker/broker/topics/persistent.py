@@ -21,7 +21,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
@@ -192,11 +192,9 @@ class PersistentTopic(Topic):
 
         The topic serves no client before that. Raises LedgerError, MetadataError.
         """
-        slices = Slices()
-        for cursor in list(self.managed_ledger.cursors.values()):
+        async for cursor in in_slices(list(self.managed_ledger.cursors.values())):
             if cursor.name != DEDUPLICATION_CURSOR:
                 self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
-            await slices.pause()
         if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
             from pyxbroker.broker.topics.entry_metadata import EntryMetadata
 
@@ -800,10 +798,8 @@ class PersistentTopic(Topic):
         Other subscriptions notify their consumers when they have acknowledged everything.
         """
         self.turn.run(self.close_producers)
-        slices = Slices()
-        for subscription in self.all_subscriptions():
+        async for subscription in in_slices(self.all_subscriptions()):
             self.turn.run(subscription.notify_end)
-            await slices.pause()
         await self.wait_disconnected()
 
     async def delete(self) -> None:
