@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.slices import in_slices
+from pyxbroker.base.slices import Slices
 
 PIECE_VALUES_MAX = 256  # encoded in one call
 TEXT_PER_VALUE = 256  # characters that count as one more value: client metadata may be long
@@ -20,9 +20,11 @@ Named = tuple["str | None", Any]  # a member of a container; list members have n
 
 async def to_json_in_slices(value: Any) -> bytes:
     """Encode a value like to_json. Keys are strings. The value must not change meanwhile."""
+    slices = Slices()
     pieces = []
-    async for piece in in_slices(_pieces(value)):
+    for piece in _pieces(value):
         pieces.append(piece)
+        await slices.pause()
     return b"".join(pieces)
 
 

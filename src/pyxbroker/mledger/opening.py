@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import in_slices
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
@@ -121,8 +121,10 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, retries: Retrie
         except NotEnoughBookies as error:
             managed_ledger.refuse_for_bookies(error)
     managed_ledger.last_confirmed = last or managed_ledger.first_position()
-    async for cursor in in_slices(list(managed_ledger.cursors.values())):
+    slices = Slices()
+    for cursor in list(managed_ledger.cursors.values()):
         place_cursor(managed_ledger, cursor)
+        await slices.pause()
 
 
 def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
@@ -184,14 +186,17 @@ async def _read_cursors(managed_ledger: ManagedLedger, retries: Retries) -> None
     store = managed_ledger.store
     path = paths.managed_ledger(managed_ledger.name)
     names = await retries.call(partial(store.children, path))
+    slices = Slices()
     found: list[GetResult | BaseException | None] = []
-    async for at in in_slices(range(0, len(names), CURSORS_PER_READ)):
+    for at in range(0, len(names), CURSORS_PER_READ):
         some = names[at : at + CURSORS_PER_READ]
         found += await asyncio.gather(
             *(retries.call(partial(store.get, f"{path}/{name}")) for name in some),
             return_exceptions=True,
         )
-    async for encoded, node in in_slices(zip(names, found, strict=True)):
+        await slices.pause()
+    for encoded, node in zip(names, found, strict=True):
+        await slices.pause()
         if node is None:
             continue
         name = decode(encoded)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pyxbroker.base.slices import Slices, in_slices
+from pyxbroker.base.slices import Slices
 from pyxbroker.broker.statistics.internal_stats import entries_since, pending_adds
 from pyxbroker.broker.statistics.statistics import (
     StatisticsOptions,
@@ -50,9 +50,10 @@ async def dimension_statistics(topic: Topic, slices: Slices) -> Json:
         publishers.append(_selected(publisher_statistics(producer, now), PUBLISHER))
     found: dict[str, Json] = {}
     subscriptions: dict[str, Json] = {}
-    async for each in in_slices(topic.all_subscriptions(), slices):
+    for each in topic.all_subscriptions():
         found[each.name] = await subscription_statistics(topic, each, ASKED, slices, now)
         subscriptions[each.name] = await _subscription(topic, each, found[each.name], slices)
+        await slices.pause()
     whole = await rates_and_sizes(topic, found, slices, now)
     answer: Json = {
         "publishers": publishers,
@@ -78,9 +79,10 @@ async def _subscription(
     topic: Topic, subscription: Subscription, found: Json, slices: Slices
 ) -> Json:
     consumers = found.pop("consumers")
-    async for at, each in in_slices(enumerate(consumers), slices):
+    for at, each in enumerate(consumers):
         # Frees the unused fields one by one.
         consumers[at] = _selected(each, CONSUMER)
+        await slices.pause()
     answer: Json = {"consumers": consumers, **_selected(found, RATES)}
     if isinstance(topic, PersistentTopic):
         since = entries_since(topic, subscription)

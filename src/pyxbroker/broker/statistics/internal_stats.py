@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pyxbroker.base.slices import Slices, in_slices
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -52,13 +52,15 @@ Json = dict[str, Any]
 
 async def weigh(topic: Topic) -> int:
     """Estimate the memory for the internal statistics of a topic, in bytes."""
+    slices = Slices()
     size = 0
     if isinstance(topic, PersistentTopic):
         managed_ledger = topic.managed_ledger
         size += LEDGER_BYTES * len(managed_ledger.ledgers)
         size += 2 * texts_bytes(managed_ledger.properties)
-    async for subscription in in_slices(topic.all_subscriptions()):
+    for subscription in topic.all_subscriptions():
         size += CURSOR_BYTES + RANGE_BYTES * min(subscription.acks.holes, RANGES_MAX)
+        await slices.pause()
     return size
 
 
@@ -109,8 +111,9 @@ async def _fill(
             ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
             await slices.pause()
     cursors: dict[str, Json] = answer["cursors"]
-    async for subscription in in_slices(topic.all_subscriptions(), slices):
+    for subscription in topic.all_subscriptions():
         cursors[subscription.name] = _cursor(topic, subscription)
+        await slices.pause()
     return {
         "entriesAddedCounter": managed_ledger.entries_added,
         "numberOfEntries": managed_ledger.entries,
@@ -139,20 +142,23 @@ async def offline_stats(topic: PersistentTopic, broker_id: str) -> Json:
     """Return the size of each ledger and the backlog of each subscription: Pulsar's
     PersistentOfflineTopicStats.
     """
+    slices = Slices()
     cursors: dict[str, Json] = {}
     backlog = 0
-    async for subscription in in_slices(list(topic.subscriptions.values())):
+    for subscription in list(topic.subscriptions.values()):
         cursor = subscription.cursor
         assert isinstance(cursor, Cursor)
         left = cursor.backlog
         cursors[subscription.name] = {"cursorBacklog": left, "cursorLedgerId": cursor.ledger_id}
         backlog += left
+        await slices.pause()
     ledgers: list[Json] = []
     managed_ledger = topic.managed_ledger
-    async for ledger_id in in_slices(list(managed_ledger.ledger_ids)):
+    for ledger_id in list(managed_ledger.ledger_ids):
         # Ledgers may be trimmed meanwhile.
         if ledger_id in managed_ledger.ledgers:
             ledgers.append(_ledger_size(managed_ledger, ledger_id))
+        await slices.pause()
     return {
         "storageSize": topic.storage_size,
         "totalMessages": topic.entries,
@@ -254,9 +260,11 @@ async def _schema_ledgers(
     """Return the ledgers with the schemas of a topic: each version may have its own."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
     ledgers_of_schemas: list[Json] = []
-    async for at in in_slices(range(0, len(ledgers), LEDGERS_CONCURRENT)):
+    slices = Slices()
+    for at in range(0, len(ledgers), LEDGERS_CONCURRENT):
         some = (_schema_ledger(store, each) for each in ledgers[at : at + LEDGERS_CONCURRENT])
         ledgers_of_schemas += [each for each in await asyncio.gather(*some) if each is not None]
+        await slices.pause()
     return ledgers_of_schemas
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import TopicNotFound
-from pyxbroker.base.slices import Slices, in_slices
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.metadata import paths
@@ -34,8 +34,9 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
     slices = Slices()
     answer = _head(found)
     ledgers = answer["ledgers"] = []
-    async for each in in_slices(info.ledgerInfo, slices):
+    for each in info.ledgerInfo:
         ledgers.append(_ledger(each))
+        await slices.pause()
     if info.HasField("terminatedPosition"):
         answer["terminatedPosition"] = _position(info.terminatedPosition)
     cursors: dict[str, Any] = {}
@@ -57,8 +58,9 @@ async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
 async def _properties(pairs: Iterable[tuple[str, Any]], slices: Slices) -> dict[str, Any]:
     """Convert properties in steps: a record of some MiB can have 100,000 of them."""
     found: dict[str, Any] = {}
-    async for name, value in in_slices(pairs, slices):
+    for name, value in pairs:
         found[name] = value
+        await slices.pause()
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from pyxbroker.base.slices import Slices, in_slices, run_in_slices
+from pyxbroker.base.slices import Slices, run_in_slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
@@ -82,18 +82,22 @@ class StatisticsOptions(NamedTuple):
 
 async def weigh(topic: Topic, asked: StatisticsOptions) -> int:
     """Estimate the memory for the statistics of a topic, in bytes."""
+    slices = Slices()
     size = 0
     if asked.publishers:
-        async for producer in in_slices(list(topic.producers.values())):
+        for producer in list(topic.producers.values()):
             size += COST_FACTOR * producer.cost
-    async for subscription in in_slices(topic.all_subscriptions()):
+            await slices.pause()
+    for subscription in topic.all_subscriptions():
         size += SUBSCRIPTION_BYTES + 2 * texts_bytes(subscription.properties)
         if asked.consumers:
             chooser = subscription.dispatcher.chooser
             if isinstance(chooser, KeySlots):
                 size += RANGE_BYTES * len(chooser.selector.owners()[0])
-            async for consumer in in_slices(list(subscription.consumers)):
+            for consumer in list(subscription.consumers):
                 size += COST_FACTOR * consumer.cost
+                await slices.pause()
+        await slices.pause()
     return size
 
 
@@ -175,9 +179,10 @@ async def _fill(
         async for producer in producers_by_name(topic, slices):
             publishers.append(publisher_statistics(producer, now))
     subscriptions: dict[str, Json] = stats["subscriptions"]
-    async for subscription in in_slices(topic.all_subscriptions(), slices):
+    for subscription in topic.all_subscriptions():
         found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
+        await slices.pause()
     answer = await rates_and_sizes(topic, subscriptions, slices, now)
     answer |= await _backlog(topic, subscriptions, asked)
     answer["publishers"] = publishers
@@ -214,12 +219,14 @@ async def producers_by_name(topic: Topic, slices: Slices) -> AsyncIterator[Produ
     """Yield the producers ordered by name, except those that leave meanwhile."""
     names = list(topic.producers)
     parts = []
-    async for at in in_slices(range(0, len(names), SORTED_PER_STEP), slices):
+    for at in range(0, len(names), SORTED_PER_STEP):
         parts.append(sorted(names[at : at + SORTED_PER_STEP]))
-    async for name in in_slices(heapq.merge(*parts), slices):
+        await slices.pause()
+    for name in heapq.merge(*parts):
         producer = topic.producers.get(name)
         if producer is not None:
             yield producer
+        await slices.pause()
 
 
 async def rates_and_sizes(
@@ -277,9 +284,10 @@ async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Statisti
 
 async def _sums_of(subscriptions: dict[str, Json], names: Sequence[str], slices: Slices) -> Json:
     sums: Json = dict.fromkeys(names, 0)
-    async for each in in_slices(subscriptions.values(), slices):
+    for each in subscriptions.values():
         for name in names:
             sums[name] += each[name]
+        await slices.pause()
     return sums
 
 
@@ -337,7 +345,7 @@ async def subscription_statistics(
     ranges_of = None if slots is None else await slots.ranges_by_slot(slices)
     draining_of = {} if slots is None else await _draining(slots, slices)
     # Consumers may join and leave meanwhile.
-    async for each in in_slices(subscription.consumers[:], slices):
+    for each in subscription.consumers[:]:
         rates = each.rates()
         redelivered += rates.redelivered
         acked += rates.acked
@@ -346,6 +354,7 @@ async def subscription_statistics(
             unacked_messages += each.unacked_messages
         if asked.consumers:
             consumers.append(_consumer(each, ranges_of, draining_of))
+        await slices.pause()
     answer: Json = {
         "msgRateOut": rate,
         "msgThroughputOut": throughput,
@@ -419,10 +428,11 @@ def _kind(subscription: Subscription, slots: KeySlots | None) -> Json:
 async def _draining(slots: KeySlots, slices: Slices) -> dict[int, list[Json]]:
     """Return Pulsar's DrainingHash records by slot: entries of hashes that have a new owner."""
     found: dict[int, list[Json]] = {}
-    async for slot, hash, held, waiting in in_slices(slots.keys.draining(), slices):
+    for slot, hash, held, waiting in slots.keys.draining():
         # Each waiting entry counts as one blocked attempt.
         each = {"hash": hash, "unackMsgs": held, "blockedAttempts": waiting}
         found.setdefault(slot, []).append(each)
+        await slices.pause()
     return found
 
 

@@ -19,7 +19,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.base.rates import Rates
-from pyxbroker.base.slices import Slices, Steps, in_slices
+from pyxbroker.base.slices import Slices, Steps
 from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
@@ -606,7 +606,8 @@ class Subscription:
         acks = self.acks
         run = self.topic.turn.run
         slices = Slices()
-        async for consumer in in_slices(list(self.consumers), slices):
+        for consumer in list(self.consumers):
+            await slices.pause()
             for part in consumer.pending_up_to(*mark_delete, ACKNOWLEDGED_PER_STEP):
                 run(self.dispatcher.on_acknowledged, consumer, AckRun.of(part))
                 await slices.pause()

@@ -21,7 +21,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import in_slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
@@ -192,9 +192,11 @@ class PersistentTopic(Topic):
 
         The topic serves no client before that. Raises LedgerError, MetadataError.
         """
-        async for cursor in in_slices(list(self.managed_ledger.cursors.values())):
+        slices = Slices()
+        for cursor in list(self.managed_ledger.cursors.values()):
             if cursor.name != DEDUPLICATION_CURSOR:
                 self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            await slices.pause()
         if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
             from pyxbroker.broker.topics.entry_metadata import EntryMetadata
 
