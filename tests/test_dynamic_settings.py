@@ -23,6 +23,7 @@ from pyxbroker.base.errors import MetadataStoreError, TooManyRequests
 from pyxbroker.broker.dynamic_settings import DYNAMIC, DynamicSettings
 from pyxbroker.metadata.paths import CONFIGURATION
 from pyxbroker.metadata.store import MUST_NOT_EXIST
+from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.policies.table import of_broker
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
@@ -31,13 +32,13 @@ from pyxbroker.settings.schema import Setting
 # Runs the command line, and changes one setting when the broker is ready.
 CHANGE = """
 import asyncio
-from pyxbroker.cli import main, standalone
+from pyxbroker.cli import main, serving
 from pyxbroker.roles.standalone import Standalone
-print_banner = standalone._print_banner
+print_banner = serving._print_banner
 def change(config, *arguments):
     setattr(config, {key!r}, {value!r})
     print_banner(config, *arguments)
-standalone._print_banner = change
+serving._print_banner = change
 if {key!r} == "brokerShutdownTimeoutMs":
     Standalone.stop = lambda self: asyncio.sleep(3600)
 main()
@@ -106,7 +107,8 @@ ON_CHANGE = {
     *("brokerPublisherThrottlingMaxMessageRate", "brokerPublisherThrottlingMaxByteRate"),
     *("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"),
     *("maxConcurrentTopicLoadRequest", "maxMessagePublishBufferSizeInMB"),
-    "superUserRoles",
+    *("managedLedgerCacheSizeMB", "managedLedgerCacheEvictionWatermark"),
+    *("managedLedgerCacheEvictionTimeThresholdMillis", "superUserRoles"),
 }
 
 
@@ -126,6 +128,19 @@ def of_policies() -> set[str]:
 def test_every_dynamic_setting_has_a_case() -> None:
     dynamic = {key for key, row in SCHEMA.items() if row.dynamic}
     assert dynamic - of_policies() == set(CASES) | AT_EACH_USE | ON_CHANGE
+
+
+def test_the_limits_of_the_entry_cache_follow_the_settings(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        cache = broker.service.entry_cache = EntryCache(1)
+        config = broker.service.config
+        config.managedLedgerCacheSizeMB = 3
+        config.managedLedgerCacheEvictionTimeThresholdMillis = 250
+        config.managedLedgerCacheEvictionWatermark = 0.5
+        broker.service._on_settings()
+        assert (cache.bytes_max, cache.age_max_s, cache.watermark) == (3 << 20, 0.25, 0.5)
+
+    run(tmp_path, scenario)
 
 
 async def follow(broker: OneBroker) -> None:

@@ -37,8 +37,8 @@ class BookKeeper(Section, title="BookKeeper"):
     bookkeeperTLSTrustStorePasswordPath: str = setting(
         "", "File with the password of the trust store."
     )
-    bookkeeperTlsCertFilesRefreshDurationSeconds: int = setting(
-        300, "Interval at which changed certificates are noticed.", unit="s", minimum=1
+    bookkeeperTlsCertFilesRefreshDurationSeconds: int = limit(
+        300, "Interval at which changed certificates are noticed.", unit="s"
     )
     bookkeeper_tlsHostnameVerificationEnabled: bool = setting(
         False, "Verify that the certificate of a bookie is for its host name."
