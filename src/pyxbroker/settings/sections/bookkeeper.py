@@ -38,7 +38,7 @@ class BookKeeper(Section, title="BookKeeper"):
         "", "File with the password of the trust store."
     )
     bookkeeperTlsCertFilesRefreshDurationSeconds: int = limit(
-        300, "Interval at which changed certificates are noticed.", unit="s"
+        300, "Interval of checks for changed certificates. 0: at each connection.", unit="s"
     )
     bookkeeper_tlsHostnameVerificationEnabled: bool = setting(
         False, "Verify that the certificate of a bookie is for its host name."
