@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import reaper
@@ -25,7 +26,6 @@ _SMALL = (
     *("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
 )
 _SETTINGS = {
-    "advertisedAddress": "127.0.0.1",
     "allowLoopback": "true",
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "dbStorage_writeCacheMaxSizeMb": "16",
@@ -55,13 +55,24 @@ class Bookie:
     """One bookie; `start` may be called again after `stop` or `kill`."""
 
     def __init__(
-        self, directory: Path, zookeeper: str, settings: dict[str, str] | None = None
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: dict[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """Write the configuration. prefix: the beginning of the command line."""
         self.directory = directory
-        (self.port,) = free_ports(1)
+        self.host = host
+        self.port = port or free_ports(1)[0]
+        self.prefix = prefix
         self.process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         values = _SETTINGS | {
+            "advertisedAddress": host,
             "metadataServiceUri": f"zk+hierarchical://{zookeeper}/ledgers",
             "bookiePort": str(self.port),
             "journalDirectories": str(directory / "journal"),
@@ -73,7 +84,7 @@ class Bookie:
 
     @property
     def bookie_id(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def spawn(self) -> None:
         """Start the process and return immediately."""
@@ -81,7 +92,7 @@ class Bookie:
         main = "org.apache.bookkeeper.server.Main"
         with (self.directory / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
-                _java(main, "--conf", str(self.configuration)),
+                [*self.prefix, *_java(main, "--conf", str(self.configuration))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -97,7 +108,7 @@ class Bookie:
             assert self.process is not None
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection,
+                socket.create_connection((self.host, self.port), timeout=1) as connection,
             ):
                 connection.sendall(_READ)
                 if connection.recv(4):
