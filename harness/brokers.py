@@ -119,9 +119,7 @@ class Broker:
                 str(self.data),
                 str(self._apache_configuration()),
             ]
-        beside = str(Path(sys.executable).parent / "pyxbroker")
-        command = os.environ.get("PYXBROKER_COMMAND", beside).split()
-        line = [*command, "standalone", "--data", str(self.data)]
+        line = [*pyxbroker_command(), "standalone", "--data", str(self.data)]
         line += ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
         if self.settings:
             line += ["--config", str(self._write_configuration(self.settings))]
@@ -308,6 +306,33 @@ class Broker:
     def _members(self) -> list[psutil.Process]:
         assert self.process is not None
         return _group(self.process.pid)
+
+
+class ClusterBroker(Broker):
+    """A `pyxbroker broker` of a cluster; its metadata is at ``metadata``."""
+
+    def __init__(
+        self, directory: Path, metadata: str, *, settings: dict[str, str] | None = None
+    ) -> None:
+        super().__init__("pyxbroker", directory, settings=settings)
+        self.metadata = metadata
+
+    def command(self) -> list[str]:
+        """The command line; writes the configuration file it names."""
+        settings = {
+            "metadataStoreUrl": self.metadata,
+            "advertisedAddress": "127.0.0.1",
+            "brokerServicePort": str(self.port),
+            "webServicePort": str(self.web_port),
+        }
+        file = self._write_configuration(settings | self.settings)
+        return [*pyxbroker_command(), "broker", "--config", str(file)]
+
+
+def pyxbroker_command() -> list[str]:
+    """The command that runs pyxbroker."""
+    beside = str(Path(sys.executable).parent / "pyxbroker")
+    return os.environ.get("PYXBROKER_COMMAND", beside).split()
 
 
 def _pulsar_lite() -> str:

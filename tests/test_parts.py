@@ -21,6 +21,7 @@ class FarStorage:
     """The view of a storage that always accepts writes."""
 
     refusal = None
+    shortage = None
     has_failed = False
 
     def on_change(self, callback: Callable[[], None]) -> None: ...

@@ -227,6 +227,7 @@ class StorageState:
         self.run_blocking: Callable[..., object] = lambda call, *arguments: call(*arguments)
         """Runs a call that blocks on the disk; with an event loop, on another thread."""
         self.refusal: str | None = None
+        self.shortage: str | None = None
         """Human-readable reason why storage refuses writes, or None while it accepts them."""
         self.has_failed = False
         """True if the refusal lasts until a restart."""

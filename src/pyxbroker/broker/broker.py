@@ -107,6 +107,10 @@ class ProducerNames:
         self._cluster = cluster
         self._store = store
         self._count = 0
+        self._instance: asyncio.Future[int] | None = None
+
+    def prefetch(self) -> None:
+        """Fetch the number of the start, so that the first producer need not wait for it."""
         self._instance = self._number_of_start()
 
     def _number_of_start(self) -> asyncio.Future[int]:
@@ -114,17 +118,19 @@ class ProducerNames:
 
     async def next(self) -> str:
         """Return a new name. Raises MetadataError while the store cannot be reached."""
-        if self._instance.done() and self._instance.exception() is not None:
+        instance = self._instance
+        if instance is None or (instance.done() and instance.exception() is not None):
             # The store could not be reached; it may be back.
-            self._instance = self._number_of_start()
-        instance = await asyncio.shield(self._instance)
-        name = f"{self._cluster}-{instance}-{self._count}"
+            instance = self._instance = self._number_of_start()
+        number = await asyncio.shield(instance)
+        name = f"{self._cluster}-{number}-{self._count}"
         self._count += 1
         return name
 
     async def close(self) -> None:
-        self._instance.cancel()
-        await asyncio.gather(self._instance, return_exceptions=True)
+        if self._instance is not None:
+            self._instance.cancel()
+            await asyncio.gather(self._instance, return_exceptions=True)
 
 
 class Broker:
@@ -330,6 +336,7 @@ class Broker:
     def start(self) -> None:
         """Begin to serve clients, and start the periodic tasks."""
         self._ledgers.prefetch()
+        self.producer_names.prefetch()
         self.is_ready = True
         config = self.config
         self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
@@ -425,7 +432,7 @@ class Broker:
 
     def failure(self) -> str | None:
         """Return the reason why nothing can be stored now, or None."""
-        return self.storage.refusal or self._metadata_refusal()
+        return self.storage.refusal or self.storage.shortage or self._metadata_refusal()
 
     def _metadata_refusal(self) -> str | None:
         refused = self.metadata.refused

@@ -1,7 +1,7 @@
 """The broker's view of its storage: can entries be stored, why not, and notification of changes.
 
 `standalone` implements it for its disks (bookie/space.py), a broker without a disk for the bookies
-that it can reach.
+that it can reach (roles/remote_storage.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ class StorageView(Protocol):
 
     refusal: str | None
     """Human-readable reason why storage refuses writes, or None while it accepts them."""
+    shortage: str | None
+    """Reason why some entries may not be stored although others are, or None."""
     has_failed: bool
     """The refusal lasts until the process is restarted."""
 

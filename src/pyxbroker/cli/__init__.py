@@ -21,9 +21,11 @@ from pyxbroker.base.command_line import Parser as Parser
 from pyxbroker.base.command_line import fail as fail
 from pyxbroker.base.command_line import no_such as no_such
 
-# Each command, which is also the name of its module, with its text in the help.
+# Each command with its text in the help; its module has the same name with _ for -.
 COMMANDS = {
     "standalone": "Run broker, storage, metadata and REST in one process.",
+    "broker": "Run a broker of a cluster on ZooKeeper and BookKeeper.",
+    "initialize-cluster-metadata": "Create the metadata of a new cluster in ZooKeeper.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",
@@ -78,7 +80,7 @@ def _run(arguments: Sequence[str]) -> None:
     name, rest = group.choose(arguments)
     # Imported modules stay in memory. Collecting garbage among them takes a tenth of the start.
     gc.disable()
-    module = importlib.import_module(f"pyxbroker.cli.{name}")
+    module = importlib.import_module(f"pyxbroker.cli.{name.replace('-', '_')}")
     gc.freeze()
     gc.enable()
     module.command(rest)

@@ -14,6 +14,7 @@ from pyxbroker.settings.names import (
     CONFIGURATION_STORES,
     OLDER,
     OTHERWISE,
+    STANDALONE_ALIASES,
     WITHOUT_EFFECT,
 )
 from pyxbroker.settings.schema import Setting, Value
@@ -99,6 +100,7 @@ def markdown() -> str:
     lines += ["", "## Other names", ""]
     lines += ["Each of these keys sets the key next to it.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
+    lines += [f"- `{old}`: `{new}`, in standalone" for old, new in STANDALONE_ALIASES.items()]
     lines += ["", "## Deprecated names", ""]
     lines += [
         "Pulsar has newer names for these keys. The broker accepts them and logs a warning if one",

@@ -311,6 +311,21 @@ class LedgerMetadataStore:
                     async for ledger_id in self._below(below, levels=1 if digits == 2 else 3):
                         yield ledger_id
 
+    async def newest(self, count: int) -> AsyncIterator[int]:
+        """Yield the highest ids of short ledger ids, at most `count`."""
+        for name in reversed(await self._store.children(paths.LEDGERS)):
+            if len(name) != 2 or not name.isdecimal():
+                continue
+            above = f"{paths.LEDGERS}/{name}"
+            for below in reversed(await self._store.children(above)):
+                for leaf in reversed(await self._store.children(f"{above}/{below}")):
+                    ledger_id = paths.ledger_id(f"{above}/{below}/{leaf}")
+                    if ledger_id is not None:
+                        yield ledger_id
+                        count -= 1
+                    if count == 0:
+                        return
+
     async def _below(self, path: str, levels: int) -> AsyncIterator[int]:
         for name in await self._store.children(path):
             child = f"{path}/{name}"

@@ -57,6 +57,11 @@ class BookiePool(Mapping[str, RemoteBookie]):
     def __contains__(self, bookie_id: object) -> bool:
         return isinstance(bookie_id, str)
 
+    def trouble_of(self, bookie_id: str) -> str | None:
+        """Return why a bookie has no connection; None if it has one, or was not asked for."""
+        bookie = self._bookies.get(bookie_id)
+        return None if bookie is None else bookie.trouble
+
     def _count_full(self, is_full: bool) -> None:
         self._full += 1 if is_full else -1
         if self._full == is_full:

@@ -46,12 +46,14 @@ class ResourceLock:
         path: str,
         value: bytes,
         on_lost: Callable[[], None] | None = None,
+        is_ours: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.path = path
         self.value = value
         self.is_held = False
         self._store = store
         self._on_lost = on_lost
+        self._is_ours = is_ours or (lambda value: value == self.value)
         self._version = 0
         self._unsubscribe: Unsubscribe | None = None
         self._revalidation: asyncio.Task[None] | None = None
@@ -60,8 +62,9 @@ class ResourceLock:
     async def acquire(self) -> None:
         """Create the node. Raises LockBusy if another process holds it.
 
-        A node with exactly our value belongs to an earlier session of ours: the process was killed
-        and restarted before that session ended. It is replaced by a node of this session.
+        A node with our value, or one that `is_ours` accepts, belongs to an earlier session of ours:
+        the process was killed and restarted before that session ended. It is replaced by a node of
+        this session.
         """
         self._unsubscribe = self._store.on_session(self._on_session_event)
         try:
@@ -100,7 +103,7 @@ class ResourceLock:
             result = await self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
         except BadVersion:
             found = await self._store.get(self.path)
-            if found is not None and found.value != self.value:
+            if found is not None and not self._is_ours(found.value):
                 raise LockBusy(f"{self.path} is held by {found.value!r}") from None
             if found is not None:
                 await self._delete_former(found.version)

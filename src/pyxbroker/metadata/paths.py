@@ -19,9 +19,11 @@ LEDGER_ID_MAX = 2**63 - 1
 # BookKeeper.
 CONFIGURATION = "/admin/configuration"
 BOOKIE_RACKS = "/bookies"
+BROKERS = "/loadbalance/brokers"
 RESOURCE_QUOTAS = "/loadbalance/resource-quota"
 LEDGERS = "/ledgers"
 INSTANCE_ID = "/ledgers/INSTANCEID"
+LEDGER_LAYOUT = "/ledgers/LAYOUT"
 READONLY_BOOKIES = "/ledgers/available/readonly"
 COOKIES = "/ledgers/cookies"
 LEDGER_ID_PREFIX = "/ledgers/idgen/ID-"
@@ -110,6 +112,11 @@ def cursor(name: str, cursor_name: str) -> str:
 
 def cluster(name: str) -> str:
     return f"{CLUSTERS}/{name}"
+
+
+def broker(broker_id: str) -> str:
+    """Return the path of a broker's registration."""
+    return f"{BROKERS}/{broker_id}"
 
 
 def failure_domains(cluster_name: str) -> str:

@@ -8,7 +8,7 @@ early_parts.py, the embedded bookie and its disks in local_storage.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.add_stats import PublishLatency
@@ -38,9 +38,14 @@ if TYPE_CHECKING:
     from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.ledger.placement import Placement
+    from pyxbroker.ledger.pool import BookiePool
     from pyxbroker.ledger.rack_placement import RackPlacement
     from pyxbroker.ledger.registered_bookies import RegisteredBookies
     from pyxbroker.stats.metrics import MetricsSource
+    from pyxbroker.web.request import Request
+    from pyxbroker.web.response import Response
+
+    Answering = Callable[[Request[Any]], Awaitable[Response]]
 
 log = get_logger("pyxbroker.standalone")
 
@@ -94,6 +99,7 @@ def make_ledgers(
     )
     reads = ReadSettings(
         config.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
+        config.bookkeeperClientTimeoutInSeconds,
         is_sticky=config.bookkeeperEnableStickyReads,
     )
     if placement is None:
@@ -101,6 +107,24 @@ def make_ledgers(
     return LedgerClient(
         metadata, bookies, turn, quorums, protection, publish_latency, reads, placement
     )
+
+
+def make_pool(
+    config: Config, bookies: RegisteredBookies, turn: Turn, on_full: Callable[[bool], None]
+) -> BookiePool:
+    """Return the connections to the bookies of a cluster. Raises ConfigError for TLS files."""
+    from pyxbroker.ledger.bookie_tls import make_contexts
+    from pyxbroker.ledger.pool import BookiePool
+    from pyxbroker.ledger.remote import RemoteSettings
+
+    tls = make_contexts(config)
+    settings = RemoteSettings(
+        frame_bytes_max=config.maxMessageSize + FRAME_PADDING,
+        add_timeout_s=config.bookkeeperClientTimeoutInSeconds,
+        read_timeout_s=config.bookkeeperClientTimeoutInSeconds,
+        tls=None if tls is None else tls.current,
+    )
+    return BookiePool(turn, on_full, settings, bookies.address_of)
 
 
 def make_placement(config: Config, bookies: RegisteredBookies) -> RackPlacement:
@@ -168,13 +192,21 @@ async def serve_ports(broker: Broker, ports: Ports) -> None:
 
 
 def serve_web(
-    broker: Broker, ports: Ports, make_metrics: Callable[[], MetricsSource]
+    broker: Broker,
+    ports: Ports,
+    make_metrics: Callable[[], MetricsSource],
+    waits_for: Callable[[], str | None] | None = None,
 ) -> WebServer | None:
-    """Start to serve REST and /metrics; return None if no web port is open."""
+    """Start to serve REST and /metrics; return None if no web port is open.
+
+    `waits_for` returns what the start of the broker waits for. Until it returns None, all requests
+    are refused with that.
+    """
     if ports.web is None and ports.web_tls is None:
         return None
+    answer = Application(broker, make_metrics).answer
     web = WebServer(
-        Application(broker, make_metrics).answer,
+        answer if waits_for is None else _refusing(answer, waits_for),
         broker.config.maxHttpServerConnections,
         broker.pace,
         broker.client_memory,
@@ -186,6 +218,18 @@ def serve_web(
     if ports.web_tls is not None and ports.tls is not None:
         web.start(ports.web_tls, ports.tls.current)
     return web
+
+
+def _refusing(answer: Answering, waits_for: Callable[[], str | None]) -> Answering:
+    from pyxbroker.web.errors import refusal
+
+    async def refuse_or_answer(request: Request[Any]) -> Response:
+        reason = waits_for()
+        if reason is not None:
+            return refusal(503, f"The broker is not ready: it waits for {reason}.")
+        return await answer(request)
+
+    return refuse_or_answer
 
 
 class LoopWatch:

@@ -19,6 +19,7 @@ from pyxbroker.base.topic_name import TenantName
 from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
+from pyxbroker.settings.sections.bookkeeper import BookKeeper
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
@@ -35,6 +36,15 @@ from pyxbroker.settings.sections.tls import Tls
 from pyxbroker.settings.sections.topics import Topics
 
 DEFAULT_METADATA_URL = "embedded:metadata"
+CLUSTER_DEFAULTS: dict[str, Value] = dict.fromkeys(
+    (
+        "managedLedgerDefaultEnsembleSize",
+        "managedLedgerDefaultWriteQuorum",
+        "managedLedgerDefaultAckQuorum",
+    ),
+    2,
+)
+"""Defaults that differ in a broker of a cluster, where they are Pulsar's."""
 
 MISTYPED_LETTERS_MAX = 2  # difference in length between a mistyped key and the key that was meant
 MISTYPED_LIKENESS_MIN = 0.85
@@ -62,6 +72,7 @@ class Config(
     Topics,
     Dispatch,
     ManagedLedger,
+    BookKeeper,
     Placement,
     Storage,
     Metrics,
@@ -88,19 +99,23 @@ class Config(
         path: Path | None = None,
         environment: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
+        *,
+        is_cluster: bool = False,
     ) -> Config:
         """Read the file, then the environment's `PULSAR_PREFIX_*`, then the command line's values.
 
-        Raise ConfigError if the file cannot be read or a value is invalid.
+        `is_cluster`: the settings of a broker of a cluster instead of standalone. Raise ConfigError
+        if the file cannot be read or a value is invalid.
         """
-        reader = sources.Reader(SCHEMA)
+        reader = sources.Reader(SCHEMA, is_cluster)
         if path is not None:
             reader.read(sources.of_file(path))
         reader.read(sources.of_environment(environment or {}))
         reader.read(sources.of_command_line(overrides or {}), is_command_line=True)
-        config = cls(**reader.values)
+        config = cls(**((CLUSTER_DEFAULTS if is_cluster else {}) | reader.values))
         config.ignored = reader.ignored
-        config._check_journal_size()
+        if not is_cluster:
+            config._check_journal_size()
         config._check_cluster_name()
         config._check_advertised_address()
         config._check_tls_switch(reader.tls_switch)
@@ -199,7 +214,7 @@ SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
         *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
-        *(ManagedLedger, Placement, Storage, Metrics),
+        *(ManagedLedger, BookKeeper, Placement, Storage, Metrics),
     )
 }
 

@@ -13,7 +13,6 @@ ALIASES = {
     "zooKeeperOperationTimeoutSeconds": "metadataStoreOperationTimeoutSeconds",
     "brokerServicePurgeInactiveFrequencyInSeconds": "brokerDeleteInactiveTopicsFrequencySeconds",
     "journalDirectory": "journalDirectories",
-    "managedLedgerCacheSizeMB": "dbStorage_readAheadCacheMaxSizeMb",
     "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
         "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
     ),
@@ -54,13 +53,19 @@ OLDER = {
     "zooKeeperSessionTimeoutMillis": ("metadataStoreSessionTimeoutMillis", "0"),
 }
 
-# Pulsar's store for metadata that clusters share. Here such metadata is in the one metadata store.
+# Names that standalone maps to its own setting, because its bookie's cache is the broker's cache.
+STANDALONE_ALIASES = {"managedLedgerCacheSizeMB": "dbStorage_readAheadCacheMaxSizeMb"}
+
+# Pulsar's store for metadata that clusters share, and its older names. In standalone such metadata
+# is in the one metadata store.
+CONFIGURATION_STORE = "configurationMetadataStoreUrl"
 CONFIGURATION_STORES = frozenset(
-    {"configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers"}
+    {CONFIGURATION_STORE, "configurationStoreServers", "globalZookeeperServers"}
 )
 
-# A URL of one of these stores counts in every source. Any other store counts only on the command
-# line: like Pulsar's standalone, ours ignores the store that a file names and uses its own.
+# A URL of one of these stores counts in every source of standalone. Any other store counts only on
+# its command line: like Pulsar's standalone, ours ignores the store that a file names and uses its
+# own.
 OWN_STORES = ("embedded:", "rocksdb:", "memory:")
 
 # Keys of mechanisms that work differently here, with the reason why they have no effect.
@@ -70,10 +75,6 @@ OTHERWISE = {
         " (`dbStorage_writeCacheMaxSizeMb`). In BookKeeper the interval limits how much journal a"
         " start replays. Here the write cache sets that limit, and flushing at intervals would only"
         " leave many small files."
-    ),
-    "managedLedgerCacheEvictionTimeThresholdMillis": (
-        "The cache evicts whole generations of entries, the oldest first, when it needs memory for"
-        " new entries. It is the bookie's write cache, so evicting entries earlier frees no memory."
     ),
     "managedLedgerCursorBackloggedThreshold": (
         "The position of a cursor does not affect the cache: all published entries pass through it."
@@ -97,7 +98,7 @@ WITHOUT_EFFECT = frozenset(OTHERWISE) | frozenset(
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
     jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
-    managedLedgerCacheEvictionWatermark managedLedgerMaxBatchDeletedIndexToPersist
+    managedLedgerMaxBatchDeletedIndexToPersist
     managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
     managedLedgerOffloadMaxThreads managedLedgerOffloadReadThreads
     managedLedgerPersistIndividualAckAsLongArray

@@ -8,10 +8,12 @@ from pathlib import Path
 from pyxbroker.base.properties import ConfigError, read_properties
 from pyxbroker.settings.names import (
     ALIASES,
+    CONFIGURATION_STORE,
     CONFIGURATION_STORES,
     OLDER,
     OLDER_WINS,
     OWN_STORES,
+    STANDALONE_ALIASES,
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
 )
@@ -83,14 +85,20 @@ class Ignored:
 class Reader:
     """Converts what sources give to values; a later source overrides an earlier one.
 
-    `values` is indexed by the keys of the schema.
+    `values` is indexed by the keys of the schema. With `is_cluster`, the settings are those of a
+    broker of a cluster, whose stores any source may name.
     """
 
-    def __init__(self, schema: Mapping[str, Setting]) -> None:
+    def __init__(self, schema: Mapping[str, Setting], is_cluster: bool = False) -> None:
         self.values: dict[str, Value] = {}
         self.ignored = Ignored()
         self.tls_switch = ""  # place of the last TLS_SWITCH that is true
         self._schema = schema
+        self._is_cluster = is_cluster
+        if is_cluster:
+            self._aliases = ALIASES | dict.fromkeys(CONFIGURATION_STORES, CONFIGURATION_STORE)
+        else:
+            self._aliases = ALIASES | STANDALONE_ALIASES
 
     def read(self, source: Iterable[Given], is_command_line: bool = False) -> None:
         """Read the values of one source. Raise ConfigError for a value that is invalid."""
@@ -101,13 +109,14 @@ class Reader:
             if texts.setdefault(key, text) != text:
                 self.ignored.repeated[key] = place
             texts[key] = text
-            target = ALIASES.get(key, key)
+            target = self._aliases.get(key, key)
             if key in OLDER:
                 self._note_older(key, text)
             if key == TLS_SWITCH:
                 self.tls_switch = place if text.strip().lower() == "true" else ""
-            elif key in CONFIGURATION_STORES or (
-                target == METADATA and not is_command_line and not text.startswith(OWN_STORES)
+            elif not self._is_cluster and (
+                key in CONFIGURATION_STORES
+                or (target == METADATA and not is_command_line and not text.startswith(OWN_STORES))
             ):
                 self._pass_over(key, text.strip())
             else:
@@ -157,4 +166,7 @@ def _is_unset(older: str, text: str) -> bool:
 
 def _rank(name: str) -> int:
     """Return the precedence of one of the names of a setting; the highest wins."""
-    return 2 if name in OLDER_WINS else 0 if name in ALIASES else 1
+    if name in OLDER_WINS:
+        return 2
+    is_older = name in ALIASES or (name in CONFIGURATION_STORES and name != CONFIGURATION_STORE)
+    return 0 if is_older else 1

@@ -9,8 +9,13 @@ class Metadata(Section, title="Metadata"):
     metadataStoreUrl: str = setting(
         "",
         "Metadata store: zk:host:port[,host:port][/chroot], embedded:PATH or memory:NAME. Empty is"
-        " the embedded store in the data directory. A plain host:port is ZooKeeper. ZooKeeper"
-        " counts only when given with `--metadata` or `--set`; in a file it is ignored.",
+        " the embedded store in the data directory. A plain host:port is ZooKeeper. In standalone,"
+        " ZooKeeper counts only when given with `--metadata` or `--set`; in a file it is ignored.",
+    )
+    configurationMetadataStoreUrl: str = setting(
+        "",
+        "Metadata store of what several clusters share. Empty: the same as metadataStoreUrl. It"
+        " has no effect in standalone.",
     )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000, "Session timeout that the broker requests.", unit="ms", minimum=1

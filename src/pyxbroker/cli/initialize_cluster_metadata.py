@@ -1,0 +1,151 @@
+"""`pyxbroker initialize-cluster-metadata`: create the metadata of a new cluster in ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Sequence
+
+from pyxbroker.base.log import configure
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.cli import Parser, fail
+from pyxbroker.cluster.initialize import ClusterSettings
+from pyxbroker.cluster.setup import Setup, set_up
+from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
+from pyxbroker.roles.cluster_stores import place_of
+
+BUNDLES_MAX = 2**32
+
+ABOUT = """\
+Create the metadata of a new cluster in ZooKeeper, as Pulsar's command of the
+same name does. It may run again: existing nodes stay as they are.
+
+Example:
+  pyxbroker initialize-cluster-metadata --cluster east \\
+    --metadata-store zk:zk1:2181 --configuration-metadata-store zk:zk1:2181 \\
+    --web-service-url http://broker:8080 --broker-service-url pulsar://broker:6650
+"""
+
+
+def command(arguments: Sequence[str]) -> None:
+    options = _parser().parse(arguments)
+    configure("WARNING")
+    local, shared = options.metadata_store, options.configuration_metadata_store
+    if not local or not shared:
+        fail("--metadata-store and --configuration-metadata-store are both needed.", 2)
+    if not 0 < options.bundles <= BUNDLES_MAX:
+        fail(f"--default-namespace-bundle-number is {options.bundles}; expected 1 to 2^32.", 2)
+    try:
+        places = (
+            place_of(local, "--metadata-store"),
+            place_of(shared, "--configuration-metadata-store"),
+        )
+        stores = [
+            open_store(each.url, session_timeout_ms=options.session_timeout)
+            for each in dict.fromkeys(places)
+        ]
+        written = asyncio.run(_set_up(stores, _setup(options)))
+    except (ConfigError, MetadataError) as error:
+        fail(str(error))
+    for path in written:
+        print(f"written: {path}")
+    print(f"The metadata of cluster {options.cluster!r} is complete.")
+
+
+def _setup(options: Namespace) -> Setup:
+    more = {
+        "authenticationPlugin": options.auth_plugin,
+        "authenticationParameters": options.auth_parameters,
+        "proxyServiceUrl": options.proxy_url,
+        "proxyProtocol": options.proxy_protocol,
+    }
+    return Setup(
+        ClusterSettings(
+            cluster=options.cluster,
+            web_service_url=options.web_service_url,
+            broker_service_url=options.broker_service_url or "",
+            web_service_url_tls=options.web_service_url_tls or "",
+            broker_service_url_tls=options.broker_service_url_tls or "",
+            namespace_bundles=options.bundles,
+            transaction_coordinators=options.coordinators,
+        ),
+        options.existing_bk_metadata_service_uri is not None,
+        {name: value for name, value in more.items() if value},
+    )
+
+
+async def _set_up(stores: list[MetadataStore], setup: Setup) -> list[str]:
+    try:
+        for each in stores:
+            await each.open()
+        return await set_up(stores[0], stores[-1], setup)
+    finally:
+        for each in stores:
+            await each.close()
+
+
+def _parser() -> Parser:
+    parser = Parser("initialize-cluster-metadata", ABOUT)
+    add = parser.options.add_argument
+    add("-c", "--cluster", required=True, metavar="NAME", help="Name of the cluster.")
+    add(
+        *("-md", "--metadata-store", "-zk", "--zookeeper"),
+        dest="metadata_store",
+        metavar="URL",
+        help="Metadata store of the cluster: zk:host:port[,host:port][/chroot].",
+    )
+    add(
+        *("-cms", "--configuration-metadata-store", "-cs", "--configuration-store"),
+        *("-gzk", "--global-zookeeper"),
+        dest="configuration_metadata_store",
+        metavar="URL",
+        help="Metadata store of what clusters share; for one cluster the same.",
+    )
+    add(
+        *("-uw", "--web-service-url"),
+        required=True,
+        metavar="URL",
+        help="URL of REST for other clusters and tools.",
+    )
+    add("-tw", "--web-service-url-tls", metavar="URL", help="The same with TLS.")
+    add("-ub", "--broker-service-url", metavar="URL", help="URL of the brokers for clients.")
+    add("-tb", "--broker-service-url-tls", metavar="URL", help="The same with TLS.")
+    add("--auth-plugin", metavar="CLASS", help="How other clusters authenticate here.")
+    add("--auth-parameters", metavar="TEXT", help="Parameters of that authentication.")
+    add("-pp", "--proxy-protocol", choices=("SNI",), help="Protocol of a proxy before brokers.")
+    add("-pu", "--proxy-url", metavar="URL", help="URL of that proxy.")
+    add(
+        *("-bn", "--default-namespace-bundle-number"),
+        dest="bundles",
+        type=int,
+        default=16,
+        metavar="N",
+        help="Bundles of public/default [%(default)s].",
+    )
+    add(
+        "--initial-num-transaction-coordinators",
+        dest="coordinators",
+        type=int,
+        default=16,
+        metavar="N",
+        help="Transaction coordinators [%(default)s].",
+    )
+    add(
+        *("--existing-bk-metadata-service-uri", "--bookkeeper-metadata-service-uri"),
+        dest="existing_bk_metadata_service_uri",
+        metavar="URI",
+        help="BookKeeper has its metadata there: none is created.",
+    )
+    add(
+        "--zookeeper-session-timeout-ms",
+        dest="session_timeout",
+        type=int,
+        default=30_000,
+        metavar="N",
+        help="Timeout of the session with ZooKeeper [%(default)s].",
+    )
+    ignored = "Accepted, without effect."
+    add("--initial-num-stream-storage-containers", type=int, metavar="N", help=ignored)
+    add("-mscp", "--metadata-store-config-path", metavar="FILE", help=ignored)
+    add("-cmscp", "--configuration-metadata-store-config-path", metavar="FILE", help=ignored)
+    return parser

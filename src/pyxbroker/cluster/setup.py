@@ -1,0 +1,114 @@
+"""The command `initialize-cluster-metadata`: the nodes of a new cluster, as Pulsar's command of
+the same name creates them.
+
+Existing nodes stay as they are. If a tenant or namespace exists, the cluster is added to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker.base.compact_json import to_short_json
+from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
+from pyxbroker.cluster.initialize import (
+    DEFAULT_NAMESPACE,
+    PUBLIC_TENANT,
+    SYSTEM_TENANT,
+    ClusterSettings,
+    cluster_data,
+    namespace_policies,
+    new_id,
+)
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
+
+SYSTEM_BUNDLES = 16
+
+
+class Setup(NamedTuple):
+    """What the command's options ask for."""
+
+    cluster: ClusterSettings
+    has_bookies: bool = False  # BookKeeper has its nodes elsewhere
+    more_data: dict[str, str] = {}  # noqa: RUF012 (not changed)
+    """Further fields of the cluster's record."""
+
+
+async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setup) -> list[str]:
+    """Create the missing nodes; return the paths that were written. Raises MetadataError."""
+    written: list[str] = []
+
+    async def create(where: MetadataStore, path: str, value: bytes) -> bool:
+        try:
+            await where.put(path, value, MUST_NOT_EXIST)
+        except BadVersion:
+            return False
+        written.append(path)
+        return True
+
+    settings, name = setup.cluster, setup.cluster.cluster
+    if not setup.has_bookies and not await store.exists(paths.LEDGERS):
+        # Without LAYOUT, which BookKeeper's own driver writes when the first bookie starts.
+        await create(store, paths.READONLY_BOOKIES, b"")
+        await create(store, paths.INSTANCE_ID, new_id().encode())
+    await create(store, paths.BOOKIE_RACKS, b"{}")
+    data = cluster_data(settings) | setup.more_data
+    await create(configuration, paths.cluster(name), to_short_json(data))
+    tenant = to_short_json({"adminRoles": [], "allowedClusters": [name]})
+    bundles = {DEFAULT_NAMESPACE: settings.namespace_bundles, SYSTEM_NAMESPACE: SYSTEM_BUNDLES}
+    for path in (paths.tenant(PUBLIC_TENANT), paths.tenant(SYSTEM_TENANT)):
+        if not await create(configuration, path, tenant):
+            await _change(configuration, path, _adding("allowedClusters", name), written)
+    for namespace, count in bundles.items():
+        path = paths.namespace_policies(namespace)
+        if not await create(configuration, path, to_short_json(namespace_policies(name, count))):
+            await _change(configuration, path, _adding("replication_clusters", name), written)
+    if (count := settings.transaction_coordinators) > 0:
+        path = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
+        if not await create(configuration, path, to_short_json({"partitions": count})):
+            await _change(configuration, path, _growing(count), written)
+    return written
+
+
+def _adding(field: str, cluster: str) -> Callable[[dict[str, Any]], bool]:
+    """Return a change that adds a cluster to a list, and returns False if it has it."""
+
+    def change(record: dict[str, Any]) -> bool:
+        clusters = record.get(field) or []
+        if cluster in clusters:
+            return False
+        record[field] = [*clusters, cluster]
+        return True
+
+    return change
+
+
+def _growing(count: int) -> Callable[[dict[str, Any]], bool]:
+    """Return a change that adds partitions, and returns False if there are as many."""
+
+    def change(record: dict[str, Any]) -> bool:
+        if record.get("partitions", 0) >= count:
+            return False
+        record["partitions"] = count
+        return True
+
+    return change
+
+
+async def _change(
+    store: MetadataStore, path: str, change: Callable[[dict[str, Any]], bool], written: list[str]
+) -> None:
+    while True:
+        found = await store.get(path)
+        record = json.loads(found.value) if found is not None else {}
+        if found is None or not change(record):
+            return
+        try:
+            await store.put(path, to_short_json(record), found.version)
+        except BadVersion:
+            continue
+        written.append(path)
+        return

@@ -1,0 +1,233 @@
+"""The composition root of a broker of a cluster: metadata on ZooKeeper, ledgers on bookies.
+
+It has no data of its own. Its ports are open from the beginning: clients wait for the start, and
+REST answers what the start waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from pyxbroker.add_stats import PublishLatency
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.broker.broker import Broker
+from pyxbroker.cluster.checks import Places, check_cluster
+from pyxbroker.cluster.registry import BrokerRegistration, broker_data
+from pyxbroker.ledger.registered_bookies import RegisteredBookies
+from pyxbroker.metadata.store import MetadataError, SessionEvent, Unavailable
+from pyxbroker.roles import parts
+from pyxbroker.roles.cluster_stores import ClusterStores
+from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
+from pyxbroker.roles.remote_storage import RemoteStorage
+from pyxbroker.settings.config import Config
+from pyxbroker.stats.metrics import MetricsSource
+from pyxbroker.web.server import WebServer
+
+log = get_logger("pyxbroker.cluster")
+
+PULSAR_VERSION = "4.2.4"
+"""The version that this broker registers: other brokers compare versions."""
+RETRY_S = 1.0
+BOOKIES_PATIENCE_S = 10.0
+"""With some bookies, but fewer than new ledgers need, stored messages are served after this time.
+"""
+PROBE_INTERVAL_S = 1.0
+
+
+class ClusterBroker:
+    """A running broker of a cluster, created by `start_broker`."""
+
+    def __init__(self, config: Config) -> None:
+        # First, so that invalid settings fail the start before a port is open.
+        self._authentication = authentication_of(config)
+        self._stores = ClusterStores(config)
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.metadata = self._stores.store
+        self._waits_for: str | None = "its parts"
+        self._latency = PublishLatency(config.managedLedgerStatsPeriodSeconds)
+        connections = parts.make_connections(config)
+        self._bookies = RegisteredBookies(self.metadata)
+        self._pool = parts.make_pool(config, self._bookies, connections.turn, self._on_full)
+        self._ports = ports = open_ports(config)
+        listeners = listeners_of(config, ports)
+        placement = parts.make_placement(config, self._bookies)
+        ledgers = parts.make_ledgers(
+            *(config, self.metadata, self._pool, connections.turn, self._latency), placement
+        )
+        self._storage = RemoteStorage(
+            self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
+        )
+        self.broker: Broker = parts.make_broker(
+            *(config, self.metadata, ledgers, connections, self._storage),
+            listeners,
+            self._authentication,
+        )
+        # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
+        self.broker_port = ports.broker_port
+        self.web_port = ports.web_port
+        self._registration: BrokerRegistration | None = None
+        self._web: WebServer | None = None
+        self._loop_watch: parts.LoopWatch | None = None
+
+    async def start(self) -> None:
+        """Wait for ZooKeeper and the bookies, register, and serve the ports. Raises ConfigError,
+        MetadataError, UnusableCluster and AnotherBroker.
+        """
+        config, broker = self.config, self.broker
+        self._web = parts.serve_web(broker, self._ports, self._make_metrics, self._reason)
+        await self._open_metadata()
+        self._wait_for("an answer of the metadata store")
+        places = Places(self._stores.metadata_url, self._stores.ledgers_url)
+        await check_cluster(self.metadata, config.clusterName, places)
+        await self._stores.check_password()
+        await self._register()
+        self._bookies.start()
+        await self._find_bookies()
+        await parts.serve_ports(broker, self._ports)
+        self._waits_for = None
+        self._loop_watch = parts.watch_loop(broker.connections.turn)
+        broker.repeat("bookies", PROBE_INTERVAL_S, self._storage.probe)
+
+    def _reason(self) -> str | None:
+        return self._waits_for
+
+    def _wait_for(self, what: str) -> None:
+        """Note and log what the start waits for."""
+        if what != self._waits_for:
+            self._waits_for = what
+            log.info("the broker is starting", waits_for=what)
+
+    async def _open_metadata(self) -> None:
+        while True:
+            self._wait_for(f"ZooKeeper at {self._stores.hosts}")
+            try:
+                await self.metadata.open()
+                return
+            except Unavailable as error:
+                log.debug("ZooKeeper cannot be reached yet", error=error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _register(self) -> None:
+        addresses = self.broker.addresses
+        urls = {
+            "webServiceUrl": addresses.web_url,
+            "webServiceUrlTls": addresses.web_url_tls,
+            "pulsarServiceUrl": addresses.broker_url,
+            "pulsarServiceUrlTls": addresses.broker_url_tls,
+        }
+        value = broker_data(urls, PULSAR_VERSION, int(time.time() * 1000))
+        registration = BrokerRegistration(
+            self.metadata, self.broker.broker_id, value, self.broker.fail
+        )
+        await registration.acquire(
+            lambda other: self._wait_for(f"the end of the session of broker {other}, which is gone")
+        )
+        self._registration = registration
+        if self.config.zookeeperSessionExpiredPolicy == "shutdown":
+            self.metadata.on_session(self._on_session_event)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_LOST:
+            self.broker.fail("the session with ZooKeeper is lost (zookeeperSessionExpiredPolicy)")
+
+    async def _find_bookies(self) -> None:
+        """Wait until new ledgers can be created, or for a while if stored ones can be read."""
+        self._wait_for("the list of bookies")
+        await self._bookies.wait_read()
+        changed = asyncio.Event()
+        unsubscribe = self._bookies.on_change(changed.set)
+        needed = self.config.managedLedgerDefaultEnsembleSize
+        deadline = self.loop.time() + BOOKIES_PATIENCE_S
+        try:
+            while len(writable := self._bookies.view.writable) < needed:
+                view = self._bookies.view
+                has_some = bool(writable or view.read_only)
+                left_s = deadline - self.loop.time()
+                if has_some and left_s <= 0:
+                    log.warning("the broker starts with too few bookies for new ledgers",
+                                writable=len(writable), needed=needed)  # fmt: skip
+                    return
+                self._wait_for(
+                    f"writable bookies: new ledgers need {needed}"
+                    f" (managedLedgerDefaultEnsembleSize), {len(writable)} are registered"
+                )
+                changed.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), max(left_s, 0.0) if has_some else None)
+        finally:
+            unsubscribe()
+
+    def _on_full(self, full: bool) -> None:
+        self.broker.publish_gate.set_full(full)
+
+    def _make_metrics(self) -> MetricsSource:
+        from pyxbroker.roles.process_metrics import ProcessMetrics
+
+        return ProcessMetrics(
+            *(self.broker, self._ports, None, self._latency, self._web, self._loop_watch)
+        )
+
+    def journal_failure(self) -> str | None:
+        """Return None: the broker has no journal."""
+        return None
+
+    async def wait_failed(self) -> str:
+        """Wait for a failure that the process cannot recover from; return its reason."""
+        return await asyncio.shield(self.broker.failed)
+
+    async def stop(self) -> None:
+        """Close ports, topics, connections, the registration and metadata, in this order."""
+        broker = self.broker
+        try:
+            await broker.stop_background()
+            for port in self._ports.brokers:
+                port.close()
+            if self._web is not None:
+                await self._web.stop()
+            broker.publish_gate.close()
+            await broker.stop()
+        finally:
+            await self._close_stores()
+            self.stop_watch()
+
+    async def abandon(self) -> None:
+        """Close what a start that failed has opened."""
+        if self._web is not None:
+            await self._web.stop()
+        await self._close_stores()
+
+    async def _close_stores(self) -> None:
+        await self._pool.close()
+        await self._bookies.close()
+        if self._registration is not None:
+            with contextlib.suppress(MetadataError):
+                await self._registration.release()
+        await self.metadata.close()
+
+    def stop_watch(self) -> None:
+        """End the measurement of loop iterations. Must be called before the loop is closed."""
+        watch, self._loop_watch = self._loop_watch, None
+        if watch is not None:
+            watch.close()
+
+
+async def start_broker(config: Config) -> ClusterBroker:
+    """Start a broker of a cluster; return when its ports are served. Raises ConfigError,
+    MetadataError, UnusableCluster and AnotherBroker.
+    """
+    if config.webServicePort is None and config.webServicePortTls is None:
+        raise ConfigError(
+            "webServicePort and webServicePortTls are empty: a broker of a cluster is named by its"
+            " web port. Set one of them."
+        )
+    service = ClusterBroker(config)
+    try:
+        await service.start()
+    except BaseException:
+        await service.abandon()
+        raise
+    return service

@@ -1,0 +1,111 @@
+"""The metadata stores that the settings of a cluster's broker name."""
+
+from __future__ import annotations
+
+from pyxbroker.base.named_tuple import NamedTuple
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.cluster.checks import UnusableCluster
+from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
+from pyxbroker.settings.config import Config
+
+LEDGERS_CHECKED_MAX = 8  # newest ledgers whose password is compared with the setting
+_METADATA_STORE = "metadata-store:"
+_DRIVERS = ("zk+hierarchical", "zk+null", "zk")
+
+
+class Place(NamedTuple):
+    """A node of a ZooKeeper: hosts, and the path from the root ("" for the root)."""
+
+    hosts: str
+    path: str
+
+    @property
+    def url(self) -> str:
+        return f"zk:{self.hosts}{self.path}"
+
+
+def place_of(url: str, setting: str) -> Place:
+    """Return the place of a metadata URL. Raises ConfigError for another store than ZooKeeper."""
+    text = url.strip().removeprefix("zk:").removeprefix("//")
+    hosts, slash, path = text.partition("/")
+    if not hosts or url.startswith(("embedded:", "rocksdb:", "memory:", "oxia:", "etcd:")):
+        raise ConfigError(
+            f"{setting} is {url!r}: a broker of a cluster needs ZooKeeper, as in"
+            " zk:host:2181[,host:2181][/chroot]."
+        )
+    return Place(hosts, (slash + path).rstrip("/"))
+
+
+def ledgers_place(uri: str, metadata: Place) -> Place:
+    """Return the place of the ledgers. Raises ConfigError for a URI that is not ZooKeeper's."""
+    if not uri:
+        return Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}")
+    if uri.startswith(_METADATA_STORE):
+        place = place_of(uri.removeprefix(_METADATA_STORE), "bookkeeperMetadataServiceUri")
+        return Place(place.hosts, f"{place.path}{paths.LEDGERS}")
+    driver, colon, rest = uri.partition("://")
+    hosts, _, path = rest.partition("/")
+    if not colon or driver not in _DRIVERS or not hosts or not path.strip("/"):
+        raise ConfigError(
+            f"bookkeeperMetadataServiceUri is {uri!r}; expected"
+            " zk+hierarchical://host:2181[;host:2181]/ledgers or metadata-store:zk:host:2181."
+        )
+    return Place(hosts.replace(";", ","), f"/{path.strip('/')}")
+
+
+class ClusterStores:
+    """The stores of one broker as one, which is not open yet. Raises ConfigError."""
+
+    def __init__(self, config: Config) -> None:
+        if not config.metadataStoreUrl:
+            raise ConfigError(
+                "metadataStoreUrl is empty: a broker of a cluster needs ZooKeeper, as in"
+                " metadataStoreUrl=zk:host:2181. For a broker with its own data run pyxbroker"
+                " standalone."
+            )
+        self._config = config
+        metadata = place_of(config.metadataStoreUrl, "metadataStoreUrl")
+        configuration = metadata
+        if config.configurationMetadataStoreUrl:
+            configuration = place_of(
+                config.configurationMetadataStoreUrl, "configurationMetadataStoreUrl"
+            )
+        ledgers = ledgers_place(config.bookkeeperMetadataServiceUri, metadata)
+        self.hosts = metadata.hosts
+        self.metadata_url = metadata.url
+        self.ledgers_url = ledgers.url
+        self.store = self._open(metadata)
+        if configuration != metadata or ledgers != Place(
+            metadata.hosts, f"{metadata.path}{paths.LEDGERS}"
+        ):
+            raise ConfigError("not yet")
+
+    def _open(self, place: Place) -> MetadataStore:
+        config = self._config
+        return open_store(
+            place.url,
+            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
+            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+        )
+
+    async def check_password(self) -> None:
+        """Raise UnusableCluster if the newest ledger of a topic has another password than the
+        setting.
+        """
+        ledgers = LedgerMetadataStore(self.store)
+        password = self._config.managedLedgerPassword.encode()
+        async for ledger_id in ledgers.newest(LEDGERS_CHECKED_MAX):
+            try:
+                metadata = (await ledgers.read(ledger_id)).metadata
+            except (NotFound, MalformedLedgerMetadata):
+                continue
+            if metadata.custom_metadata.get("component") != b"managed-ledger":
+                continue
+            if metadata.digest_type is not None and metadata.password != password:
+                raise UnusableCluster(
+                    f"ledger {ledger_id} at {self.ledgers_url} has another password: set"
+                    " managedLedgerPassword to the password of the cluster"
+                )
+            return
