@@ -1,4 +1,4 @@
-"""ZooKeeper, Apache's bookies and one broker, each in a network namespace with an address of its own.
+"""ZooKeeper, Apache's bookies and one broker, each in a network namespace of its own.
 
 Each bookie has a small file system in memory, which a test can fill.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import struct
@@ -210,6 +209,14 @@ class ClusterBroker(Broker):
         if self.kind == "apache":
             return [*self.prefix, *_pulsar("PulsarBrokerStarter"), "--broker-conf", str(path)]
         return [*self.prefix, *_pyxbroker(), "broker", "--config", str(path)]
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker answers, and has its metadata."""
+        super().wait_ready(timeout_s)
+        deadline = time.monotonic() + (timeout_s or 60)
+        while self.http_status("/admin/v2/namespaces/public/default") != 200:
+            self._check(deadline)
+            time.sleep(0.01)
 
     def initialize(self) -> None:
         """Write the metadata of the cluster into an empty ZooKeeper."""

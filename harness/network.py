@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 _MARK = "PYXBROKER_ISOLATED"
@@ -37,7 +38,7 @@ def isolate(module: str, arguments: list[str]) -> None:
     """Run the module again in namespaces of its own; return in the process that has them."""
     if os.getpid() == 1 and os.environ.get(_MARK) == "1":
         _ip("link", "set", "lo", "up")
-        os.makedirs("/run/netns", exist_ok=True)
+        Path("/run/netns").mkdir(parents=True, exist_ok=True)
         _run("mount", "-t", "tmpfs", "none", "/run/netns")
         return
     _execute_isolated(module, arguments)

@@ -148,9 +148,7 @@ class Storm:
             excess = excess_s((start, stop), began, ended, has_quorum)
             self.longest_s = max(self.longest_s, excess)
             if excess > limit:
-                found.append(
-                    f"{name} had no receipts for {excess:.1f} s although there is a quorum"
-                )
+                found.append(f"{name} had no receipts for {excess:.1f} s, with a quorum")
         heal(cluster)
         self._reload(at.reload)
         durable = self.kind == "pyxbroker" or at.reload != "kill"
@@ -216,9 +214,9 @@ class Storm:
             self.clients.kill()
             self.clients = None
         cluster = self.cluster
-        for server in (cluster.broker, *cluster.bookies.values()):
-            server.kill()
+        cluster.broker.kill()
         for bookie in cluster.bookies.values():
+            bookie.kill()
             with contextlib.suppress(FileNotFoundError):
                 bookie.disk.clear()
         heal(cluster)
