@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,9 +47,9 @@ _SETTINGS = {
 _READ = bytes.fromhex("00000014 02020000") + bytes(16)
 
 
-def _java(main: str, *arguments: str) -> list[str]:
+def _java(main: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
     java = tool("java", "default-jdk-headless")
-    return [java, *_SMALL, "-cp", f"{SERVER.jars()}/*", main, *arguments]
+    return [java, *_SMALL, *flags, "-cp", f"{SERVER.jars()}/*", main, *arguments]
 
 
 class Bookie:
@@ -90,9 +91,15 @@ class Bookie:
         """Start the process and return immediately."""
         assert self.process is None, "it is running"
         main = "org.apache.bookkeeper.server.Main"
+        # A process that is killed leaves the libraries that it has unpacked.
+        temporary = self.directory / "temporary"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        flags = (f"-Djava.io.tmpdir={temporary}",)
+        line = _java(main, "--conf", str(self.configuration), flags=flags)
         with (self.directory / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [*self.prefix, *_java(main, "--conf", str(self.configuration))],
+                [*self.prefix, *line],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

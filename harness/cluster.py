@@ -207,7 +207,8 @@ class ClusterBroker(Broker):
         path = self.directory / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         if self.kind == "apache":
-            return [*self.prefix, *_pulsar("PulsarBrokerStarter"), "--broker-conf", str(path)]
+            line = _pulsar("PulsarBrokerStarter", self.directory)
+            return [*self.prefix, *line, "--broker-conf", str(path)]
         return [*self.prefix, *_pyxbroker(), "broker", "--config", str(path)]
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
@@ -227,7 +228,7 @@ class ClusterBroker(Broker):
             *("--web-service-url", self.web_url, "--broker-service-url", self.url),
         ]
         if self.kind == "apache":
-            command = [*_pulsar("PulsarClusterMetadataSetup"), *options]
+            command = [*_pulsar("PulsarClusterMetadataSetup", self.directory), *options]
         else:
             command = [*_pyxbroker(), "initialize-cluster-metadata", *options]
         done = subprocess.run(
@@ -237,11 +238,12 @@ class ClusterBroker(Broker):
             raise BrokerFailed(f"the metadata cannot be initialized:\n{done.stdout[-3000:]}")
 
 
-def _pulsar(main: str) -> list[str]:
+def _pulsar(main: str, directory: Path) -> list[str]:
     java = tool("java", "default-jdk-headless")
     opens = [part for each in _OPENED for part in ("--add-opens", f"{each}=ALL-UNNAMED")]
     memory = ("-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
     line = [java, *memory, *_JAVA, *opens, "-Dio.netty.tryReflectionSetAccessible=true"]
+    line.append(f"-Djava.io.tmpdir={directory}")
     return [*line, "-cp", f"{APACHE.jars()}/*", f"org.apache.pulsar.{main}"]
 
 

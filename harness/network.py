@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -87,6 +88,11 @@ class Network:
         _ip("-n", name, "link", "set", "eth0", "up")
         return address
 
+    @property
+    def packets(self) -> Counter[str]:
+        """The number of packets that impaired links forwarded and dropped."""
+        return self._relay.packets
+
     def prefix(self, name: str) -> list[str]:
         """Return the beginning of a command line that runs in a host."""
         return ["ip", "netns", "exec", name]
@@ -133,6 +139,7 @@ class _Relay:
         self._due: list[tuple[float, int, int, bytes]] = []
         self._numbers = itertools.count()
         self._started = False
+        self.packets: Counter[str] = Counter()
 
     def add(self, link: _Link, chance: random.Random) -> None:
         one, other = link.descriptors
@@ -157,7 +164,9 @@ class _Relay:
         delay_s, loss = link.impairment
         try:
             while packet := os.read(source, _MTU + 100):
-                if chance.random() >= loss:
+                is_lost = chance.random() < loss
+                self.packets["dropped" if is_lost else "forwarded"] += 1
+                if not is_lost:
                     due = time.monotonic() + delay_s
                     heapq.heappush(self._due, (due, next(self._numbers), target, packet))
         except BlockingIOError:
