@@ -220,6 +220,9 @@ class FakeService:
     def unknown_ledgers(self) -> list[int]:
         return [7, 8]
 
+    def entry_cache(self) -> Mapping[str, int]:
+        return {}
+
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage
 

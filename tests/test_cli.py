@@ -35,7 +35,7 @@ from command_line import (
 )
 from pyxbroker import __version__
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
-from pyxbroker.cli.standalone import START_LOG_INTERVAL_S
+from pyxbroker.cli.serving import START_LOG_INTERVAL_S
 from pyxbroker.cli.version import commit_of
 
 # What must not be imported before the broker's port is served.

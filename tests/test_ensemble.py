@@ -78,6 +78,7 @@ def test_entries_are_confirmed_in_order_and_read_back(tmp_path: Path, seed: int)
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()
         assert isinstance(managed_ledger.current, EnsembleHandle)
+        managed_ledger.watch(lambda: None)  # else nobody would read what the cache has
         data = entries(0, 200)
         runs = await append_all(cluster, managed_ledger, data)
         assert runs.added == data

@@ -20,6 +20,7 @@ from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
     OLDER,
+    STANDALONE_ALIASES,
     WITHOUT_EFFECT,
 )
 
@@ -115,7 +116,7 @@ def every_key() -> dict[str, str]:
     """Each key that Pulsar's files may have, with Pulsar's value or ours."""
     values = {key: each[0] for key, each in java_keys.DEFAULTS.items() if each[0] != "*"}
     values |= dict.fromkeys(java_keys.OF_BOOKIES, "1")
-    values |= dict.fromkeys((*ALIASES, *CONFIGURATION_STORES), "")
+    values |= dict.fromkeys((*ALIASES, *STANDALONE_ALIASES, *CONFIGURATION_STORES), "")
     values |= dict.fromkeys(WITHOUT_EFFECT, "1")
     values |= {key: default for key, (_, default) in OLDER.items()}
     for key, row in SCHEMA.items():

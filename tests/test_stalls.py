@@ -17,7 +17,7 @@ import psutil
 import pytest
 import uvloop
 
-from pyxbroker.cli import standalone
+from pyxbroker.cli import serving
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.stalls import COMPILED, StallLog
 from pyxbroker.turn import Turn
@@ -238,7 +238,7 @@ def test_a_loop_of_another_kind_is_refused_with_a_reason() -> None:
 
 
 def test_a_thread_keeps_python_from_the_loop_of_a_broker_for_less_than_a_millisecond(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Python's own is five: a thread that imports something would cost each turn as much."""
     seen = []
@@ -247,10 +247,13 @@ def test_a_thread_keeps_python_from_the_loop_of_a_broker_for_less_than_a_millise
         main.close()
         seen.append(sys.getswitchinterval())
 
+    async def start(on_step: Callable[[str], None]) -> Any:
+        raise AssertionError("the loop does not run")
+
     monkeypatch.setattr(uvloop, "run", serve)
     former = sys.getswitchinterval()
     try:
-        standalone.run(Config(), tmp_path)
+        serving.run(Config(), start, serving.StorageLine("", ""))
     finally:
         sys.setswitchinterval(former)
         gc.enable()

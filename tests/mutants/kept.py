@@ -455,8 +455,8 @@ KEPT: list[Kept] = [
     ),
     Kept(
         EQUIVALENT,
-        "src/pyxbroker/cli/standalone.py",
-        "_parser",
+        "src/pyxbroker/cli/serving.py",
+        "add_options",
         """    add(
         "--broker-port",
         type=_port,

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.topics import Topics
     from pyxbroker.metadata.cache import MetadataCache
+    from pyxbroker.mledger.entry_cache import EntryCache
 
 log = get_logger("pyxbroker.broker")
 
@@ -98,6 +99,15 @@ METADATA_REFUSAL_S = 30.0  # how long the health check reports a refusal by the 
 def publish_bytes_max(config: Config) -> int:
     """Return how many bytes of published messages may wait for the disk."""
     return config.maxMessagePublishBufferSizeInMB << 20 or LONG_MAX
+
+
+def entry_cache_limits(config: Config) -> tuple[int, float, float]:
+    """Return the limits of the entry cache: bytes, age in seconds, watermark."""
+    return (
+        config.managedLedgerCacheSizeMB << 20,
+        config.managedLedgerCacheEvictionTimeThresholdMillis / 1000,
+        config.managedLedgerCacheEvictionWatermark,
+    )
 
 
 class ProducerNames:
@@ -162,6 +172,7 @@ class Broker:
         """Completed with the reason when the broker cannot continue."""
         self.authentication: Authentication | None = None
         """Authenticates clients; None admits all."""
+        self.entry_cache: EntryCache | None = None  # for bookies in other processes
         self.spill_directory: Path | None = None  # for large temporary files of background tasks
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
@@ -212,7 +223,7 @@ class Broker:
 
         topics = Topics(
             *(self.config, self.metadata, self.metadata_cache),
-            *(self._ledgers, self.connections.turn),
+            *(self._ledgers, self.connections.turn, self.entry_cache),
         )
         topics.check_space = self.publish_gate.check
         topics.broker_limits.spill_directory = self.spill_directory
@@ -311,6 +322,8 @@ class Broker:
         self.connections.publish_bytes_max = publish_bytes_max(self.config)
         self._settings_changed.set()
         self._settings_changed = asyncio.Event()
+        if self.entry_cache is not None:
+            self.entry_cache.set_limits(*entry_cache_limits(self.config))
         if "topics" in self.__dict__:
             self.topics.on_settings()
         permissions: Permissions | None = self.__dict__.get("permissions")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.log import write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cli.serving import StartError, add_options, load_settings, run
+from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def command(arguments: Sequence[str]) -> None:
     options = _parser().parse(arguments)
     try:
         config = load_settings(options, is_cluster=True)
-        run(config, partial(_start, config), f"  metadata {config.metadataStoreUrl}")
+        run(config, partial(_start, config), StorageLine("metadata", config.metadataStoreUrl))
     except (ConfigError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))
@@ -49,8 +49,7 @@ def _parser() -> Parser:
 
 
 async def _start(config: Config, on_step: Callable[[str], None]) -> ClusterBroker:
-    from pyxbroker.cluster.checks import StartRefused
-    from pyxbroker.roles.broker import start_broker
+    from pyxbroker.roles.broker import StartRefused, start_broker
 
     on_step("")  # the role logs what it waits for
     try:

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pyxbroker.base.log import configure
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
-from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.cluster.setup import Setup, set_up
-from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
-from pyxbroker.roles.cluster_stores import place_of
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.roles.cluster_stores import ClusterSettings, Setup, set_up_cluster
 
 BUNDLES_MAX = 2**32
 
@@ -36,15 +34,9 @@ def command(arguments: Sequence[str]) -> None:
     if not 0 < options.bundles <= BUNDLES_MAX:
         fail(f"--default-namespace-bundle-number is {options.bundles}; expected 1 to 2^32.", 2)
     try:
-        places = (
-            place_of(local, "--metadata-store"),
-            place_of(shared, "--configuration-metadata-store"),
+        written = asyncio.run(
+            set_up_cluster(local, shared, options.session_timeout, _setup(options))
         )
-        stores = [
-            open_store(each.url, session_timeout_ms=options.session_timeout)
-            for each in dict.fromkeys(places)
-        ]
-        written = asyncio.run(_set_up(stores, _setup(options)))
     except (ConfigError, MetadataError) as error:
         fail(str(error))
     for path in written:
@@ -72,16 +64,6 @@ def _setup(options: Namespace) -> Setup:
         options.existing_bk_metadata_service_uri is not None,
         {name: value for name, value in more.items() if value},
     )
-
-
-async def _set_up(stores: list[MetadataStore], setup: Setup) -> list[str]:
-    try:
-        for each in stores:
-            await each.open()
-        return await set_up(stores[0], stores[-1], setup)
-    finally:
-        for each in stores:
-            await each.close()
 
 
 def _parser() -> Parser:

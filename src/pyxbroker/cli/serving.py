@@ -15,11 +15,12 @@ import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker import __version__
 from pyxbroker.base.collector import Collector
 from pyxbroker.base.log import configure, get_logger, write_repeated
+from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, no_such
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
@@ -27,7 +28,11 @@ from pyxbroker.settings.names import ALIASES, STANDALONE_ALIASES
 from pyxbroker.settings.sources import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.broker import Broker
+    from pyxbroker.roles.broker import ClusterBroker
+    from pyxbroker.roles.standalone import Standalone
+
+    Service = Standalone | ClusterBroker
+    Start = Callable[[Callable[[str], None]], Awaitable[Service]]
 
 log = get_logger("pyxbroker.standalone")
 
@@ -75,29 +80,11 @@ class StartError(Exception):
     """Raised when the process cannot start or continue; the message is shown to the operator."""
 
 
-class Service(Protocol):
-    """A running broker of any role."""
+class StorageLine(NamedTuple):
+    """The line of the banner about what is stored where."""
 
-    @property
-    def broker(self) -> Broker: ...
-
-    @property
-    def web_port(self) -> int: ...
-
-    def journal_failure(self) -> str | None:
-        """Return why nothing can be written until a restart, or None."""
-
-    async def wait_failed(self) -> str:
-        """Wait for a failure that the process cannot recover from; return its reason."""
-
-    async def stop(self) -> None:
-        """Shut down cleanly."""
-
-    def stop_watch(self) -> None:
-        """End the measurement of loop iterations. Must be called before the loop is closed."""
-
-
-Start = Callable[[Callable[[str], None]], Awaitable[Service]]
+    name: str
+    place: str
 
 
 def _log_ignored(config: Config) -> None:
@@ -220,11 +207,10 @@ def _setting(pair: str) -> tuple[str, str]:
     return key, text
 
 
-def run(config: Config, start: Start, storage: str) -> None:
+def run(config: Config, start: Start, storage: StorageLine) -> None:
     """Serve until SIGINT or SIGTERM, then shut down cleanly. Raise StartError.
 
-    `start` gets a function that notes what it waits for. `storage` is the line of the banner about
-    what is stored where.
+    `start` gets a function that notes what it waits for.
     """
     # Most objects that a start creates stay in memory, so collecting garbage would free nothing.
     gc.disable()
@@ -266,7 +252,7 @@ class _StartLog:
                 log.info("the start is waiting", waits_for=self._step, seconds=seconds)
 
 
-async def _serve(config: Config, start: Start, storage: str, start_log: _StartLog) -> None:
+async def _serve(config: Config, start: Start, storage: StorageLine, start_log: _StartLog) -> None:
     stopping = _watch_signals()
     starting = asyncio.ensure_future(start(start_log.begin))
     await _first_of(starting, stopping)
@@ -288,7 +274,7 @@ async def _serve(config: Config, start: Start, storage: str, start_log: _StartLo
 
 
 async def _serve_until_stopped(
-    config: Config, storage: str, service: Service, stopping: asyncio.Future[None]
+    config: Config, storage: StorageLine, service: Service, stopping: asyncio.Future[None]
 ) -> None:
     _print_banner(config, storage, service)
     await service.broker.import_late()
@@ -302,8 +288,7 @@ async def _serve_until_stopped(
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     except OSError as refused:
         # After a failed journal its close fails, too. Report the first reason.
-        file = f" ({refused.filename})" if refused.filename else ""
-        why = f"{refused.strerror or refused}{file}"
+        why = f"{refused.strerror or refused} ({refused.filename or storage.place})"
         reason = reason or f"{why}; acknowledged messages are safe, the next start recovers them"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")
@@ -377,7 +362,7 @@ def _explain(error: BaseException) -> BaseException:
     return error
 
 
-def _print_banner(config: Config, storage: str, service: Service) -> None:
+def _print_banner(config: Config, storage: StorageLine, service: Service) -> None:
     from pyxbroker.base.listening import is_loopback
 
     addresses = service.broker.addresses
@@ -389,7 +374,7 @@ def _print_banner(config: Config, storage: str, service: Service) -> None:
     text = BANNER.format(
         title=BOLD.format(title) if sys.stdout is not None and sys.stdout.isatty() else title,
         ready_ms=milliseconds_since_start(),
-        storage=storage,
+        storage=f"  {storage.name:<8} {storage.place}",
         broker="".join(f"  broker   {url}\n" for url in urls),
         web="".join(WEB_LINES.format(url=url) for url in webs),
         broker_url=urls[0],

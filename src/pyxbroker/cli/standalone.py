@@ -14,7 +14,7 @@ from pyxbroker.base.log import write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
-from pyxbroker.cli.serving import StartError, add_options, load_settings, run
+from pyxbroker.cli.serving import StartError, StorageLine, add_options, load_settings, run
 from pyxbroker.settings.config import SCHEMA, Config
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(arguments: Sequence[str]) -> None:
         directory = DataDirectory(Path(options.data), _named_by(options.config, config))
         try:
             data, accept_loss = directory.path, options.accept_loss
-            run(config, partial(_start, config, data, accept_loss), f"  data     {data}")
+            run(config, partial(_start, config, data, accept_loss), StorageLine("data", str(data)))
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:

@@ -29,7 +29,7 @@ SYSTEM_BUNDLES = 16
 
 
 class Setup(NamedTuple):
-    """What the command's options ask for."""
+    """The values of the command's options."""
 
     cluster: ClusterSettings
     has_bookies: bool = False  # BookKeeper has its nodes elsewhere

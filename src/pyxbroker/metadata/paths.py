@@ -32,6 +32,9 @@ LONG_LEDGER_IDS = "/ledgers/idgen-long"
 # Pulsar.
 MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
+ADMINISTRATION = "/admin"
+LOCAL_ADMINISTRATION = ("/admin/local-policies", "/admin/configuration")
+"""Of it, what a cluster does not share with others."""
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"

@@ -438,14 +438,15 @@ def open_store(
     operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     copies: CopySettings | None = None,
+    makes_chroot: bool = True,
 ) -> MetadataStore:
     """Create the store for a metadata URL in one of Pulsar's forms; the caller then opens it.
 
     `embedded:PATH` and `rocksdb:PATH` are the embedded store (a relative path is below
     `data_directory`, an empty one means `metadata`). `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
     older form without a scheme are ZooKeeper. `memory:NAME` is in this process and shared by all
-    stores of that name. `copies` applies only to the embedded store. Raises MetadataError for any
-    other form.
+    stores of that name. `copies` applies only to the embedded store. Without `makes_chroot`, a
+    chroot that is missing is created by the first write. Raises MetadataError for any other form.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in ("embedded", "rocksdb"):
@@ -465,6 +466,7 @@ def open_store(
             session_timeout_ms=session_timeout_ms,
             operation_timeout_ms=operation_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
+            makes_chroot=makes_chroot,
         )
     raise MetadataError(
         f"unknown metadata store {url!r}; known are embedded:PATH, rocksdb:PATH (the same),"

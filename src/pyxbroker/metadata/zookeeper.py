@@ -100,9 +100,11 @@ class ZooKeeperStore(MetadataStore):
         session_timeout_ms: int,
         operation_timeout_ms: int,
         connect_timeout_ms: int,
+        makes_chroot: bool = True,
     ) -> None:
         super().__init__()
         self.hosts = hosts
+        self._makes_chroot = makes_chroot
         self._session_timeout_s = session_timeout_ms / 1000
         self.operation_timeout_s = operation_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
@@ -139,7 +141,7 @@ class ZooKeeperStore(MetadataStore):
         client.start_async()
         try:
             await asyncio.wait_for(self._connected, self._connect_timeout_s)
-            if client.chroot:
+            if client.chroot and self._makes_chroot:
                 await self._issue_read("/", lambda repeated: self._operations.make_chroot())
         except BaseException as error:
             await self.close()

@@ -3,8 +3,9 @@
 The embedded bookie has the latest entries in its write cache, so a broker with one needs no other
 cache. A broker without one caches the entries that it has recently added and read. Subscriptions
 that keep up then read an entry from its bookie at most once. All topics of the broker share one
-limit (managedLedgerCacheSizeMB). The oldest entries are evicted when the limit is reached, and when
-they are older than `age_max_s` (managedLedgerCacheEvictionTimeThresholdMillis).
+limit (managedLedgerCacheSizeMB). When it is reached, the oldest entries are evicted down to a part
+of it (managedLedgerCacheEvictionWatermark). Entries older than `age_max_s` are evicted as well
+(managedLedgerCacheEvictionTimeThresholdMillis).
 """
 
 from __future__ import annotations
@@ -35,12 +36,35 @@ class _Stored(NamedTuple):
 class EntryCache:
     """The memory that the cached entries of all managed ledgers share."""
 
-    def __init__(self, bytes_max: int, age_max_s: float = 1.0) -> None:
+    def __init__(self, bytes_max: int, age_max_s: float = 1.0, watermark: float = 1.0) -> None:
         self.bytes_max = bytes_max
         self.age_max_s = age_max_s
-        self.bytes = 0
+        self.watermark = watermark
+        self.bytes = self.entries = 0
+        # Since the start: entries, and rounds of evictions for lack of memory.
+        self.inserted = self.evicted = self.evictions = 0
+        # Since the start: entries and bytes that reads found here, or had to read from bookies.
+        self.hits = self.hit_bytes = self.misses = self.missed_bytes = 0
         self._stored: deque[_Stored] = deque()
         self._timer: asyncio.TimerHandle | None = None
+
+    def set_limits(self, bytes_max: int, age_max_s: float, watermark: float) -> None:
+        """Change the limits, from the next batch on."""
+        self.bytes_max, self.age_max_s, self.watermark = bytes_max, age_max_s, watermark
+
+    def stats(self) -> dict[str, int]:
+        """Return the numbers of stats/definitions.py, ENTRY_CACHE."""
+        return {
+            "used_bytes": self.bytes,
+            "entries": self.entries,
+            "inserted": self.inserted,
+            "evicted": self.evicted,
+            "evictions": self.evictions,
+            "cache_hits": self.hits,
+            "hit_bytes": self.hit_bytes,
+            "disk_reads": self.misses,
+            "disk_read_bytes": self.missed_bytes,
+        }
 
     def ledger_cache(self) -> LedgerCache:
         """Return an empty cache for one managed ledger."""
@@ -52,8 +76,14 @@ class EntryCache:
         size = batch.byte_count
         self._stored.append(_Stored(cache, key, batch, size, loop.time()))
         self.bytes += size
-        while self.bytes > self.bytes_max:
-            self._evict_oldest()
+        self.entries += batch.count
+        self.inserted += batch.count
+        if self.bytes > self.bytes_max:
+            self.evictions += 1
+            bytes_left = self.bytes_max * self.watermark
+            # The new batch stays, even if it is larger than that.
+            while self.bytes > bytes_left and len(self._stored) > 1:
+                self._evict_oldest()
         if self._timer is None and self._stored:
             self._timer = loop.call_later(self.age_max_s, self._evict_old)
 
@@ -70,6 +100,8 @@ class EntryCache:
     def _evict_oldest(self) -> None:
         oldest = self._stored.popleft()
         self.bytes -= oldest.bytes
+        self.entries -= oldest.batch.count
+        self.evicted += oldest.batch.count
         oldest.cache.evict(oldest.key, oldest.batch)
 
     def close(self) -> None:
@@ -95,8 +127,14 @@ class LedgerCache:
         """Add the entries of a confirmed run, whose data stays in memory."""
         self.add(EntryBatch.of_run(run, has_ids=True))
 
+    def add_read(self, batch: EntryBatch) -> None:
+        """Add a batch that a bookie has returned."""
+        self._shared.misses += batch.count
+        self._shared.missed_bytes += batch.byte_count
+        self.add(batch)
+
     def add(self, batch: EntryBatch) -> None:
-        """Add a batch that was read, unless one with the same first entry is cached."""
+        """Add a batch, unless one with the same first entry is cached."""
         key = (batch.ledger_id, batch.entry_id(0))
         if key in self._batches or batch.byte_count > self._shared.bytes_max:
             return
@@ -153,4 +191,8 @@ class LedgerCache:
             count_left -= count
             if left <= 0 or skipped + count < len(batch):
                 break
-        return EntryBatch.join(parts) if parts else None
+        if not parts:
+            return None
+        self._shared.hits += entry_id - first
+        self._shared.hit_bytes += bytes_max - left
+        return EntryBatch.join(parts)

@@ -397,7 +397,7 @@ class ManagedLedger:
         self.last_added_s = time.time()
         self.size += run.bytes
         (self.add_stats or self._begin_add_stats()).on_added(run)
-        if self.cache is not None:
+        if self.cache is not None and len(self._watchers):
             self.cache.add_run(run)
         try:
             run.owner.on_run_added(run)
@@ -802,7 +802,7 @@ class ManagedLedger:
         waiting = cache.reading.pop(position)
         error = result if isinstance(result, LedgerError) else None
         if not isinstance(result, LedgerError):
-            cache.add(result)
+            cache.add_read(result)
         on_read(result)
         for each in waiting:
             each(error)

@@ -13,11 +13,13 @@ import time
 from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.broker import Broker, entry_cache_limits
 from pyxbroker.cluster.checks import Places, check_cluster
+from pyxbroker.cluster.checks import StartRefused as StartRefused
 from pyxbroker.cluster.registry import BrokerRegistration, broker_data
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata.store import MetadataError, SessionEvent, Unavailable
+from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.roles import parts
 from pyxbroker.roles.cluster_stores import ClusterStores
 from pyxbroker.roles.early_parts import authentication_of, listeners_of, open_ports
@@ -62,10 +64,12 @@ class ClusterBroker:
             self._bookies, self._pool, config.managedLedgerDefaultEnsembleSize
         )
         self.broker: Broker = parts.make_broker(
-            *(config, self.metadata, ledgers, connections, self._storage),
+            *(config, self.metadata, ledgers, connections),
+            self._storage,
             listeners,
             self._authentication,
         )
+        self.broker.entry_cache = EntryCache(*entry_cache_limits(config))
         # Port numbers, 0 for a port that is not open; valid after the sockets are closed.
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port

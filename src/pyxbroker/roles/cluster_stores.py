@@ -5,8 +5,12 @@ from __future__ import annotations
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cluster.checks import UnusableCluster
+from pyxbroker.cluster.initialize import ClusterSettings as ClusterSettings
+from pyxbroker.cluster.setup import Setup as Setup
+from pyxbroker.cluster.setup import set_up
 from pyxbroker.ledger.metadata import LedgerMetadataStore, MalformedLedgerMetadata
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.routed import Route, RoutedStore
 from pyxbroker.metadata.store import MetadataStore, NotFound, open_store
 from pyxbroker.settings.config import Config
 
@@ -76,19 +80,33 @@ class ClusterStores:
         self.hosts = metadata.hosts
         self.metadata_url = metadata.url
         self.ledgers_url = ledgers.url
-        self.store = self._open(metadata)
-        if configuration != metadata or ledgers != Place(
-            metadata.hosts, f"{metadata.path}{paths.LEDGERS}"
-        ):
-            raise ConfigError("not yet")
+        self._stores: dict[Place, MetadataStore] = {}
+        main = self._store_at(metadata)
+        routes = []
+        if ledgers != Place(metadata.hosts, f"{metadata.path}{paths.LEDGERS}"):
+            if ledgers.hosts == metadata.hosts and ledgers.path.startswith(f"{metadata.path}/"):
+                there = Route(paths.LEDGERS, main, ledgers.path.removeprefix(metadata.path))
+            else:
+                there = Route(paths.LEDGERS, self._store_at(Place(ledgers.hosts, "")), ledgers.path)
+            routes.append(there)
+        if configuration != metadata:
+            shared = self._store_at(configuration)
+            routes.append(Route(paths.ADMINISTRATION, shared, paths.ADMINISTRATION))
+            routes += [Route(path, main, path) for path in paths.LOCAL_ADMINISTRATION]
+        self.store = main
+        if routes:
+            self.store = RoutedStore(main, [*routes, Route("", main, "")])
 
-    def _open(self, place: Place) -> MetadataStore:
+    def _store_at(self, place: Place) -> MetadataStore:
         config = self._config
-        return open_store(
-            place.url,
-            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
-            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
-        )
+        if place not in self._stores:
+            self._stores[place] = open_store(
+                place.url,
+                session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
+                operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+                makes_chroot=False,
+            )
+        return self._stores[place]
 
     async def check_password(self) -> None:
         """Raise UnusableCluster if the newest ledger of a topic has another password than the
@@ -109,3 +127,26 @@ class ClusterStores:
                     " managedLedgerPassword to the password of the cluster"
                 )
             return
+
+
+async def set_up_cluster(
+    local: str, shared: str, session_timeout_ms: int, setup: Setup
+) -> list[str]:
+    """Create the metadata of a cluster in the stores of two URLs; return the paths that were
+    written. Raises ConfigError and MetadataError.
+    """
+    places = (
+        place_of(local, "--metadata-store"),
+        place_of(shared, "--configuration-metadata-store"),
+    )
+    stores = [
+        open_store(each.url, session_timeout_ms=session_timeout_ms)
+        for each in dict.fromkeys(places)
+    ]
+    try:
+        for each in stores:
+            await each.open()
+        return await set_up(stores[0], stores[-1], setup)
+    finally:
+        for each in stores:
+            await each.close()

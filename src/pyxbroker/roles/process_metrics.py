@@ -59,6 +59,11 @@ class ProcessMetrics:
             return {}
         return cast(dict[str, int], self._storage.bookie.storage.stats())
 
+    def entry_cache(self) -> dict[str, int]:
+        """Return the numbers of the broker's own cache of entries; empty without one."""
+        cache = self._broker.entry_cache
+        return {} if cache is None else cache.stats()
+
     def latencies(self) -> dict[str, Latency]:
         """Return latencies: of publishes, lookups, loads, and the bookie's adds, syncs and
         reads.

@@ -26,7 +26,7 @@ class RemoteStorage:
 
     @property
     def shortage(self) -> str | None:
-        """Why a new ledger cannot be created with the default ensemble, or None."""
+        """The reason why a new ledger cannot be created with the default ensemble, or None."""
         writable = self._bookies.view.writable
         silent = sum(self._pool.trouble_of(bookie_id) is not None for bookie_id in writable)
         usable = len(writable) - silent

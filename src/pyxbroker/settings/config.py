@@ -19,7 +19,7 @@ from pyxbroker.base.topic_name import TenantName
 from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
-from pyxbroker.settings.sections.bookkeeper import BookKeeper
+from pyxbroker.settings.sections.bookkeeper import BookKeeper, Placement
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
 from pyxbroker.settings.sections.general import General
@@ -28,7 +28,6 @@ from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
 from pyxbroker.settings.sections.openid import OpenId
-from pyxbroker.settings.sections.placement import Placement
 from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.security import Security
 from pyxbroker.settings.sections.storage import Storage

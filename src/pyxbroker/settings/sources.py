@@ -168,5 +168,9 @@ def _rank(name: str) -> int:
     """Return the precedence of one of the names of a setting; the highest wins."""
     if name in OLDER_WINS:
         return 2
-    is_older = name in ALIASES or (name in CONFIGURATION_STORES and name != CONFIGURATION_STORE)
+    is_older = (
+        name in ALIASES
+        or name in STANDALONE_ALIASES
+        or (name in CONFIGURATION_STORES and name != CONFIGURATION_STORE)
+    )
     return 0 if is_older else 1

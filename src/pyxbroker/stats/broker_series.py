@@ -166,9 +166,10 @@ class BrokerSeries:
             )
         return text
 
-    def cache(self, now: float, counters: Mapping[str, int], cluster: str) -> str:
-        """Return the rates of the embedded bookie's reads."""
-        stats = definitions.CACHE_RATES
+    def cache(
+        self, now: float, stats: Sequence[Stat], counters: Mapping[str, int], cluster: str
+    ) -> str:
+        """Return the rates of reads from the cache and of those that missed it."""
         counts = [counters[stat.field] for stat in stats]
         self._cache_rates = self._cache_rates or Rates(now, *counts)
         rates = self._cache_rates.per_second(now, *counts)

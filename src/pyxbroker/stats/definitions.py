@@ -595,6 +595,33 @@ CACHE_RATES = (
     ),
 )
 
+# The cache of a broker whose bookies are other processes.
+ENTRY_CACHE = (
+    Stat("used_bytes", "Bytes of entries in memory.", "pulsar_ml_cache_used_size"),
+    Stat("entries", "Entries in memory.", "pulsar_ml_cache_entries"),
+    Stat(
+        "inserted",
+        "Entries that the cache has taken.",
+        "pulsar_ml_cache_inserted_entries_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "evicted",
+        "Entries that were evicted.",
+        "pulsar_ml_cache_evicted_entries_total",
+        kind=COUNTER,
+    ),
+    Stat("evictions", "Evictions for lack of memory.", "pulsar_ml_cache_evictions"),
+)
+ENTRY_CACHE_RATES = (
+    *CACHE_RATES,
+    Stat(
+        "hit_bytes",
+        "Bytes of entries read from memory per second.",
+        "pulsar_ml_cache_hits_throughput",
+    ),
+)
+
 _CONNECTION = 'metric="broker_connection"'
 _LOADING = 'metric="pulsar_topic_load_times"'
 _LOAD = 'metric="loadBalancing"'

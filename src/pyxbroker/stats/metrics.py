@@ -147,6 +147,9 @@ class MetricsSource(Protocol):
     def storage_stats(self) -> Mapping[str, int]:
         """Return the counters of the embedded bookie; empty without one."""
 
+    def entry_cache(self) -> Mapping[str, int]:
+        """Return the numbers of the broker's own cache of entries; empty without one."""
+
     def latencies(self) -> Mapping[str, Latency]:
         """Return the latencies of definitions.LATENCIES that are measured here."""
 
@@ -221,6 +224,7 @@ class Collector:
         counters = source.storage_stats()
         if counters:
             sample.write_cache(self._series, counters)
+        sample.write_entry_cache(self._series, source.entry_cache())
         sample.write_storage(
             Storage(
                 int(source.failure() is None),
@@ -509,7 +513,20 @@ class Sample:
 
     def write_cache(self, series: BrokerSeries, counters: Mapping[str, int]) -> None:
         """Add the rates of the embedded bookie's reads."""
-        self._counted += series.cache(self._clock(), counters, self._cluster)
+        self._write_rates(series, definitions.CACHE_RATES, counters)
+
+    def write_entry_cache(self, series: BrokerSeries, counters: Mapping[str, int]) -> None:
+        """Add the statistics of the broker's own cache, if it has one."""
+        if counters:
+            self._counted += "".join(
+                self._single(each, counters[each.field]) for each in definitions.ENTRY_CACHE
+            )
+            self._write_rates(series, definitions.ENTRY_CACHE_RATES, counters)
+
+    def _write_rates(
+        self, series: BrokerSeries, stats: Sequence[Stat], counters: Mapping[str, int]
+    ) -> None:
+        self._counted += series.cache(self._clock(), stats, counters, self._cluster)
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Add the kernel's statistics about this process, if available."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+    from pyxbroker.mledger.entry_cache import EntryCache
 
 log = get_logger("pyxbroker.topics")
 
@@ -88,7 +89,9 @@ class TopicLoader:
         unacked: BrokerUnacked | None,
         on_ttl_changed: Callable[[PersistentTopic], None],
         affinity: BookieAffinity | None = None,
+        entry_cache: EntryCache | None = None,
     ) -> None:
+        self._entry_cache = entry_cache  # None: the embedded bookie has one
         self._affinity = affinity  # None: all ledgers are on the same bookies
         self._config = config
         self._store = store
@@ -334,6 +337,7 @@ class TopicLoader:
                 limits,
                 create,
                 properties,
+                self._entry_cache,
             )
         except (LedgerError, Unavailable) as error:
             if not is_temporary(error):

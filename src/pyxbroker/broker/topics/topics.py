@@ -28,6 +28,7 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.bookie_affinity import BookieAffinity
+    from pyxbroker.mledger.entry_cache import EntryCache
     from pyxbroker.schemas.registry import SchemaRegistry
     from pyxbroker.schemas.schema_counts import NamespaceCounts
 
@@ -42,6 +43,7 @@ class Topics:
         cache: MetadataCache,
         ledgers: LedgerClient,
         turn: Turn,
+        entry_cache: EntryCache | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -63,6 +65,7 @@ class Topics:
             unacked=unacked,
             on_ttl_changed=self.upkeep.expire_soon,
             affinity=_affinity_of(config, cache, ledgers),
+            entry_cache=entry_cache,
         )
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             records = TopicPolicies(config.clusterName, loader, partitions, self._policies)

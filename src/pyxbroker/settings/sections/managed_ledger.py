@@ -7,7 +7,10 @@ from pyxbroker.settings.schema import Section, limit, setting
 
 class ManagedLedger(Section, title="Managed ledger"):
     managedLedgerDefaultEnsembleSize: int = setting(
-        1, "Bookies that store the entries of a ledger.", minimum=1
+        1,
+        "Bookies that store the entries of a ledger. In a broker of a cluster the default is 2, as"
+        " it is for the next two settings.",
+        minimum=1,
     )
     managedLedgerDefaultWriteQuorum: int = setting(1, "Copies of each entry.", minimum=1)
     managedLedgerDefaultAckQuorum: int = setting(
