@@ -189,7 +189,7 @@ class ClusterBroker(Broker):
             "managedLedgerDefaultEnsembleSize": "3",
             "managedLedgerDefaultWriteQuorum": "3",
             "managedLedgerDefaultAckQuorum": "2",
-            "managedLedgerMaxEntriesPerLedger": "3000",
+            "managedLedgerMaxEntriesPerLedger": "200",
             "managedLedgerMinLedgerRolloverTimeMinutes": "0",
             "loadBalancerEnabled": "false",
             "defaultNumberOfNamespaceBundles": "4",

@@ -137,8 +137,14 @@ class Storm:
         for fault in at.faults:
             begin(cluster, fault)
         time.sleep(at.lasts_s)
+        if at.reload == "crash":
+            cluster.broker.kill()
+            cluster.broker.spawn()
+            time.sleep(1.0)  # the broker recovers while the faults last
         for fault in at.faults:
             end(cluster, fault)
+        if at.reload == "crash":
+            cluster.broker.wait_ready()
         ended = time.monotonic()
         limit = self._limit_s
         late = self._settle(ended, limit + 5)
@@ -153,8 +159,9 @@ class Storm:
                 found.append(f"{name} had no receipts for {excess:.1f} s, with a quorum")
         heal(cluster)
         self._reload(at.reload)
-        durable = self.kind == "pyxbroker" or at.reload != "kill"
-        durable = durable and (self.kind == "pyxbroker" or "broker" not in str(at.faults))
+        # Apache's broker answers before it stores an acknowledgement.
+        is_killed = at.reload != "unload" or any(each.target == "broker" for each in at.faults)
+        durable = self.kind == "pyxbroker" or not is_killed
         verdict = self._ask("verify", acks_are_durable=durable)
         self._counts = (verdict["promised"], verdict["found"], verdict["acks"])
         return found + verdict["problems"]
@@ -172,6 +179,7 @@ class Storm:
         if how == "kill":
             broker.kill()
             broker.start()
+        if how != "unload":
             return
         status, answer = broker.request("PUT", f"/admin/v2/namespaces/{self._namespace[0]}/unload")
         if status >= 300:

@@ -18,7 +18,8 @@ IMPAIRMENTS = {
 }
 LONG_PAUSE_S = 40.0
 LONG_PAUSES = 0.02  # share of pauses
-RELOADS = ("kill", "kill", "unload")
+RELOADS = ("crash", "kill", "unload")
+"""The broker is killed under load and the faults, or when all is quiet; or it unloads topics."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Round:
 
     def has_quorum(self, spare_bookies: int) -> bool:
         """True if sends have to continue during the round's faults."""
-        return len(self.faults) <= spare_bookies and all(each.has_quorum for each in self.faults)
+        if self.reload == "crash" or len(self.faults) > spare_bookies:
+            return False
+        return all(each.has_quorum for each in self.faults)
 
 
 BOOKIE_KINDS = (
@@ -79,8 +82,8 @@ def plan(seed: int, number: int, bookies: int) -> Round:
     pauses = any(fault.kind == "pause" for fault in faults)
     if pauses and chance.random() < LONG_PAUSES:
         lasts_s = LONG_PAUSE_S
-    elif pauses and chance.random() < 0.2:
-        lasts_s = 8.0
+    elif pauses:
+        lasts_s = 8.0 if chance.random() < 0.2 else max(1.0, lasts_s)
     return Round(0.1 + chance.random(), tuple(faults), lasts_s, chance.choice(RELOADS))
 
 
@@ -143,7 +146,8 @@ def _server(cluster: Cluster, target: str) -> ClusterBroker | ClusterBookie:
 
 def _start(cluster: Cluster, target: str) -> None:
     if target == "broker":
-        cluster.broker.start()
+        if cluster.broker.process is None:  # else the end of the round has started it
+            cluster.broker.start()
     else:
         cluster.bookies[target].spawn()
 
