@@ -10,8 +10,8 @@ grants, other policies and unaffected topics cause no work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
@@ -35,11 +35,11 @@ from pyxbroker.policies.records import Fields
 if TYPE_CHECKING:
     from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.permissions import Permissions
-    from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.registry import TopicRegistry
     from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.authorization")
 
@@ -127,6 +127,14 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+class Watcher(Protocol):
+    """A client's watcher of the topics of a namespace (commands/topic_list.py)."""
+
+    connection: Connection
+    watcher_id: int
+    forget: Callable[[], None]
+
+
 class RevokedRights:
     """Checks the rights behind everything open at one broker, from the first authorization on."""
 
@@ -136,13 +144,13 @@ class RevokedRights:
         permissions: Permissions,
         records: GrantRecords,
         registry: TopicRegistry,
-        lists: Callable[[], TopicLists],
+        watchers: Callable[[], Sequence[tuple[str, Watcher]]],
         audit: Audit,
     ) -> None:
         self._permissions = permissions
         self._records = records
         self._registry = registry
-        self._lists = lists
+        self._watchers = watchers
         self._audit = audit
         self.changes = 0  # number of changed records so far
         self._waiting: dict[Place, bool] = {}  # True: check everything in the place
@@ -161,7 +169,7 @@ class RevokedRights:
         """Check the rights behind everything open, because a role is no superuser any more."""
         self.changes += 1
         places = {topic.name.namespace for topic in self._registry}
-        places.update(namespace for namespace, _ in self._lists().watchers())
+        places.update(namespace for namespace, _ in self._watchers())
         for place in places:
             self._schedule(place, True)
 
@@ -270,7 +278,7 @@ class RevokedRights:
     async def _check_watchers(self, name: str, judge: RightChecks) -> None:
         """Close watchers of topic lists whose role may not list topics any more."""
         slices = Slices()
-        for namespace, watcher in self._lists().watchers():
+        for namespace, watcher in self._watchers():
             resource = NamespaceName.get(namespace)
             if _is_in(resource, name):
                 await self._try(namespace, self._check_watcher(watcher, resource, judge))
@@ -278,7 +286,7 @@ class RevokedRights:
 
     @staticmethod
     async def _check_watcher(
-        watcher: TopicListWatcher, namespace: NamespaceName, judge: RightChecks
+        watcher: Watcher, namespace: NamespaceName, judge: RightChecks
     ) -> None:
         session = watcher.connection.session
         if not await judge.may(session.principal, GET_TOPICS, namespace):

@@ -125,8 +125,8 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
-        read_settings: ReadSettings = PULSARS_READS,
         placement: Placement | None = None,
+        read_settings: ReadSettings = PULSARS_READS,
     ) -> None:
         self.turn = turn
         self.cursor_pace = Pace()  # of cursor writes in the background
@@ -139,13 +139,13 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
+        self._read_settings = read_settings
+        self._read_policy: ReadPolicy | None = None
         self.placement: Placement = placement or FixedPlacement(bookies)
         self.placement.on_change(self._on_bookies_changed)
         self._lacking: WeakSet[BookieWaiter] = WeakSet()
         self._bookies_changed = False
         self._notification: asyncio.Task[None] | None = None
-        self._read_settings = read_settings
-        self._read_policy: ReadPolicy | None = None
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
@@ -452,7 +452,8 @@ class LedgerClient:
             if self._is_embedded(metadata):
                 return await self._recover_embedded(ledger_id, found)
             takeover = recovery.Takeover(
-                self._bookies, self._finder(metadata), self._metadata, self.read_policy()
+                *(self._bookies, self._finder(metadata), self.placement.on_error),
+                *(self._metadata, self.read_policy()),
             )
             end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
             if end is not None:

@@ -96,13 +96,14 @@ def segments_of(
     ensembles: Mapping[int, Sequence[str]], bookies: Mapping[str, Bookie], ledger_id: int
 ) -> list[Segment]:
     """Return the segments of a ledger's metadata. Raises LedgerError for unknown bookies."""
-    unknown = sorted({name for each in ensembles.values() for name in each} - bookies.keys())
-    if unknown:
-        raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {', '.join(unknown)}")
-    return [
-        Segment(first, [bookies[name] for name in names])
-        for first, names in sorted(ensembles.items())
-    ]
+    try:
+        return [
+            Segment(first, [bookies[name] for name in names])
+            for first, names in sorted(ensembles.items())
+        ]
+    except KeyError as error:
+        where = f"ledger {ledger_id} is on bookie {error.args[0]}, which is unknown here"
+        raise LedgerError(where) from None
 
 
 class _Read:
@@ -202,7 +203,7 @@ class _Read:
             self.finish(error_of(self.code(), self.handle.ledger_id, self.first))
 
     def on_slow(self) -> None:
-        """Ask another bookie as well, since one has not answered in time; the first answer wins."""
+        """Ask another bookie as well, since none has answered in time; the first answer wins."""
         self.timer = None
         assert self.policy is not None
         now = self.policy.clock.time()

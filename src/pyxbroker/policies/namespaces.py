@@ -160,7 +160,7 @@ class NamespacePolicies:
         return (await self._read(name)).is_deleted
 
     async def get_open(self, topic: TopicName) -> Policies:
-        """Return the same as get; raise NamespaceNotFound also while it is being deleted."""
+        """Return what get() returns. Raises NamespaceNotFound also during deletion."""
         namespace = await self._read(topic.namespace)
         if namespace.is_deleted:
             raise _being_deleted(namespace.name)

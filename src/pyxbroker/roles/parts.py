@@ -105,7 +105,8 @@ def make_ledgers(
     if placement is None:
         bookies = dict(bookies)
     return LedgerClient(
-        metadata, bookies, turn, quorums, protection, publish_latency, reads, placement
+        *(metadata, bookies, turn, quorums, protection, publish_latency, placement),
+        read_settings=reads,
     )
 
 

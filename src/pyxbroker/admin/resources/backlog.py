@@ -131,7 +131,7 @@ async def compact(request: Request) -> Response:
         if refusal is not None:
             raise refusal
     finally:
-        del refusal  # its traceback refers to this frame
+        del refusal  # leave no cycle of the error and this frame
     return Response.empty()
 
 
@@ -229,7 +229,7 @@ async def _expire(
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
         subscriptions = await of(topic)
-        idle = await expiry.without_backlog(topic, subscriptions)
+        idle = await expiry.first_without_backlog(topic, subscriptions)
         await expiry.expire(topic, seconds, subscriptions)
         await persist(subscriptions)
         if idle is not None:

@@ -214,7 +214,7 @@ async def _mark(
 
 
 def _words(first: int, count: int) -> tuple[int, ...]:
-    """Return signed words with a bit for each message of a batch, set from `first` on."""
+    """Return the ack set of a batch as signed words. The bits from `first` on are set."""
     size = (count + 63) // 64
     bits = ((1 << count) - 1) >> first << first
     return struct.unpack(f"<{size}q", bits.to_bytes(size * 8, "little"))

@@ -280,13 +280,13 @@ async def _value_schema(text: object) -> Schema:
         return STRING
     try:
         if not isinstance(text, str):
-            raise ValueError("it is not a text")
+            raise ValueError("it is not a string")
         found = await parse_light(text, TOKENS_MAX)
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         kind, data = found.get("type"), found.get("schema") or ""
         if not isinstance(data, str):
-            raise ValueError("schema is not a text")
+            raise ValueError("schema is not a string")
         if kind == "BYTES":
             kind = "NONE"
         if not isinstance(kind, str) or kind not in SchemaType.__members__:
@@ -352,11 +352,11 @@ def _is_not_replicated(message: Json) -> bool:
 
 
 def _text(value: object, what: str) -> str:
-    """Return a text; numbers and booleans as JSON formats them. Raises Refused."""
+    """Return a string; numbers and booleans as JSON formats them. Raises Refused."""
     try:
         return to_text(value)
     except ValueError:
-        raise Refused(f"{what} must be a text.") from None
+        raise Refused(f"{what} must be a string.") from None
 
 
 def _number(message: Json, what: str, default: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,6 @@ from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
-    from pyxbroker.broker.commands.handlers import LookupLimit
 
 log = get_logger("pyxbroker.topics")
 
@@ -323,7 +323,7 @@ class WatchedNamespace:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback refers to this frame
+            del failure  # leave no cycle of the error and this frame
         self._announced = self.topics
 
 
@@ -349,7 +349,7 @@ class Listing:
 class TopicLists:
     """The handlers of these commands; the table in handlers.py calls them."""
 
-    def __init__(self, broker: Broker, lookups: LookupLimit) -> None:
+    def __init__(self, broker: Broker, lookups: AbstractContextManager[None]) -> None:
         self._broker = broker
         self._lookups = lookups
         self._watched: dict[str, WatchedNamespace] = {}

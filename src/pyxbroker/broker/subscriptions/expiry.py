@@ -9,24 +9,42 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
+from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import CursorDeleted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyxbroker.broker.subscriptions.subscription import Subscription
-    from pyxbroker.broker.topics.persistent import PersistentTopic
 
 log = get_logger("pyxbroker.topic")
 
 COMPARED_PER_STEP = 256  # subscriptions whose positions are compared per step
 
 
-def expiring_subscriptions(topic: PersistentTopic) -> list[Subscription]:
+class ExpiringTopic(DispatchedTopic, Protocol):
+    """The topic of messages and subscriptions that expire (topics/persistent.py)."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    @property
+    def last_confirmed(self) -> Position: ...
+    def closed_before(self, mark: Position, time_ms: int) -> Position: ...
+    def mark_up_to(self, position: tuple[int, int]) -> Position | None: ...
+    async def time_after(self, mark: Position) -> int | None: ...
+    async def position_before_time(
+        self, time_ms: int, after: Position | None = None
+    ) -> Position: ...
+    async def delete_subscription(self, name: str, force: bool) -> None: ...
+
+
+def expiring_subscriptions(topic: ExpiringTopic) -> list[Subscription]:
     """Return the subscriptions whose messages expire and are evicted."""
     return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
 
@@ -54,8 +72,8 @@ def _mark_of(subscription: Subscription) -> Position:
     return subscription.acks.mark_delete
 
 
-async def without_backlog(
-    topic: PersistentTopic, subscriptions: Sequence[Subscription]
+async def first_without_backlog(
+    topic: ExpiringTopic, subscriptions: Sequence[Subscription]
 ) -> Subscription | None:
     """Return the first subscription that has acknowledged every entry, or None."""
     slices = Slices()
@@ -67,7 +85,7 @@ async def without_backlog(
 
 
 async def expire(
-    topic: PersistentTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
+    topic: ExpiringTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
 ) -> int:
     """Acknowledge entries older than the age. Return their number, over all subscriptions.
 
@@ -103,7 +121,7 @@ async def _expire(subscription: Subscription, mark: Position) -> int:
 
 
 async def expire_to(
-    topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
+    topic: ExpiringTopic, subscription: Subscription, position: tuple[int, int]
 ) -> bool:
     """Acknowledge everything up to a position for one subscription. If the position has no entry,
     the previous entry is used.
@@ -138,7 +156,7 @@ async def persist(subscriptions: Sequence[Subscription]) -> None:
         await slices.pause()  # subscriptions without changes do not suspend the task
 
 
-async def expire_subscriptions(topic: PersistentTopic) -> None:
+async def expire_subscriptions(topic: ExpiringTopic) -> None:
     """Delete the subscriptions that were not used for as long as the policy demands.
 
     Raises PulsarError, MetadataError.

@@ -150,7 +150,7 @@ class TopicDeletion:
             if not is_found:
                 raise missing
         finally:
-            del missing  # its traceback refers to this frame
+            del missing  # leave no cycle of the error and this frame
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic if it is open; its clients open it again. Raises PersistenceError."""

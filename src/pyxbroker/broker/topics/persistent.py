@@ -173,7 +173,7 @@ class PersistentTopic(Topic):
         self._resolve_confirmed()
 
     def remove_confirm_listener(self, listener: ConfirmListener) -> None:
-        """Notify a listener no longer. Raises ValueError for one that was not added."""
+        """Remove a listener. Raises ValueError if it was not added."""
         listeners = list(self._confirm_listeners)
         listeners.remove(listener)
         self._confirm_listeners = tuple(listeners)
@@ -843,14 +843,14 @@ def _ignore(topic: PersistentTopic) -> None:
     """Do nothing."""
 
 
-def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
-    """Return the left-th entry that is not acknowledged, of those from low to high."""
+def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, n: int) -> int:
+    """Return the id of the n-th unacknowledged entry from low to high."""
     while low < high:
         middle = (low + high) // 2
         # Each step counts half as many entries as the one before: the total is at most all of them.
         here = middle - low + 1 - acks.acknowledged_up_to(ledger_id, low, middle)
-        if here >= left:
+        if here >= n:
             high = middle
         else:
-            low, left = middle + 1, left - here
+            low, n = middle + 1, n - here
     return low

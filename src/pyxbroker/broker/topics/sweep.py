@@ -102,7 +102,9 @@ class Sweep:
                 self.forget(name)
                 continue
             except (PulsarError, MetadataError) as error:
-                log.warning("a namespace was not checked", namespace=name, error=error)
+                log.warning(
+                    "the closed topics of a namespace were not checked", namespace=name, error=error
+                )
                 continue
             # After an interrupted check the next one includes all topics.
             known = self._namespaces.pop(name, None)

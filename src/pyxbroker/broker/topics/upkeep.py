@@ -65,7 +65,7 @@ class Upkeep:
         self._rates_task: asyncio.Task[None] | None = None  # applies the broker's rates to topics
         self._have_rates_changed = False  # the rates have changed since that task began
         self._checking: asyncio.Task[None] | None = None  # the running check of quotas
-        self._next_checking: asyncio.Task[None] | None = None  # the check that begins after it
+        self._next_checking: asyncio.Task[None] | None = None  # the check after the running one
         self.quota_checks_s = Histogram(QUOTA_CHECK_BOUNDS_S)
 
     async def expire_messages(self) -> None:
