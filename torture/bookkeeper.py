@@ -77,6 +77,7 @@ class Storm:
         self.faults: Counter[str] = Counter()
         self.promised = self.found = self.acks = 0
         self.longest_s = 0.0
+        self._continued_s = 0.0
         self._life = 0
         self._counts = (0, 0, 0)
 
@@ -111,16 +112,21 @@ class Storm:
             self._begin_life(number // ROUNDS_PER_LIFE)
         at = plan(self.options.seed, number, BOOKIES)
         began = time.monotonic()
+        self._continued_s = 0.0
         try:
             found = self._round(at)
         except (RequestFailed, AssertionError, BrokerFailed, TimeoutError, OSError) as error:
             found = [f"{type(error).__name__}: {error}"]
         spent = time.monotonic() - began
+        self.longest_s = max(self.longest_s, self._continued_s)
         self.faults.update(f"{each.kind} {each.target.split('-')[0]}" for each in at.faults)
         self.problems += found
         if found or self.options.verbose:
             verdict = "broken" if found else "ok"
-            print(f"round {number} ({self._namespace[0]}), {at}: {verdict}, {spent:.1f} s")
+            waited = f"sends waited {self._continued_s:.1f} s" if self._continued_s else "no wait"
+            print(
+                f"round {number} ({self._namespace[0]}), {at}: {verdict}, {spent:.1f} s, {waited}"
+            )
             for problem in found:
                 print(f"    {problem}")
             sys.stdout.flush()
@@ -157,7 +163,7 @@ class Storm:
         which = "although a quorum was left" if has_quorum else "after the end of the faults"
         for name, start, stop in paused["gaps"]:
             excess = excess_s((start, stop), began, ended, has_quorum)
-            self.longest_s = max(self.longest_s, excess)
+            self._continued_s = max(self._continued_s, excess)
             if excess > limit:
                 found.append(f"{name} had no receipts for {excess:.1f} s {which}")
         self._reload(at.reload)
