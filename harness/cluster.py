@@ -41,7 +41,7 @@ BOOKIE_SETTINGS = {
     "journalMaxBackups": "0",
     "logSizeLimit": str(16 << 20),
     "zkTimeout": str(SESSION_MS),
-    # Below DiskFill.READ_ONLY of a disk's size; checked twice in a second.
+    # A disk that is filled to READ_ONLY_USAGE makes the bookie read-only within half a second.
     "diskCheckInterval": "500",
     "diskUsageThreshold": "0.9",
     "diskUsageWarnThreshold": "0.85",

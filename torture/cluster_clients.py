@@ -81,7 +81,8 @@ class Topic:
 
     def __init__(self, name: str, kind: str, is_deduplicated: bool) -> None:
         self.name, self.kind = name, kind
-        self.record = TopicRecord(name, is_deduplicated)
+        order = "key" if kind == "keys" else "producer"
+        self.record = TopicRecord(name, is_deduplicated, order)
         self.subscription = SubscriptionRecord(f"{name} {kind}", _TYPES[kind][2])
         # Entries of a subscription whose acknowledgements are answered.
         self.audit = TopicModel(name, kind == "exclusive", [ProducerModel("entries", name)])

@@ -3,8 +3,9 @@
 For each topic:
 
 * a reader finds each message that has a receipt, at the position of the receipt;
-* per producer, the first copies of messages are in the order of their numbers; with deduplication
-  there are no other copies, and without it a copy is a resend after a lost connection;
+* per producer, the first copies of messages are in the order of their numbers (where a producer
+  batches by key: per producer and key); with deduplication there are no other copies, and without
+  it a copy is a resend after a lost connection;
 * each payload is the one that its producer and number determine;
 * a position that a reader has found once has the same message for ever.
 
@@ -27,6 +28,11 @@ KEYS = 13
 def key_of(number: int) -> str:
     """Return the key of a producer's message."""
     return f"key-{number % KEYS}"
+
+
+def _stream(message: Message, order: str) -> tuple[str, str]:
+    producer, number = message
+    return producer, key_of(number) if order == "key" else ""
 
 
 def sender_of(body: bytes) -> Message | None:
@@ -62,7 +68,7 @@ class SubscriptionRecord:
         if self.order == "none":
             return
         producer, number = message
-        stream = producer, key_of(number) if self.order == "key" else ""
+        stream = _stream(message, self.order)
         last = self._last.get(stream, -1)
         if number < last:
             self.problems.append(
@@ -81,6 +87,7 @@ class TopicRecord:
 
     name: str
     is_deduplicated: bool
+    order: str = "producer"  # or key
     receipts: dict[Message, Place] = field(default_factory=dict)
     found: dict[Place, Message] = field(default_factory=dict)
 
@@ -108,7 +115,7 @@ class TopicRecord:
 
     def _check_order(self, now: dict[Place, Message | None]) -> list[str]:
         seen: set[Message] = set()
-        last: dict[str, int] = {}
+        last: dict[tuple[str, str], int] = {}
         problems = []
         for place, message in now.items():
             if message is None:
@@ -118,10 +125,10 @@ class TopicRecord:
                     problems.append(f"{self.name}: {message} has a second copy at {place}")
                 continue
             seen.add(message)
-            producer, number = message
-            if number < last.get(producer, -1):
-                problems.append(f"{self.name}: {message} at {place} follows {last[producer]}")
-            last[producer] = number
+            stream, number = _stream(message, self.order), message[1]
+            if number < last.get(stream, -1):
+                problems.append(f"{self.name}: {message} at {place} follows {last[stream]}")
+            last[stream] = number
         return problems[:5]
 
     def _check_receipts(self, now: dict[Place, Message | None]) -> list[str]:

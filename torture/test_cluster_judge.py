@@ -29,7 +29,7 @@ def stored(*numbers: int) -> list[tuple[Place, bytes]]:
 def record(*numbers: int, is_deduplicated: bool = True) -> TopicRecord:
     """Return a topic whose producer has receipts for messages at entries 0, 1, ..."""
     receipts: dict[Message, Place] = {("p", n): (1, entry, 0) for entry, n in enumerate(numbers)}
-    return TopicRecord("topic", is_deduplicated, receipts)
+    return TopicRecord("topic", is_deduplicated, receipts=receipts)
 
 
 def test_a_topic_with_all_receipts_in_order_keeps_its_promises() -> None:
@@ -57,6 +57,13 @@ def test_a_resend_is_a_second_copy_only_with_deduplication() -> None:
 )
 def test_a_broken_promise_is_found(read: list[tuple[Place, bytes]], problem: str) -> None:
     assert any(problem in each for each in record(0, 1, 2).check_read(read))
+
+
+def test_a_producer_that_batches_by_key_keeps_the_order_of_each_key() -> None:
+    by_key = TopicRecord("topic", True, order="key")
+    assert by_key.check_read(stored(0, KEYS, 1, KEYS + 1)) == []
+    by_key = TopicRecord("topic", True, order="key")
+    assert "follows" in by_key.check_read(stored(KEYS, 0))[0]
 
 
 def test_a_position_whose_message_changes_is_found() -> None:
