@@ -103,7 +103,8 @@ class Connection(asyncio.Protocol):
         elif kind == wire.PONG:
             self.on_pong()
         elif kind == wire.CONNECTED:
-            self._connected.set_result(None)
+            if not self._connected.done():  # the caller may have stopped waiting
+                self._connected.set_result(None)
         elif kind == wire.SEND_ERROR:
             self.send_errors.append(frame.data(4).decode())
             self.on_send_error(frame.number(1), frame.number(2))

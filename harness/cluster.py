@@ -26,7 +26,7 @@ APACHE = JavaProgram("apachebroker")
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 ZOOKEEPER_PORT = 2181
 BOOKIE_PORT = 3181
-DISK_MIB = 256
+DISK_MIB = 512
 SESSION_MS = 6000
 _JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _OPENED = (

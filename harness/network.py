@@ -71,6 +71,7 @@ class Network:
         self._random = random.Random(seed)
         self._addresses: dict[str, str] = {}
         self._links: dict[tuple[str, str], _Link] = {}
+        self._impaired: set[_Link] = set()
         self._relay = _Relay()
         _ip("link", "add", _BRIDGE, "type", "bridge")
         _ip("address", "add", f"{_PREFIX}1/24", "dev", _BRIDGE)
@@ -106,10 +107,18 @@ class Network:
             self._relay.add(link, self._random)
         link.impairment = impairment
         link.set_routes("replace")
+        self._impaired.add(link)
 
     def restore(self, one: str, other: str) -> None:
         """Let the packets between two hosts take the bridge again."""
-        self._links[one, other].set_routes("del")
+        link = self._links[one, other]
+        link.set_routes("del")
+        self._impaired.remove(link)
+
+    def restore_all(self) -> None:
+        """Let all packets take the bridge again."""
+        while self._impaired:
+            self._impaired.pop().set_routes("del")
 
 
 class _Link:

@@ -149,8 +149,7 @@ class Storm:
             time.sleep(1.0)  # the broker recovers while the faults last
         for fault in at.faults:
             end(cluster, fault)
-        if at.reload == "crash":
-            cluster.broker.wait_ready()
+        cluster.broker.wait_ready()
         # A bookie takes a while to start, or to register again after its session has expired.
         heal(cluster)
         ended = time.monotonic()
@@ -232,6 +231,7 @@ class Storm:
             self.clients.kill()
             self.clients = None
         cluster = self.cluster
+        cluster.network.restore_all()
         cluster.broker.kill()
         for bookie in cluster.bookies.values():
             bookie.kill()

@@ -147,7 +147,7 @@ def _server(cluster: Cluster, target: str) -> ClusterBroker | ClusterBookie:
 def _start(cluster: Cluster, target: str) -> None:
     if target == "broker":
         if cluster.broker.process is None:  # else the end of the round has started it
-            cluster.broker.start()
+            cluster.broker.spawn()
     else:
         cluster.bookies[target].spawn()
 
