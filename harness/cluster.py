@@ -46,6 +46,7 @@ BOOKIE_SETTINGS = {
     "diskUsageThreshold": "0.9",
     "diskUsageWarnThreshold": "0.85",
     "diskUsageLwmThreshold": "0.85",
+    "dbStorage_rocksDB_writeBufferSizeMB": "8",
     "gcWaitTime": "30000",
     "flushInterval": "2000",
 }

@@ -29,7 +29,7 @@ from harness.cluster import APACHE, Cluster
 from harness.line_program import Program
 from harness.network import isolate
 
-from torture.cluster_faults import Round, begin, end, heal, plan
+from torture.cluster_faults import Round, begin, end, heal, plan, revive
 from torture.cluster_judge import excess_s
 
 BROKERS = {"ours": "pyxbroker", "apache": "apache"}
@@ -149,6 +149,7 @@ class Storm:
             time.sleep(1.0)  # the broker recovers while the faults last
         for fault in at.faults:
             end(cluster, fault)
+        revive(cluster)
         cluster.broker.wait_ready()
         # A bookie takes a while to start, or to register again after its session has expired.
         heal(cluster)
@@ -178,8 +179,12 @@ class Storm:
         return APACHE_CONTINUES_S if self.kind == "apache" else CONTINUES_S
 
     def _settle(self, after_s: float, limit_s: float) -> list[str]:
-        late: list[str] = self._ask("settle", after_s=after_s, limit_s=limit_s)
-        return late
+        deadline = time.monotonic() + limit_s
+        while True:
+            revive(self.cluster)
+            late: list[str] = self._ask("settle", after_s=after_s, limit_s=1.0)
+            if not late or time.monotonic() > deadline:
+                return late
 
     def _reload(self, how: str) -> None:
         broker = self.cluster.broker

@@ -112,6 +112,18 @@ def end(cluster: Cluster, fault: Fault) -> None:
         _END[fault.kind](cluster, fault.target)
 
 
+def revive(cluster: Cluster) -> None:
+    """Start the broker if it has ended, as a supervisor does, and wait until it serves.
+
+    A broker may end itself when its session has expired.
+    """
+    broker = cluster.broker
+    if broker.process is None or broker.process.poll() is not None:
+        broker.kill()
+        broker.spawn()
+        broker.wait_ready()
+
+
 def heal(cluster: Cluster) -> None:
     """Start the bookies that have ended, and wait until all take requests."""
     for bookie in cluster.bookies.values():
