@@ -172,6 +172,10 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 simulate: dev ## SEEDS (1000000) schedules of a ledger's writer, readers and recoveries among model bookies (ARGS='--first N')
 	$(PY) tests/simulate_ledger.py --seeds $(SEEDS) $(ARGS)
 
+.PHONY: bookkeeper
+bookkeeper: dev ## ROUNDS (10) by SEED (1) of faults of Apache bookies, ZooKeeper, links and the broker (root; ARGS='--broker apache')
+	$(PY) -m torture.bookkeeper --rounds $(ROUNDS) --seed $(SEED) --verbose $(ARGS)
+
 .PHONY: reststorm
 reststorm: dev ## REQUESTS (1000000) fuzzed requests to REST by SEED (1), beside a polite client
 	$(PY) -m torture.rest_storm --requests $(REQUESTS) --seed $(SEED)

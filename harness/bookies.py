@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import reaper
@@ -25,7 +27,6 @@ _SMALL = (
     *("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
 )
 _SETTINGS = {
-    "advertisedAddress": "127.0.0.1",
     "allowLoopback": "true",
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "dbStorage_writeCacheMaxSizeMb": "16",
@@ -46,22 +47,33 @@ _SETTINGS = {
 _READ = bytes.fromhex("00000014 02020000") + bytes(16)
 
 
-def _java(main: str, *arguments: str) -> list[str]:
+def _java(main: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
     java = tool("java", "default-jdk-headless")
-    return [java, *_SMALL, "-cp", f"{SERVER.jars()}/*", main, *arguments]
+    return [java, *_SMALL, *flags, "-cp", f"{SERVER.jars()}/*", main, *arguments]
 
 
 class Bookie:
     """One bookie; `start` may be called again after `stop` or `kill`."""
 
     def __init__(
-        self, directory: Path, zookeeper: str, settings: dict[str, str] | None = None
+        self,
+        directory: Path,
+        zookeeper: str,
+        settings: dict[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """Write the configuration. prefix: the beginning of the command line."""
         self.directory = directory
-        (self.port,) = free_ports(1)
+        self.host = host
+        self.port = port or free_ports(1)[0]
+        self.prefix = prefix
         self.process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         values = _SETTINGS | {
+            "advertisedAddress": host,
             "metadataServiceUri": f"zk+hierarchical://{zookeeper}/ledgers",
             "bookiePort": str(self.port),
             "journalDirectories": str(directory / "journal"),
@@ -73,15 +85,21 @@ class Bookie:
 
     @property
     def bookie_id(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def spawn(self) -> None:
         """Start the process and return immediately."""
         assert self.process is None, "it is running"
         main = "org.apache.bookkeeper.server.Main"
+        # A process that is killed leaves the libraries that it has unpacked.
+        temporary = self.directory / "temporary"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        flags = (f"-Djava.io.tmpdir={temporary}",)
+        line = _java(main, "--conf", str(self.configuration), flags=flags)
         with (self.directory / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
-                _java(main, "--conf", str(self.configuration)),
+                [*self.prefix, *line],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -97,7 +115,7 @@ class Bookie:
             assert self.process is not None
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection,
+                socket.create_connection((self.host, self.port), timeout=1) as connection,
             ):
                 connection.sendall(_READ)
                 if connection.recv(4):

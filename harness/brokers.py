@@ -72,6 +72,8 @@ class BrokerFailed(Exception):
 class Broker:
     """One broker process; ``start`` may be called again after ``stop`` or ``kill``."""
 
+    host = "127.0.0.1"
+
     def __init__(
         self,
         kind: str,
@@ -97,12 +99,12 @@ class Broker:
     @property
     def url(self) -> str:
         """The binary service URL."""
-        return f"pulsar://127.0.0.1:{self.port}"
+        return f"pulsar://{self.host}:{self.port}"
 
     @property
     def web_url(self) -> str:
         """The HTTP service URL."""
-        return f"http://127.0.0.1:{self.web_port}"
+        return f"http://{self.host}:{self.web_port}"
 
     def command(self) -> list[str]:
         """The command line; writes the configuration file it names."""
@@ -196,7 +198,7 @@ class Broker:
     def answers(self) -> bool:
         """Whether CONNECT is answered now."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            with socket.create_connection((self.host, self.port), timeout=5) as connection:
                 connection.sendall(_HANDSHAKE)
                 return len(connection.recv(64)) > 8
         except OSError:
@@ -204,7 +206,7 @@ class Broker:
 
     def http_status(self, path: str) -> int:
         """The status of a GET on the web port, or 0 when nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=10)
+        connection = http.client.HTTPConnection(self.host, self.web_port, timeout=10)
         try:
             connection.request("GET", path, headers=self.headers)
             return connection.getresponse().status
@@ -220,7 +222,7 @@ class Broker:
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         """The same with the answer's text. Bytes are sent as they are, other bodies as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.web_port, timeout=60)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}

@@ -64,10 +64,10 @@ class Connection(asyncio.Protocol):
         self._ended = False
 
     @classmethod
-    async def open(cls, port: int) -> Connection:
+    async def open(cls, port: int, host: str = "127.0.0.1") -> Connection:
         """Connect and shake hands; raises ``OSError`` when the broker is not there."""
         loop = asyncio.get_running_loop()
-        _, one = await loop.create_connection(cls, "127.0.0.1", port)
+        _, one = await loop.create_connection(cls, host, port)
         one.write(wire.command(wire.CONNECT, {1: "torture", 4: 21}))
         await one._connected
         return one
@@ -103,7 +103,8 @@ class Connection(asyncio.Protocol):
         elif kind == wire.PONG:
             self.on_pong()
         elif kind == wire.CONNECTED:
-            self._connected.set_result(None)
+            if not self._connected.done():  # the caller may have stopped waiting
+                self._connected.set_result(None)
         elif kind == wire.SEND_ERROR:
             self.send_errors.append(frame.data(4).decode())
             self.on_send_error(frame.number(1), frame.number(2))

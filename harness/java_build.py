@@ -1,5 +1,6 @@
 """Builds the programs in Java that the tests drive: ``javaclient/``, ``javaadmin/`` and
-``javarecords/``, and fetches the jars of others, which have no sources here: ``apachebookies/``.
+``javarecords/``, and fetches the jars of others, which have no sources here: ``apachebookies/`` and
+``apachebroker/``.
 
 Maven fetches the jars that a program's ``pom.xml`` names from Maven Central, and keeps them for all
 builds of a user; ``javac`` takes seconds.  ``python -m harness.java_build NAME`` does it ahead; a

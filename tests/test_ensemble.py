@@ -11,6 +11,7 @@ import pytest
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
 from pyxbroker.ledger import ensemble
+from pyxbroker.ledger.bookie import DISCONNECTED
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
@@ -111,6 +112,41 @@ def test_a_bookie_that_goes_down_is_replaced(tmp_path: Path) -> None:
         managed_ledger.cache = None
         assert await read_all(managed_ledger) == entries(0, 60), "each segment by its own bookies"
         cluster.bookies[0].is_down = False
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_bookie_that_fails_after_a_ledger_was_closed_has_no_effect(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 20))
+        old = managed_ledger.current
+        assert isinstance(old, EnsembleHandle)
+        managed_ledger.roll_over()
+        await until(lambda: managed_ledger.current not in (None, old))
+        # An add beyond the ack quorum had no answer until now.
+        old.on_adds_failed(1, 0, DISCONNECTED)
+        await asyncio.sleep(0.1)
+        runs = await append_all(cluster, managed_ledger, entries(20, 40))
+        assert runs.added == entries(20, 40)
+        assert old.failure is None and old.writer.change is None
+        await managed_ledger.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_bookie_that_fails_while_its_ledger_is_closed_is_replaced_before(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        managed_ledger = await cluster.open()
+        await append_all(cluster, managed_ledger, entries(0, 20))
+        old = managed_ledger.current
+        assert isinstance(old, EnsembleHandle)
+        old.on_adds_failed(1, 0, DISCONNECTED)
+        managed_ledger.roll_over()
+        await until(lambda: managed_ledger.current not in (None, old))
+        runs = await append_all(cluster, managed_ledger, entries(20, 40))
+        assert runs.added == entries(20, 40)
         await managed_ledger.close()
 
     run(tmp_path, scenario)

@@ -148,7 +148,7 @@ class TopicCheck:
         for producer in self.topic.producers:
             self._check_producer(producer)
         if self.topic.subscribed:
-            self._check_subscription(acks_are_durable)
+            self.check_subscription(acks_are_durable)
         return self.problems
 
     def excuse(self, entries: set[Position]) -> set[Position]:
@@ -184,7 +184,7 @@ class TopicCheck:
         # What was stored without a receipt is promised from now on: a reader has seen it.
         producer.received |= places
 
-    def _check_subscription(self, acks_are_durable: bool) -> None:
+    def check_subscription(self, acks_are_durable: bool) -> None:
         topic = self.topic
         promised = {p for producer in topic.producers for p in producer.received.values()}
         open_ones = {p for p in promised if topic.wants(p)}

@@ -356,8 +356,9 @@ class LedgerClient:
 
     async def close(self, handle: LedgerHandle) -> None:
         """Write the end of a drained ledger to its metadata. Raises LedgerError when the ledger has
-        another owner; after Unavailable the caller may retry.
+        failed or has another owner; after Unavailable the caller may retry.
         """
+        await handle.seal()
         assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
         metadata, version = handle.in_metadata
         closed = metadata.closed(handle.last_add_confirmed, handle.length)

@@ -116,6 +116,10 @@ class EnsembleHandle(LedgerHandle):
     def _is_idle(self) -> bool:
         return self.writer.is_idle
 
+    async def seal(self) -> None:
+        await super().seal()
+        self.writer.seal()
+
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:

@@ -134,6 +134,11 @@ class LedgerHandle(ReadHandle):
         self._runs.clear()
         return runs
 
+    async def seal(self) -> None:
+        """Wait until nothing is under way; from then on the failure of a bookie has no effect."""
+        while self.failure is not None or not self._is_idle():
+            await self.drain()
+
     async def drain(self) -> None:
         """Wait until every appended entry is confirmed. Raises the ledger's failure."""
         if self.failure is not None:

@@ -122,6 +122,7 @@ class LedgerWriter:
         self.length = length
         self.failure: LedgerError | None = None
         self.change: Change | None = None
+        self.is_sealed = False
         self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
         self.ensemble = list(metadata.last_ensemble()[1])
         self.pending = PendingAdds(
@@ -145,6 +146,15 @@ class LedgerWriter:
         """True if all entries are confirmed, and no ensemble change is under way."""
         return not self._runs and self.change is None
 
+    def seal(self) -> None:
+        """Ignore failures of bookies from now on: all entries are confirmed, and none will follow.
+
+        A bookie beyond the ack quorum may fail late, and an ensemble change then would compete with
+        the metadata that closes the ledger.
+        """
+        assert self.is_idle
+        self.is_sealed = True
+
     def append(self, run: EntryRun) -> list[Action]:
         """Give the run its entry ids and return where to send it."""
         run.ledger_id = self.ledger_id
@@ -164,7 +174,7 @@ class LedgerWriter:
     def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
         """Take note that the bookie of a slot will not store the entries from first on."""
         index = self._index_of.get(slot)
-        if index is None or self.failure is not None:
+        if index is None or self.failure is not None or self.is_sealed:
             return []
         if code == FENCED:
             return self._fail(LedgerFenced(f"ledger {self.ledger_id} has another writer", code))
@@ -242,7 +252,7 @@ class LedgerWriter:
         """Search again for replacements of failed bookies that have none; bookies
         that failed may be well again. Called at intervals.
         """
-        if not self.absent or self.failure is not None:
+        if not self.absent or self.failure is not None or self.is_sealed:
             return []
         self._failed.clear()
         return self._begin_change()

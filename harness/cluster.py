@@ -1,0 +1,327 @@
+"""ZooKeeper, Apache's bookies and one broker, each in a network namespace of its own.
+
+Each bookie has a small file system in memory, which a test can fill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import reaper
+from harness.bookies import Bookie
+from harness.brokers import Broker, BrokerFailed
+from harness.java_build import JavaProgram, tool
+from harness.network import Network
+from harness.small_disk import SmallDisk
+
+APACHE = JavaProgram("apachebroker")
+ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
+ZOOKEEPER_PORT = 2181
+BOOKIE_PORT = 3181
+DISK_MIB = 512
+SESSION_MS = 6000
+_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_OPENED = (
+    *("java.base/jdk.internal.loader", "java.base/java.lang", "java.base/java.io"),
+    *("java.base/java.util.zip", "java.base/sun.net", "java.base/jdk.internal.platform"),
+    *("java.base/java.nio", "java.base/jdk.internal.misc"),
+    *("java.management/sun.management", "jdk.management/com.sun.management.internal"),
+)
+BOOKIE_SETTINGS = {
+    "journalSyncData": "true",
+    "journalMaxSizeMB": "16",
+    "journalMaxBackups": "0",
+    "logSizeLimit": str(16 << 20),
+    "zkTimeout": str(SESSION_MS),
+    # A disk that is filled to READ_ONLY_USAGE makes the bookie read-only within half a second.
+    "diskCheckInterval": "500",
+    "diskUsageThreshold": "0.9",
+    "diskUsageWarnThreshold": "0.85",
+    "diskUsageLwmThreshold": "0.85",
+    "dbStorage_rocksDB_writeBufferSizeMB": "8",
+    "gcWaitTime": "30000",
+    "flushInterval": "2000",
+}
+READ_ONLY_USAGE = 0.93
+_CLOSE_SESSION = struct.pack(">ii", 1, -11)
+
+
+class ZooKeeper:
+    """One server of Debian's package; `start` may be called again after `kill`."""
+
+    def __init__(self, directory: Path, host: str, prefix: list[str]) -> None:
+        self.directory = directory
+        self.host, self.port = host, ZOOKEEPER_PORT
+        self._prefix = prefix
+        self.process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True)
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start the server and wait until it serves."""
+        if not ZOOKEEPER_JAR.exists():
+            raise BrokerFailed("a ZooKeeper is needed: apt-get install zookeeper")
+        configuration = self.directory / "zoo.cfg"
+        configuration.write_text(
+            f"dataDir={self.directory}/data\nclientPort={self.port}\n"
+            "admin.enableServer=false\ntickTime=500\nminSessionTimeout=1000\n"
+            "maxSessionTimeout=60000\n4lw.commands.whitelist=*\nmaxClientCnxns=0\n"
+        )
+        java = [tool("java", "default-jdk-headless"), "-Xmx128m", *_JAVA]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        with (self.directory / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*self._prefix, *java, "-cp", str(ZOOKEEPER_JAR), main, str(configuration)],
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        reaper.began(self.process.pid)
+        deadline = time.monotonic() + 30
+        while self.ask("ruok") != "imok":
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise BrokerFailed("ZooKeeper did not start")
+            time.sleep(0.05)
+
+    def ask(self, word: str) -> str:
+        """Send one of ZooKeeper's four-letter commands; empty when there is no answer."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.host, self.port), timeout=2) as connection,
+        ):
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        return ""
+
+    def expire_sessions(self, host: str) -> int:
+        """End the sessions of all connections from a host; return how many there were."""
+        sessions = [
+            int(line.split("sid=")[1].split(",")[0], 16)
+            for line in self.ask("cons").splitlines()
+            if line.strip().startswith(f"/{host}:") and "sid=0x" in line
+        ]
+        for session in sessions:
+            self._end_session(session)
+        return len(sessions)
+
+    def list_children(self, path: str) -> list[str]:
+        """Return the names of the children of a node."""
+        connect = struct.pack(">iqiqi", 0, 0, SESSION_MS, 0, 16) + bytes(16)
+        name = path.encode()
+        request = struct.pack(">iii", 1, 8, len(name)) + name + b"\0"
+        with socket.create_connection((self.host, self.port), timeout=5) as connection:
+            for body in (connect, request, _CLOSE_SESSION):
+                connection.sendall(struct.pack(">i", len(body)) + body)
+            with connection.makefile("rb") as answers:
+                for _ in range(2):
+                    (size,) = struct.unpack(">i", answers.read(4))
+                    answer = answers.read(size)
+        _, _, error, count = struct.unpack_from(">iqii", answer)
+        if error:
+            raise BrokerFailed(f"{path} cannot be listed: {error}")
+        names, at = [], 20
+        for _ in range(count):
+            (size,) = struct.unpack_from(">i", answer, at)
+            names.append(answer[at + 4 : at + 4 + size].decode())
+            at += 4 + size
+        return names
+
+    def _end_session(self, session: int) -> None:
+        # The server derives the password from the id, so a second connection can take the session
+        # over and close it. The first one then finds that it has expired.
+        request = struct.pack(">iqiqi", 0, 0, SESSION_MS, session, 16) + _password_of(session)
+        with socket.create_connection((self.host, self.port), timeout=5) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            connection.recv(4096)
+            connection.sendall(struct.pack(">i", len(_CLOSE_SESSION)) + _CLOSE_SESSION)
+            with contextlib.suppress(OSError):
+                connection.recv(4096)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            send(self.process, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+def _password_of(session: int) -> bytes:
+    """Return the 16 bytes of java.util.Random that ZooKeeperServer.generatePasswd gives."""
+    state = ((session ^ 0xB3415C00) ^ 0x5DEECE66D) & ((1 << 48) - 1)
+    password = b""
+    for _ in range(4):
+        state = (state * 0x5DEECE66D + 0xB) & ((1 << 48) - 1)
+        password += struct.pack("<I", state >> 16)
+    return password
+
+
+class ClusterBroker(Broker):
+    """A broker of the cluster: ours (`pyxbroker`) or Apache's."""
+
+    def __init__(
+        self, kind: str, directory: Path, host: str, prefix: list[str], zookeeper: ZooKeeper
+    ) -> None:
+        super().__init__(kind, directory)
+        self.host = host
+        self.prefix = prefix
+        self.port, self.web_port = 6650, 8080
+        self.zookeeper = zookeeper
+        store = f"zk:{zookeeper.address}"
+        self.settings = {
+            "clusterName": "storm",
+            "metadataStoreUrl": store,
+            "configurationMetadataStoreUrl": store,
+            "brokerServicePort": str(self.port),
+            "webServicePort": str(self.web_port),
+            "advertisedAddress": host,
+            "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
+            "bookkeeperClientTimeoutInSeconds": "5",
+            "managedLedgerDefaultEnsembleSize": "3",
+            "managedLedgerDefaultWriteQuorum": "3",
+            "managedLedgerDefaultAckQuorum": "2",
+            "managedLedgerMaxEntriesPerLedger": "200",
+            "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+            "loadBalancerEnabled": "false",
+            "defaultNumberOfNamespaceBundles": "4",
+        }
+        if kind == "apache":
+            self.settings |= {
+                "systemTopicEnabled": "false",
+                "topicLevelPoliciesEnabled": "false",
+                "numIOThreads": "2",
+                "numHttpServerThreads": "4",
+                "managedLedgerCacheSizeMB": "32",
+            }
+
+    def command(self) -> list[str]:
+        path = self.directory / "broker.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+        if self.kind == "apache":
+            line = _pulsar("PulsarBrokerStarter", self.directory)
+            return [*self.prefix, *line, "--broker-conf", str(path)]
+        return [*self.prefix, *_pyxbroker(), "broker", "--config", str(path)]
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker answers, and has its metadata."""
+        super().wait_ready(timeout_s)
+        deadline = time.monotonic() + (timeout_s or 60)
+        while self.http_status("/admin/v2/namespaces/public/default") != 200:
+            self._check(deadline)
+            time.sleep(0.01)
+
+    def initialize(self) -> None:
+        """Write the metadata of the cluster into an empty ZooKeeper."""
+        store = f"zk:{self.zookeeper.address}"
+        options = [
+            *("--cluster", "storm", "--metadata-store", store),
+            *("--configuration-metadata-store", store),
+            *("--web-service-url", self.web_url, "--broker-service-url", self.url),
+        ]
+        if self.kind == "apache":
+            command = [*_pulsar("PulsarClusterMetadataSetup", self.directory), *options]
+        else:
+            command = [*_pyxbroker(), "initialize-cluster-metadata", *options]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if done.returncode:
+            raise BrokerFailed(f"the metadata cannot be initialized:\n{done.stdout[-3000:]}")
+
+
+def _pulsar(main: str, directory: Path) -> list[str]:
+    java = tool("java", "default-jdk-headless")
+    opens = [part for each in _OPENED for part in ("--add-opens", f"{each}=ALL-UNNAMED")]
+    memory = ("-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+    line = [java, *memory, *_JAVA, *opens, "-Dio.netty.tryReflectionSetAccessible=true"]
+    line.append(f"-Djava.io.tmpdir={directory}")
+    return [*line, "-cp", f"{APACHE.jars()}/*", f"org.apache.pulsar.{main}"]
+
+
+def _pyxbroker() -> list[str]:
+    beside = str(Path(sys.executable).parent / "pyxbroker")
+    return os.environ.get("PYXBROKER_COMMAND", beside).split()
+
+
+class ClusterBookie(Bookie):
+    """A bookie with a disk of its own."""
+
+    def __init__(self, directory: Path, zookeeper: str, host: str, prefix: list[str]) -> None:
+        directory.mkdir(parents=True)
+        size = f"size={DISK_MIB}m"
+        mount = ["mount", "-t", "tmpfs", "-o", size, "none", str(directory)]
+        subprocess.run(mount, check=True)
+        self.disk = SmallDisk(directory)
+        place = {"host": host, "port": BOOKIE_PORT, "prefix": prefix}
+        super().__init__(directory, zookeeper, BOOKIE_SETTINGS, **place)  # type: ignore[arg-type]
+
+    def unmount(self) -> None:
+        """Remove the disk of a bookie that has ended."""
+        subprocess.run(["umount", "-l", str(self.directory)], check=True)
+
+    def fill(self, usage: float) -> None:
+        """Take the free space, up to a share of the disk."""
+        if usage >= 1:
+            self.disk.fill()
+            return
+        size = DISK_MIB << 20
+        wanted = self.disk.free_bytes() - int(size * (1 - usage))
+        with (self.disk.path / "others").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(wanted, 1))
+
+
+class Cluster:
+    """All hosts of one cluster, started."""
+
+    def __init__(self, kind: str, directory: Path, seed: int, bookies: int = 4) -> None:
+        self.network = network = Network(seed)
+        address = network.add_host("zookeeper")
+        self.zookeeper = ZooKeeper(directory / "zookeeper", address, network.prefix("zookeeper"))
+        address = network.add_host("broker")
+        prefix = network.prefix("broker")
+        self.broker = ClusterBroker(kind, directory / "broker", address, prefix, self.zookeeper)
+        network.add_host("clients")
+        self.bookies: dict[str, ClusterBookie] = {}
+        for number in range(1, bookies + 1):
+            name = f"bookie-{number}"
+            place = (network.add_host(name), network.prefix(name))
+            self.bookies[name] = ClusterBookie(directory / name, self.zookeeper.address, *place)
+
+    def start(self) -> None:
+        """Start everything and wait until the broker serves."""
+        self.zookeeper.start()
+        self.broker.initialize()
+        for bookie in self.bookies.values():
+            bookie.spawn()
+        for bookie in self.bookies.values():
+            bookie.wait_ready()
+        self.broker.start()
+
+    def writable_bookies(self) -> list[str]:
+        """Return the names of the bookies that are registered as writable."""
+        watched = self.zookeeper.list_children("/ledgers/available")
+        return [name for name, bookie in self.bookies.items() if bookie.bookie_id in watched]
+
+    def close(self) -> None:
+        """Kill all processes."""
+        self.broker.kill()
+        for bookie in self.bookies.values():
+            bookie.kill()
+        self.zookeeper.kill()
+
+
+def send(process: subprocess.Popen[bytes] | None, signum: signal.Signals) -> None:
+    """Send a signal to the process group of a server; one that has ended takes none."""
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
