@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyxbroker._native import crc32c
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.errors import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.metadata import (
     LedgerMetadata,
@@ -127,7 +127,7 @@ class LedgerCopier:
             *(_Listener(), ledger.ledger_id, original, custom, ledger.version)
         )
         written = 0
-        async for data in batches(ledger.reader, original.last_entry_id):
+        async for data in _originals(ledger):
             handle.append(EntryRun.of_all(data))
             written = checksum(data, written)
             await handle.drain()
@@ -146,6 +146,19 @@ class LedgerCopier:
         _, copy = await self._target.open_any(ledger.ledger_id)
         if await checksum_of(copy, last) != await checksum_of(ledger.reader, last):
             raise CopyDiffers(f"the copy of ledger {ledger.ledger_id} has other entries")
+
+
+async def _originals(ledger: SourceLedger) -> AsyncIterator[list[bytes]]:
+    """Yield the data of the entries of the standalone. Raises LedgerError."""
+    try:
+        async for data in batches(ledger.reader, ledger.metadata.last_entry_id):
+            yield data
+    except (EntryDamaged, NoSuchEntry) as error:
+        name = ledger.metadata.custom_metadata.get("pulsar/managed-ledger", b"unknown").decode()
+        raise LedgerError(
+            f"the standalone has lost messages of {name}, and BookKeeper has no gaps: {error}."
+            " Start the standalone and delete that topic or subscription"
+        ) from error
 
 
 def checksum(data: list[bytes], before: int) -> int:

@@ -12,6 +12,7 @@ copy is complete, and an ephemeral node keeps a second copy out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -40,7 +41,7 @@ from pyxbroker.metadata.coordination import (
     next_counter_value,
     pass_counter_value,
 )
-from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataStore
+from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataError, MetadataStore
 
 COLLISIONS_KEPT_MAX = 20
 LOCK_POLL_S = 0.5
@@ -70,7 +71,7 @@ class CopyOptions(NamedTuple):
 
 @dataclass
 class Plan:
-    """What a copy has to do, and what prevents it."""
+    """The work of a copy, and the conflicts that prevent it."""
 
     phase: str = ""
     """The phase of an earlier attempt, or "" for a first one."""
@@ -229,7 +230,8 @@ class Copying:
                 await self._apply(plan)
             return plan
         finally:
-            await lock.release()
+            with contextlib.suppress(MetadataError):  # it ends with the session
+                await lock.release()
 
     async def _acquire(self, lock: ResourceLock) -> None:
         loop = asyncio.get_running_loop()
