@@ -16,7 +16,7 @@ import model_bookies
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, Node, append, cursor_at, entries, read_all, settled
 from pyxbroker.cluster.copy_ledgers import COPIED_FROM, CopyDiffers, CopyState, batches
-from pyxbroker.cluster.copy_nodes import ROOTS, Names, NodeState, walk
+from pyxbroker.cluster.copy_nodes import NODE_BYTES_MAX, ROOTS, Names, NodeState, walk
 from pyxbroker.cluster.copying import (
     COMPLETE,
     LEDGERS,
@@ -30,7 +30,9 @@ from pyxbroker.cluster.copying import (
 from pyxbroker.cluster.initialize import ClusterSettings, initialize, namespace_policies
 from pyxbroker.cluster.setup import Setup, set_up
 from pyxbroker.entry import AckRun, EntryRun
+from pyxbroker.ledger.bookie import DAMAGED
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.metadata import LedgerMetadataStore
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
@@ -469,5 +471,36 @@ def test_a_verification_finds_a_changed_entry(tmp_path: Path, is_changed: bool) 
             return
         with pytest.raises(CopyDiffers, match="the copy of ledger 1 has other entries"):
             await scene.copying(lambda copying: copying.verify())
+
+    run(tmp_path, scenario)
+
+
+def test_a_lost_entry_of_the_standalone_names_its_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        read = scene.node.bookie.read
+
+        def read_damaged(ledger_id: int, first: int, last: int, *rest: Any) -> None:
+            if ledger_id == 1 and first <= 5 <= last:
+                asyncio.get_running_loop().call_soon(rest[2], DAMAGED)
+            else:
+                read(ledger_id, first, last, *rest)
+
+        monkeypatch.setattr(scene.node.bookie, "read", read_damaged)
+        with pytest.raises(LedgerError, match=f"the standalone has lost messages of {TOPICS[0]}"):
+            await scene.apply()
+        assert (await scene.plan()).phase == LEDGERS
+
+    run(tmp_path, scenario)
+
+
+def test_a_node_that_zookeeper_refuses_is_found_before_the_copy(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.node.store.put(paths.schema("public/default/t1"), bytes(NODE_BYTES_MAX + 1))
+        plan = await scene.plan()
+        assert plan.collisions == [
+            "/schemas/public/default/t1 has 1000001 bytes, too many for ZooKeeper"
+        ]
 
     run(tmp_path, scenario)
