@@ -80,7 +80,7 @@ def fill(broker: Broker) -> None:
         bodies = [payload(number * 100 + each) for each in range(MESSAGES)]
         single = client.create_producer(topic, batching_enabled=False)
         publish(single, bodies[: MESSAGES // 2])
-        batched = client.create_producer(topic, batching_max_publish_delay_ms=1000)
+        batched = client.create_producer(topic, batching_enabled=True)
         publish(batched, bodies[MESSAGES // 2 :])
         for _ in range(MESSAGES):
             message = consumer.receive(10_000)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -174,22 +173,18 @@ def _echo(options: Namespace, line: str) -> None:
 
 
 async def _print_progress(options: Namespace, copying: Copying) -> None:
-    began, first = time.monotonic(), -1
     while True:
         await asyncio.sleep(PROGRESS_S)
         progress = copying.progress
         if progress is not None and progress.ledgers < progress.ledgers_total:
-            if first < 0:
-                began, first = time.monotonic() - PROGRESS_S, progress.bytes
-            rate = (progress.bytes - first) / (time.monotonic() - began)
-            _echo(options, _about_progress(progress, rate))
+            _echo(options, _about_progress(progress))
 
 
-def _about_progress(progress: Progress, rate: float) -> str:
+def _about_progress(progress: Progress) -> str:
     return (
         f"{progress.ledgers} of {progress.ledgers_total} ledgers,"
         f" {_size(progress.bytes)} of {_size(progress.bytes_total)},"
-        f" {_size(int(rate))}/s"
+        f" {_size(progress.bytes_per_s)}/s"
     )
 
 
@@ -236,5 +231,5 @@ def _plain(plan: Plan, verified: int | None, *, is_applied: bool) -> dict[str, o
     }
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     return f"{count / MIB:.1f} MiB"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -97,6 +98,8 @@ class Progress:
     """The progress of the ledgers."""
 
     def __init__(self, plan: Plan) -> None:
+        self._began_s = time.monotonic()
+        self._first_bytes = plan.copied_bytes
         self.ledgers_total = plan.ledgers.total()
         self.bytes_total = plan.bytes
         self.ledgers = plan.ledgers[CopyState.COMPLETE]
@@ -105,6 +108,11 @@ class Progress:
     def add(self, ledger: SourceLedger) -> None:
         self.ledgers += 1
         self.bytes += ledger.metadata.length
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate of this attempt."""
+        return (self.bytes - self._first_bytes) / max(time.monotonic() - self._began_s, 0.001)
 
 
 class Copying:
@@ -244,9 +252,7 @@ class Copying:
                 if loop.time() > deadline:
                     raise CopyRefused("another copy to this cluster is running") from None
             if not is_reported:
-                self._report(
-                    "waiting for the end of another copy, or of the session of a killed one"
-                )
+                self._report("waiting for the end of the session of an earlier copy")
                 is_reported = True
             await asyncio.sleep(LOCK_POLL_S)
 
