@@ -96,6 +96,9 @@ class Topics:
     def storage_stats(self) -> dict[str, int]:
         return {}
 
+    def entry_cache(self) -> dict[str, int]:
+        return {}
+
     def latencies(self) -> dict[str, Any]:
         return {}
 

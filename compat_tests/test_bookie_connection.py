@@ -19,9 +19,10 @@ from tests.zookeeper_server import ZooKeeperServer
 from pyxbroker.entry import CRC32C, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import ADD_RECOVERY, DISCONNECTED, NO_ENTRY, UNAUTHORIZED
 from pyxbroker.ledger.bookie_tls import make_contexts
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.ledger.pool import BookiePool
 from pyxbroker.ledger.remote import RemoteSettings
 from pyxbroker.metadata.store import open_store
@@ -246,6 +247,66 @@ def test_a_fence_stops_the_writer(cluster: Cluster) -> None:
     run(cluster, (3, 3, 3), scenario)
 
 
+@pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 2, 2), (3, 3, 2)])
+def test_two_brokers_take_a_ledger_over_from_a_third_one(
+    cluster: Cluster, quorums: tuple[int, int, int]
+) -> None:
+    """With a write quorum of three, while a bookie is paused."""
+    ledgers: list[int] = []
+
+    async def scenario(broker: Broker) -> None:
+        data = [b"entry %d" % n for n in range(500)]
+        handle = await written(broker, data)
+        listener = handle.listener
+        assert isinstance(listener, Listener)
+        for n in range(500, 600, 10):
+            more = [b"entry %d" % entry_id for entry_id in range(n, n + 10)]
+            handle.append(EntryRun.of_all(more))
+            data += more
+        paused = cluster.bookies[2].process if quorums[1] == 3 else None
+        if paused is not None:
+            paused.send_signal(signal.SIGSTOP)
+        try:
+            async with Broker(cluster, broker.quorums) as one, Broker(cluster, broker.quorums) as b:
+                ends = await asyncio.gather(
+                    one.client.recover(handle.ledger_id), b.client.recover(handle.ledger_id)
+                )
+        finally:
+            if paused is not None:
+                paused.send_signal(signal.SIGCONT)
+        last, length = ends[0]
+        assert ends[0] == ends[1]
+        assert 499 <= last < 600
+        assert length == sum(map(len, data[: last + 1]))
+        handle.append(EntryRun.of(b"too late"))
+        with pytest.raises(LedgerError):
+            await handle.drain()
+        assert isinstance(listener.failure, LedgerFenced)
+        assert listener.confirmed[-1].last_entry_id <= last
+        assert await contents(broker, handle.ledger_id, last + 1) == data[: last + 1]
+        ledgers.extend((handle.ledger_id, last, length))
+
+    run(cluster, quorums, scenario)
+    log = shell(cluster.bookies[0].configuration, "ledgermetadata", "-ledgerid", str(ledgers[0]))
+    assert f"state=CLOSED, length={ledgers[2]}, lastEntryId={ledgers[1]}" in log, log[-3000:]
+
+
+def test_bookkeepers_own_recovery_and_ours_agree(cluster: Cluster) -> None:
+    async def scenario(broker: Broker) -> None:
+        data = [b"entry %d" % n for n in range(50)]
+        handle = await written(broker, data)
+        ledger_id = str(handle.ledger_id)
+        command = ("readledger", "-r", "-ledgerid", ledger_id)
+        await asyncio.to_thread(shell, cluster.bookies[0].configuration, *command)
+        assert await broker.client.recover(handle.ledger_id) == (49, handle.length)
+        assert await contents(broker, handle.ledger_id, 50) == data
+        handle.append(EntryRun.of(b"too late"))
+        with pytest.raises(LedgerFenced):
+            await handle.drain()
+
+    run(cluster, (3, 3, 2), scenario)
+
+
 class Recovery:
     """The writer of one add."""
 
@@ -283,9 +344,7 @@ def test_a_killed_bookie_fails_what_is_in_flight(cluster: Cluster) -> None:
     async def scenario(broker: Broker) -> None:
         bookie = broker.pool[cluster.bookies[0].bookie_id]
         handle = await written(broker, [b"before"])
-        process = cluster.bookies[0].process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        cluster.bookies[0].pause()
         adder = Recovery()
         run = EntryRun.of(b"in flight")
         run.ledger_id, run.first_entry_id = handle.ledger_id, 1

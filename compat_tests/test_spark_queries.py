@@ -256,7 +256,7 @@ def test_what_retention_deletes_between_two_runs_is_told_in_a_sentence(
     publish(client, topic, names("left", 10))
     text = error_of(lambda: query.run(trigger))
     (sentence,) = [line for line in text.splitlines() if LOST in line]
-    assert topic in sentence and "failOnDataLoss=false goes on with what is there" in sentence
+    assert topic in sentence and "failOnDataLoss=false continues with what is there" in sentence
     query.run(trigger, failOnDataLoss="false")
     # It has been told, and the query goes on as before.
     publish(client, topic, names("more", 10))

@@ -112,6 +112,13 @@ class Bookie:
         self.spawn()
         self.wait_ready()
 
+    def pause(self) -> None:
+        """Stop all threads; connections stay open. Only kill() ends the pause."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        # On a busy machine its threads run on for a while.
+        os.waitpid(self.process.pid, os.WUNTRACED)
+
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """End the process with kill -9, or with another signal."""
         if self.process is None:

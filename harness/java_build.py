@@ -1,5 +1,5 @@
 """Builds the programs in Java that the tests drive: ``javaclient/``, ``javaadmin/`` and
-``javarecords/``.
+``javarecords/``, and fetches the jars of others, which have no sources here: ``apachebookies/``.
 
 Maven fetches the jars that a program's ``pom.xml`` names from Maven Central, and keeps them for all
 builds of a user; ``javac`` takes seconds.  ``python -m harness.java_build NAME`` does it ahead; a
@@ -60,7 +60,9 @@ class JavaProgram:
             pom = self._fetch()
             files = sorted(self.sources.glob("*.java"))
             path = ["-cp", f"{self._jars}/*", "-d", str(self._classes)]
-            _make(self._classes, [pom, *files], javac, _LINT, "-Werror", *path, *map(str, files))
+            if files:
+                line = [javac, _LINT, "-Werror", *path, *map(str, files)]
+                _make(self._classes, [pom, *files], *line)
         self._built = True
 
     def jars(self) -> Path:

@@ -25,10 +25,13 @@ _PART_ROWS_MAX = 1 << 16
 _QUEUE = "pulsar.reader.receiverQueueSize"
 
 
-def admitted(
+def limit_ends(
     options: Options, begins: Mapping[str, Position], ends: dict[str, Position]
 ) -> dict[str, Position]:
-    """Return the ends of a batch within the limits of the options. Raises PulsarSparkError."""
+    """Return the end positions of a batch, limited by `maxBytesPerTrigger` and `maxRowsPerTrigger`.
+
+    Raises PulsarSparkError.
+    """
     if options["maxBytesPerTrigger"] is not None:
         ends = bounded(options, dict(begins), ends, options["maxBytesPerTrigger"])
     if options["maxRowsPerTrigger"] is not None:

@@ -65,7 +65,9 @@ def is_flat(definition: bytes) -> bool:
 
 
 class Programs:
-    """The programs of a schema's versions. They decode to the columns of the newest version."""
+    """The Avro decoding programs of all versions of a schema.
+
+    They decode to the columns of the newest version."""
 
     def __init__(
         self, definition: bytes, definitions: Definitions, only: Sequence[str] | None = None

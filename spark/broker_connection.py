@@ -116,7 +116,7 @@ async def _end_tasks() -> None:
 
 
 class BrokerConnection:
-    """One connection to one broker. Close it: then the broker keeps no state of it."""
+    """One connection to one broker. The broker keeps its state until the caller closes it."""
 
     def __init__(
         self, connection: Connection, runner: Runner, settings: Settings, owns: bool = False
@@ -228,7 +228,7 @@ class BrokerConnection:
             raise error_of(error) from error
 
     def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
-        """Decode received entries, and read from the socket once if there are none.
+        """Decode received entries, and read from the socket once without any.
 
         Return the reason why decoding stopped, or None if nothing arrived in time. Raises
         NotReachable, also when the broker unloads the topic.
@@ -401,7 +401,7 @@ class Cluster:
             return self.any_broker().schema(topic, version)
 
     def connect(self, topic: str) -> BrokerConnection:
-        """Return a new connection to the owner of a topic. Close it."""
+        """Return a new connection to the owner of a topic. The caller closes it."""
         address = self._owner_of(topic)
         runner = Runner()
         with closed_on_error(runner):

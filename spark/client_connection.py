@@ -42,7 +42,7 @@ _OF_PAYLOAD = (
 
 
 class ClientConnection:
-    """A reader of one range. Close it."""
+    """A reader of one range. The caller closes it."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ClientConnection:
             if whole is None:
                 return _nothing(metadata)
             if not entry.is_encrypted:
-                return _section(_without(metadata, _OF_CHUNKS), whole.payload)
+                return _section(_without_fields(metadata, _OF_CHUNKS), whole.payload)
             first = whole.first
         if not entry.is_encrypted or self._key is None:
             return entry.section
@@ -221,7 +221,7 @@ class _Wanted:
         self.position = position
         self.give_up_at = give_up_at
         self.first = first
-        self._metadata = _without(metadata, _OF_CHUNKS + _OF_PAYLOAD)
+        self._metadata = _without_fields(metadata, _OF_CHUNKS + _OF_PAYLOAD)
         self._is_batch = metadata.HasField("num_messages_in_batch")
         self.size: int = metadata.num_messages_in_batch if self._is_batch else 1
         if metadata.compression and not metadata.uncompressed_size:
@@ -263,7 +263,7 @@ def _describe(message: Any, head: Any) -> None:
         head.properties.add(key=name, value=text)
 
 
-def _without(metadata: Any, fields: tuple[str, ...]) -> Any:
+def _without_fields(metadata: Any, fields: tuple[str, ...]) -> Any:
     found = pb.MessageMetadata()
     found.CopyFrom(metadata)
     for name in fields:

@@ -62,7 +62,7 @@ def key_text(key: str | bytes | None) -> str | None:
 
 
 class EntryProducer:
-    """A producer of one topic that has no partitions. Close it."""
+    """A producer of one topic that has no partitions. The caller closes it."""
 
     def __init__(
         self, options: Options, topic: str, schema: tuple[str, str] | None, name: str = ""
@@ -121,7 +121,7 @@ class EntryProducer:
     def flush(self) -> None:
         """Wait until all messages are stored. Raises PulsarSparkError."""
         if self._futures:
-            self._run(self._in_time(_all(self._futures)))
+            self._run(self._in_time(_wait_for_all(self._futures)))
         self._raise_failure()
 
     def reopen(self) -> None:
@@ -191,7 +191,7 @@ class EntryProducer:
         return PulsarSparkError(f"{self._topic} cannot be written: {reason}")
 
 
-async def _all(futures: set[asyncio.Future[MessageId]]) -> None:
+async def _wait_for_all(futures: set[asyncio.Future[MessageId]]) -> None:
     """Wait for all futures. `_settle` handles their errors."""
     await asyncio.gather(*futures, return_exceptions=True)
 

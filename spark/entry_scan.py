@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class EntryScan:
-    """A scan of a topic on its own connection. Close it."""
+    """A scan of a topic on its own connection. The caller closes it."""
 
     def __init__(self, cluster: Cluster, topic: str, at: Position) -> None:
         """Open the scan at an entry. Raises PulsarSparkError."""

@@ -34,7 +34,7 @@ from pyxbroker.spark.sequence import Id, Part, Rows, id_of
 from pyxbroker.spark.topics import name_of
 
 BUSY_S = 75.0
-"""How long to wait for a name in use. A broker notices a dead client within a minute."""
+"""Longest wait for a name in use. A broker notices a dead client within a minute."""
 RETRY_S = 0.3
 FORGET_S = 300.0
 """After so long a topic without deduplication is checked again."""

@@ -95,23 +95,23 @@ class Place:
         self.last = last if self.last is None else min(self.last, last)
 
 
-def _one(take: Callable[[Place, Iterable[Any]], None]) -> Callable[[Place, Any], None]:
+def _as_list(take: Callable[[Place, Iterable[Any]], None]) -> Callable[[Place, Any], None]:
     return lambda place, value: take(place, [value])
 
 
 _TAKEN: dict[tuple[str, str], Callable[[Place, Any], None]] = {
-    ("__topic", "EqualTo"): _one(Place._be_one_of_topics),
-    ("__topic", "EqualNullSafe"): _one(Place._be_one_of_topics),
+    ("__topic", "EqualTo"): _as_list(Place._be_one_of_topics),
+    ("__topic", "EqualNullSafe"): _as_list(Place._be_one_of_topics),
     ("__topic", "In"): Place._be_one_of_topics,
     ("__publishTime", "GreaterThan"): Place._be_since,
     ("__publishTime", "GreaterThanOrEqual"): Place._be_since,
     ("__publishTime", "LessThan"): Place._be_until,
     ("__publishTime", "LessThanOrEqual"): Place._be_until,
-    ("__publishTime", "EqualTo"): _one(Place._be_one_of_times),
-    ("__publishTime", "EqualNullSafe"): _one(Place._be_one_of_times),
+    ("__publishTime", "EqualTo"): _as_list(Place._be_one_of_times),
+    ("__publishTime", "EqualNullSafe"): _as_list(Place._be_one_of_times),
     ("__publishTime", "In"): Place._be_one_of_times,
-    ("__messageId", "EqualTo"): _one(Place._be_one_of_ids),
-    ("__messageId", "EqualNullSafe"): _one(Place._be_one_of_ids),
+    ("__messageId", "EqualTo"): _as_list(Place._be_one_of_ids),
+    ("__messageId", "EqualNullSafe"): _as_list(Place._be_one_of_ids),
     ("__messageId", "In"): Place._be_one_of_ids,
 }
 

@@ -169,15 +169,15 @@ def inline(payload: bytes | None) -> Pair:
     """Return the key and the value of a payload. Raises ValueError."""
     if payload is None:
         return None, None
-    key, at = _half(payload, 0)
-    value, at = _half(payload, at)
+    key, at = _key_or_value(payload, 0)
+    value, at = _key_or_value(payload, at)
     if at != len(payload):
         raise ValueError(f"{len(payload) - at} bytes follow its key and value")
     return key, value
 
 
-def _half(payload: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return (the half at an offset, the offset of its end). Raises ValueError."""
+def _key_or_value(payload: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return (the key or value at an offset, the offset of its end). Raises ValueError."""
     begin = at + _LENGTH.size
     if begin > len(payload):
         raise ValueError("it ends before its key and value do")

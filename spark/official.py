@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def client_of(options: Options) -> Any:
-    """Return a client. Close it."""
+    """Return a client. The caller closes it."""
     import pulsar
 
     return pulsar.Client(

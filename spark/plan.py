@@ -227,7 +227,7 @@ def before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[st
 
 
 def origins_of(begins: Mapping[str, Position], ends: Mapping[str, Ends]) -> dict[str, Position]:
-    """Return the beginning of topics that a query reads from there; see Range.origin."""
+    """Return the first positions of the topics that a query reads completely; see Range.origin."""
     return {
         topic: ends[topic].first
         for topic, begin in begins.items()
@@ -331,7 +331,7 @@ def is_whole(begin: Position, ends: Ends) -> bool:
         return False
     if confirmed.entry >= 0:
         return confirmed.key <= begin.key
-    # No entry was written: loading a topic replaces its empty ledger.
+    # Nothing was written to a new ledger, which loading the topic created in place of an empty one.
     return begin.entry < 0
 
 
@@ -354,14 +354,14 @@ def lost_sentence(topic: str, begin: Position, first: Position) -> str:
     return (
         f"messages of {topic} behind {begin} were deleted, or may have been, before they were read:"
         f" the topic begins behind {first} now. Retain messages by a retention policy or a"
-        " subscription; failOnDataLoss=false goes on with what is there."
+        " subscription; failOnDataLoss=false continues with what is there."
     )
 
 
 def gone_sentence(topic: str, how_far: str) -> str:
     return (
         f"{topic}, which {how_far}, was deleted: some of its messages may have been deleted before"
-        " they were read. failOnDataLoss=false goes on without it."
+        " they were read. failOnDataLoss=false continues without it."
     )
 
 

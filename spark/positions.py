@@ -142,9 +142,9 @@ def write_offset(
 ) -> dict[str, str]:
     """Return an offset as Spark stores it.
 
-    bytes_per_entry: for open ledgers, whose average may change. begins: of topics that the previous
-    offset may not have. moved: where topics of the previous offset continue. origins: where topics
-    began that the query reads from their beginning.
+    bytes_per_entry: averages of open ledgers, which may change. begins: first positions of topics
+    that may be new in this offset. moved: positions at which topics of the previous offset
+    continue. origins: first positions of topics that the query reads completely.
     """
 
     def part(sign: str, given: Mapping[str, object] | None, topic: str) -> str:

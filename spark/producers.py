@@ -27,7 +27,7 @@ TOPICS_MAX = 1_000
 
 
 class Sender(Protocol):
-    """A sender of the messages of one task. Close it."""
+    """A sender of the messages of one task. The caller closes it."""
 
     def send(self, message: Outgoing) -> None:
         """Send a message. Raises PulsarSparkError, also for an earlier message."""

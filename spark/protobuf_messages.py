@@ -120,7 +120,7 @@ class ProtobufMessage:
     def fields(self) -> list[StructField]:
         from pyspark.sql.types import StructField
 
-        descriptor = self._found()[1]
+        descriptor = self._load()[1]
         kinds = _Kinds()
         return [
             StructField(field.name, kinds.of(field, (descriptor.full_name,)))
@@ -140,7 +140,7 @@ class ProtobufMessage:
     def arrays(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        message, descriptor = self._found()
+        message, descriptor = self._load()
         fields = self._fields(descriptor)
         reads = [_read(field) for field in fields]
 
@@ -156,7 +156,7 @@ class ProtobufMessage:
             for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
         ]
 
-    def _found(self) -> tuple[Any, Descriptor]:
+    def _load(self) -> tuple[Any, Descriptor]:
         """Return (message class, descriptor). Raises KeyError, TypeError, ValueError."""
         key = self._files, self._root
         if key not in _found_before:
@@ -288,9 +288,9 @@ def _read(field: FieldDescriptor) -> _Read:
     """Return a function that reads a field of a message for pyarrow."""
     name = field.name
     if _is_map(field):
-        one = _one(_message(field).fields_by_name["value"])
+        one = _converter(_message(field).fields_by_name["value"])
         return lambda message: [(key, one(each)) for key, each in getattr(message, name).items()]
-    one = _one(field)
+    one = _converter(field)
     if _is_repeated(field):
         return lambda message: [one(each) for each in getattr(message, name)]
     if field.has_presence:
@@ -298,7 +298,7 @@ def _read(field: FieldDescriptor) -> _Read:
     return lambda message: one(getattr(message, name))
 
 
-def _one(field: FieldDescriptor) -> _Read:
+def _converter(field: FieldDescriptor) -> _Read:
     """Return a function that converts one value for pyarrow."""
     if field.enum_type is not None:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}

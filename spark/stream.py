@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyxbroker.spark.admission import admitted
+from pyxbroker.spark.admission import limit_ends
 from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import TopicMissing, WrongOption, without_traceback
 from pyxbroker.spark.options import Options
@@ -115,14 +115,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             start = self._planned
         previous = read_offset(start or {})
-        found = self._found(previous)
+        found = self._ends_or_loss(previous)
         self._reported = write_offset({topic: each.last for topic, each in found.items()})
         appeared, moved = self._appeared(previous, found), self._moved(previous, found)
         begins = previous | appeared | moved
         latest = self._latest(begins, found)
         ends = latest
         if limit is not None and not isinstance(limit, ReadAllAvailable):
-            ends = with_retries(self._options, lambda: admitted(self._options, begins, latest))
+            ends = with_retries(self._options, lambda: limit_ends(self._options, begins, latest))
         # Spark commits a batch only when the next one begins. But it is complete already.
         self._move_subscriptions(previous | (appeared if start is not None else {}), found)
         # Without the previous offset it is unknown which topics are new.
@@ -133,7 +133,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: text for topic, text in (start or {}).items() if ends[topic] == previous[topic]
         }
 
-    def _found(self, previous: dict[str, Position]) -> dict[str, Ends]:
+    def _ends_or_loss(self, previous: dict[str, Position]) -> dict[str, Ends]:
         """Return the ends of the topics to read.
 
         Raises DataLost for a deleted topic that was read before, unless loss is allowed.

@@ -148,7 +148,7 @@ class Bytes:
 
 
 class Primitive:
-    """A conversion to one column `value` with a number, a boolean or a text."""
+    """A conversion to one column `value` with a number, a boolean or a string."""
 
     is_record = False
     of_keys: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.entry_source import EntrySource
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position

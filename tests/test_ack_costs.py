@@ -12,7 +12,7 @@ from dispatching import ENTRIES, MAKERS, Desk, opened
 from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.entry import AckRun
 from stored import LEDGER

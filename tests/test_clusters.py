@@ -128,7 +128,7 @@ def test_peers_of_a_cluster(tmp_path: Path) -> None:
         for body, answer in (
             ('["c1"]', (412, "c1 itself can't be part of peer-list")),
             ('["none"]', (412, "Peer cluster none does not exist")),
-            ('"x"', (400, "The peers must be a list of texts, not 'x'.")),
+            ('"x"', (400, "The peers must be a list of strings, not 'x'.")),
         ):
             assert await rest.reason("POST", peers, body) == answer
         assert (await rest("GET", f"{C}/c1"))[1] == DATA | SWITCHES | {

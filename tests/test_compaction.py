@@ -25,6 +25,7 @@ from one_bookie import append, turns, until
 from one_broker import TOPIC, Broker, Client, run, stats_of
 from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import COMPACTIONS_MAX
 from pyxbroker.broker.compaction import compaction as module
 from pyxbroker.broker.compaction.compaction import Status
 from pyxbroker.entry import Position
@@ -326,7 +327,7 @@ def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(
             await broker.topic(f"persistent://public/default/p-partition-{n}") for n in range(3)
         ]
         turns = topics[0].broker_limits.compaction.turns
-        for _ in range(module.CONCURRENT_MAX):
+        for _ in range(COMPACTIONS_MAX):
             await turns.acquire()
         topics[0].compacting.begin()
         topics[1].compacting.begin()
@@ -335,7 +336,7 @@ def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(
         # The first refusal is the answer; the others are told, too.
         assert [each.message for each in caplog.records].count("a partition is not compacted") == 1
         assert [each.compacting.is_running for each in topics] == [True] * 3
-        for _ in range(module.CONCURRENT_MAX):
+        for _ in range(COMPACTIONS_MAX):
             turns.release()
         for each in topics:
             await each.compacting.settle()
@@ -982,7 +983,7 @@ def test_compactions_of_many_topics_wait_for_each_other(
         for topic in topics:
             await topic.compacting.settle()
             assert topic.compacting.status is Status.SUCCESS
-        assert most == module.CONCURRENT_MAX
+        assert most == COMPACTIONS_MAX
 
     run(tmp_path, scenario)
 

@@ -458,7 +458,7 @@ def test_a_snapshot_has_a_size_and_those_that_came_last(tmp_path: Path) -> None:
         assert deduplication is not None
         for number in range(1000):
             deduplication._ids_of(f"{number:04}" + "n" * 1000).persisted = number
-        found = deduplication._newest()
+        found = deduplication._ids_to_store()
         assert sum(map(len, found)) <= SNAPSHOT_BYTES_MAX
         assert list(found.values()) == list(range(999, 999 - len(found), -1))
         assert len(found) > 500
@@ -485,7 +485,7 @@ def test_a_snapshot_has_who_is_connected_and_who_left_last(
         monkeypatch.setattr(deduplication_module, "SNAPSHOT_BYTES_MAX", room)
         topic = await open_topic(broker)
         assert topic.deduplication is not None
-        assert list(topic.deduplication._newest()) == ["stays", "early", "c"]
+        assert list(topic.deduplication._ids_to_store()) == ["stays", "early", "c"]
         # They are found again, and forgotten in that order.
         deduplication = await again(broker)
         assert list(deduplication._ids) == ["c", "early", "stays"]

@@ -23,7 +23,8 @@ from dispatching import DELAYED, KEYS, Desk, opened
 from oracles.key_shared import key_hash
 from pyxbroker import _native
 from pyxbroker.broker.dispatch import kinds, redelivery
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
+from pyxbroker.broker.dispatch.key_shared import KeySlots
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.delivery import Rotation
 from stored import LEDGER

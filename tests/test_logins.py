@@ -259,9 +259,7 @@ def expire(broker: Broker, monkeypatch: pytest.MonkeyPatch, later_s: float = 100
     with monkeypatch.context() as patch:
         now = time.time() + later_s
         patch.setattr("pyxbroker.broker.commands.handshake.time.time", lambda: now)
-        broker.node.turn.run(
-            broker.handlers.handshake.check_credentials, list(broker.node.connections.live)
-        )
+        broker.node.turn.run(broker.handlers.check_credentials, list(broker.node.connections.live))
 
 
 def answer(shown: str, method: str = "token") -> Any:

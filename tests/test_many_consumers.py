@@ -24,8 +24,7 @@ from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.choosers import RoundRobin, SingleActive
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
-from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing
+from pyxbroker.broker.dispatch.selectors import ConsistentHashing, FailoverRing, KeySharedPolicy
 from pyxbroker.broker.subscriptions.subscription import Subscription
 from pyxbroker.delivery import BlockedConsumers, total_read_budget
 from pyxbroker.entry import Position

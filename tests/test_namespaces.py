@@ -189,7 +189,7 @@ def test_bundles_of_a_new_namespace(tmp_path: Path, body: str, boundaries: list[
          " Repl clusters: [standalone], allowed clusters: [other]"),
         ({"max_topics_per_namespace": "a"}, 400, "max_topics_per_namespace must be a whole number"),
         ({"properties": []}, 400, "properties must be an object"),
-        ({"replication_clusters": [[]]}, 400, "The list of clusters must be a list of texts"),
+        ({"replication_clusters": [[]]}, 400, "The list of clusters must be a list of strings"),
         ({"subscription_types_enabled": ["None"]}, 400, "A name must be one of Exclusive"),
         ([], 400, "must be a JSON object"),
     ],
@@ -248,8 +248,8 @@ MANY = ENTRIES_MAX + 1
         ({OF_TOPICS: {"t": {str(n): [] for n in range(MANY)}}}, "destination_auth has 1001 names"),
         ({OF_TOPICS: {str(n): {} for n in range(MANY)}}, "destination_auth has 1001 names"),
         ({OF_TOPICS: {"t": []}}, "destination_auth must be an object, not []."),
-        ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "Roles has 1001 texts"),
-        ({SUBSCRIPTIONS: {"s": [[]]}}, "Roles must be a list of texts, not [[]]."),
+        ({SUBSCRIPTIONS: {"s": [str(n) for n in range(MANY)]}}, "Roles has 1001 strings"),
+        ({SUBSCRIPTIONS: {"s": [[]]}}, "Roles must be a list of strings, not [[]]."),
         ({SUBSCRIPTIONS: {str(n): [] for n in range(MANY)}}, "subscription_auth_roles has 1001"),
     ],
 )
@@ -1173,7 +1173,7 @@ def test_topics_are_counted_in_slices_and_again_when_some_came_meanwhile(
                 if pauses == 10:
                     await make("late")
 
-        monkeypatch.setattr(topic_counts, "Slices", Pauses)
+        monkeypatch.setattr("pyxbroker.base.slices.Slices", Pauses)
         for number in range(20):
             await make(f"t{number}")
         counts = topic_counts.TopicCounts(store)

@@ -20,7 +20,8 @@ from oracles import wire
 from pyxbroker.base.tokens import Tokens
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
-from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Published, Throttle
+from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter, Published
+from pyxbroker.broker.dispatch.throttle import Throttle
 from pyxbroker.broker.rate_limiter import RateLimiter
 from pyxbroker.broker.topics.publish_rate import PublishLimiter, PublishRate
 from pyxbroker.broker.topics.topic import Topic
@@ -704,15 +705,15 @@ def test_one_that_waits_for_two_rates_keeps_its_turn() -> None:
 
         def __init__(self, number: int) -> None:
             self.number = number
-            self.topic = SimpleNamespace(policies=Policies())
             self.throttle = Throttle(self.wake)
             self.throttle._limiters = [broker, topic]
             self.throttle._limits = ["BrokerLimit", "TopicLimit"]
-            self.subscription = SimpleNamespace(throttled=None)
+            self.subscription: Any = SimpleNamespace(
+                throttled=None, topic=SimpleNamespace(policies=Policies())
+            )
 
         def wake(self) -> None:
-            me = cast(Any, self)
-            while self.throttle.allowance(me, 100, 1 << 20) is not None:
+            while self.throttle.allowance(self.subscription, 100, 1 << 20) is not None:
                 sent[self.number] += 1
                 for limiter in self.throttle._limiters:
                     limiter.spend(1, 1)

@@ -12,7 +12,8 @@ import pytest
 from one_bookie import NAME, Runs, until
 from pyxbroker.entry import CRC32C, EntryRun
 from pyxbroker.ledger import ensemble, recovery
-from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, NO_LEDGER, TIMED_OUT
+from pyxbroker.ledger.bookie import DISCONNECTED, FAILED, FENCED, NO_ENTRY, NO_LEDGER, TIMED_OUT
+from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
@@ -28,7 +29,8 @@ from pyxbroker.ledger.recovery import (
     Restart,
     WriteBack,
 )
-from pyxbroker.ledger.writer import Fail, ReadMetadata, WriteMetadata
+from pyxbroker.ledger.writer import Action as WriterAction
+from pyxbroker.ledger.writer import Fail, LedgerWriter, ReadMetadata, WriteMetadata
 from simulate_ledger import ModelRun
 from test_ensemble import Cluster, run
 
@@ -265,7 +267,6 @@ def test_a_recovery_without_enough_bookies_succeeds_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "ANSWER_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.05)
 
     async def scenario(cluster: Cluster) -> None:
         handle, _ = await written(cluster, 3)
@@ -275,6 +276,34 @@ def test_a_recovery_without_enough_bookies_succeeds_later(
             await cluster.client.recover(handle.ledger_id)
         cluster.bookies[1].is_down = False
         assert await cluster.client.recover(handle.ledger_id) == (2, handle.length)
+
+    run(tmp_path, scenario)
+
+
+def test_a_recovery_that_has_ended_looks_for_no_bookies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ensemble, "RETRY_S", 0.02)
+    wanted: list[list[object]] = []
+    retry = LedgerWriter.retry
+
+    def listed(writer: LedgerWriter) -> list[WriterAction]:
+        actions = retry(writer)
+        wanted.append([*actions])
+        return actions
+
+    async def scenario(cluster: Cluster) -> None:
+        handle, runs = await written(cluster, 3)
+        cluster.bookies[2].is_down = True
+        for spare in cluster.bookies[3:]:
+            spare.inner.failure = FAILED
+        await append(cluster, handle, runs, 1)
+        assert isinstance(handle, EnsembleHandle)
+        handle.give_up(LedgerError("the broker died"))
+        assert (await cluster.client.recover(handle.ledger_id))[0] == 3
+        monkeypatch.setattr(LedgerWriter, "retry", listed)
+        await asyncio.sleep(0.2)
+        assert not any(wanted)
 
     run(tmp_path, scenario)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import socket
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from one_bookie import until
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.bookie_channel import BookieChannel
 from pyxbroker.bookie_frames import frames_of
 from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import (
@@ -29,9 +34,13 @@ from pyxbroker.ledger.bookie import (
     Bookie,
     Stripe,
 )
-from pyxbroker.ledger.metadata import DigestType
+from pyxbroker.ledger.bookie_tls import make_contexts
+from pyxbroker.ledger.ensemble import EnsembleHandle
+from pyxbroker.ledger.metadata import DigestType, LedgerMetadata
 from pyxbroker.ledger.pool import BookiePool
+from pyxbroker.ledger.reader import ReadHandle, segments_of
 from pyxbroker.ledger.remote import RemoteBookie, RemoteSettings
+from pyxbroker.ledger.writer import LedgerWriter
 from pyxbroker.turn import Turn
 from scripted_bookie import (
     ADD,
@@ -501,8 +510,6 @@ def test_a_bookie_whose_address_is_unknown() -> None:
         await until(lambda: one.adder.failed == [(0, 0, DISCONNECTED)])
         assert "bookie-7 is not registered" in (away.trouble or "")
         assert set(one.pool) == {one.server.bookie_id, "bookie-7"}
-        assert "bookie-8" in one.pool
-        assert len(one.pool) == 2
 
     scene(scenario)
 
@@ -645,3 +652,135 @@ def test_requests_after_the_close_fail() -> None:
         assert isinstance(one.bookie, RemoteBookie)
 
     scene(scenario)
+
+
+def test_a_reader_finds_bookies_that_only_metadata_names() -> None:
+    async def scenario(one: Scene) -> None:
+        one.add(0, b"x")
+        await until(lambda: one.adder.entries == [0])
+        pool = BookiePool(Turn(asyncio.get_running_loop()))
+        segments = segments_of({0: (one.server.bookie_id,), 9: ("127.0.0.1:1",)}, pool, 1)
+        batch = await ReadHandle(1, segments, 1).read_future(0, 0)
+        assert batch.data(0) == b"x"
+        await pool.close()
+
+    scene(scenario)
+
+
+def test_a_striped_ledger_from_run_to_reader() -> None:
+    """The writer's handle and the reader on connections to three bookies."""
+
+    async def scenario(one: Scene) -> None:
+        async with ScriptedBookie() as second, ScriptedBookie() as third:
+            members = (one.server.bookie_id, second.bookie_id, third.bookie_id)
+            metadata = LedgerMetadata(3, 2, 2, {0: members})
+            confirmed: list[EntryRun] = []
+            listener = SimpleNamespace(on_run_confirmed=confirmed.append)
+            handle = EnsembleHandle(
+                *(LedgerWriter(4, metadata, 0), one.pool, lambda wanted: {}),
+                *(SimpleNamespace(), listener),  # type: ignore[arg-type]
+            )
+            data = [b"entry %d" % n for n in range(100)]
+            for first in range(0, 100, 10):
+                handle.append(EntryRun.of_all(data[first : first + 10]))
+            await handle.drain()
+            assert len(confirmed) == 10
+            assert [len(each.ledgers[4]) for each in (one.server, second, third)] == [67, 67, 66]
+            found: list[bytes] = []
+            while len(found) < 100:
+                found += data_of(await handle.read_future(len(found), 99))
+            assert found == data
+            assert all(confirmed[0].data(i) == data[i] for i in range(10))
+
+    scene(scenario)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"key": ""}, "bookkeeperTLSKeyFilePath is empty, but bookkeeperTLSClientAuthentication"),
+        ({"certificate": ""}, "bookkeeperTLSCertificateFilePath is empty"),
+        ({"key_type": "BKS"}, "files of type 'BKS' are unknown. Use PEM, JKS or PKCS12."),
+        ({"key_type": "JKS", "password": "/no"}, "its password in /no cannot be read: No such"),
+        ({"key_type": "JKS"}, "bookkeeperTLSKeyFilePath (JKS): /k"),
+        ({}, "bookkeeperTLSCertificateFilePath, bookkeeperTLSKeyFilePath: /c and /k cannot be"),
+    ],
+)
+def test_settings_of_tls_that_cannot_be_used(values: dict[str, str], sentence: str) -> None:
+    given = {"key": "/k", "certificate": "/c", "key_type": "PEM", "password": ""} | values
+    config = SimpleNamespace(
+        bookkeeperTLSClientAuthentication=True,
+        bookkeeperTLSCertificateFilePath=given["certificate"],
+        bookkeeperTLSKeyFilePath=given["key"],
+        bookkeeperTLSKeyFileType=given["key_type"],
+        bookkeeperTLSKeyStorePasswordPath=given["password"],
+        bookkeeperTLSTrustCertsFilePath="",
+        bookkeeperTLSTrustCertTypes="PEM",
+        bookkeeperTLSTrustStorePasswordPath="",
+        bookkeeperTlsCertFilesRefreshDurationSeconds=300,
+        bookkeeper_tlsHostnameVerificationEnabled=False,
+    )
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        make_contexts(config)
+    config.bookkeeperTLSClientAuthentication = False
+    assert make_contexts(config) is None
+
+
+def test_mutated_answers_end_the_connection_or_are_understood() -> None:
+    """Every request is answered once, whatever the bookie sends."""
+
+    class Channel(BookieChannel):
+        lost = ""
+
+        def on_lost(self, reason: str) -> None:
+            self.lost = reason
+
+    async def main() -> None:
+        chosen = random.Random(7)
+        turn = Turn(asyncio.get_running_loop())
+        entry = frames_of(run_of(1, 0, b"x" * 30), CRC32C, -1, 0)[0][28:]
+        second = frames_of(run_of(1, 1, b"y" * 30), CRC32C, 0, 30)[0][28:]
+        good = [
+            added(Request(ADD, 0, 1, 0)),
+            found(Request(READ, 0, 1, 0), [entry]),
+            found(Request(BATCH_READ, 0, 1, 0, 1), [entry, second]),
+            found(Request(READ, 0, 1, -1), [second]),
+        ]
+        ends = 0
+        for _ in range(400):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            channel = Channel(
+                turn, frame_bytes_max=MIB, pending_bytes_max=MIB, add_timeout_s=9, read_timeout_s=9
+            )
+            channel.attach(ours)
+            adder, answers = Adder(), list[Any]()
+            channel.add_run(adder, 0, run_of(1, 0, b"x" * 30), -1, 0)
+            channel.read(1, 0, 0, 1, MIB, answers.append)
+            channel.read(1, 0, 1, 2, MIB, answers.append)
+            channel.fence(1, KEY, answers.append)
+            data = bytearray(b"".join(chosen.sample(good, 4)))
+            for _ in range(chosen.randrange(1, 4)):
+                at = chosen.randrange(len(data))
+                match chosen.randrange(3):
+                    case 0:
+                        data[at] ^= 1 << chosen.randrange(8)
+                    case 1:
+                        del data[at : at + chosen.randrange(1, 9)]
+                    case 2:
+                        data[at:at] = chosen.randbytes(chosen.randrange(1, 9))
+            await asyncio.sleep(0)
+            assert theirs.recv(4096)
+            theirs.sendall(data)
+            theirs.close()
+            await until(lambda c=channel: bool(c.lost))  # type: ignore[misc]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ends += channel.malformed_answers
+            assert len(adder.acked) + len(adder.failed) == 1
+            assert len(answers) == 3
+            for each in answers:
+                assert isinstance(each, int) or each.unpack(CRC32C) <= 2
+        assert 100 < ends < 400
+
+    run(main)

@@ -42,7 +42,7 @@ class Telling:
         self.watchers.add(call)
 
     def publish(self) -> None:
-        self.turn.run(self.watchers.call_at_end)
+        self.turn.run(self.watchers.schedule_round)
 
     def go_round(self) -> int:
         """One turn of the loop; how many were told in it."""
@@ -150,7 +150,7 @@ def test_topics_with_few_share_a_turn_with_others() -> None:
 
     def publish_to_all() -> None:
         for each in others:
-            each.call_at_end()
+            each.schedule_round()
 
     desk.turn.run(publish_to_all)
     assert desk.told == [0]

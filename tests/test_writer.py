@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from pyxbroker.entry import EntryRun
-from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, TIMED_OUT
-from pyxbroker.ledger.errors import LedgerFenced, NotEnoughBookies
+from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, TIMED_OUT, UNAUTHORIZED
+from pyxbroker.ledger.errors import LedgerFenced, NotEnoughBookies, WrongPassword
 from pyxbroker.ledger.metadata import LedgerMetadata, VersionedLedgerMetadata
 from pyxbroker.ledger.writer import (
     Action,
@@ -78,6 +78,16 @@ def test_a_failed_bookie_is_replaced_from_the_first_unconfirmed_entry_on() -> No
     assert (send.slot, send.bookie_id, send.run, send.length) == (3, "d", second, 10)
     assert confirm == Confirm(second)
     assert writer.on_failed(2, 1, TIMED_OUT) == [], "the replaced bookie does not count any more"
+
+
+def test_a_bookie_that_refuses_the_password_fails_the_ledger() -> None:
+    """Another bookie would refuse it as well."""
+    writer = writer_of()
+    append(writer)
+    (fail,) = writer.on_failed(0, 0, UNAUTHORIZED)
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, WrongPassword)
+    assert "another password" in str(fail.error)
 
 
 def test_a_fence_ends_the_ledger() -> None:

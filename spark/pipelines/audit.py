@@ -328,7 +328,7 @@ def _differences(
         names = [name for name, one, other in pairs if one != other]
         found[topic] = Difference(
             None if given.order == "topic" else _key(row.line),
-            *(row.n + 1, _at(row.at_here), _at(row.at_there), names),
+            *(row.n + 1, _text(row.at_here), _text(row.at_there), names),
         )
     return found
 
@@ -339,7 +339,7 @@ def _key(line: str) -> str:
     return repr(bytes.fromhex(line).decode(errors="backslashreplace"))
 
 
-def _at(position: Sequence[int] | None) -> str | None:
+def _text(position: Sequence[int] | None) -> str | None:
     return None if position is None else str(Position(*position))
 
 

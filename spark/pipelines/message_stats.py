@@ -98,8 +98,8 @@ def count_messages(spark: SparkSession, source: dict[str, str], is_summed: bool)
         return MessageStats(
             topics=found,
             top_keys=sorted(keys, key=lambda each: -each.messages)[:TOP_KEYS_MAX],
-            sizes=_by_power(rows, "size"),
-            latencies=_by_power(rows.where("latency >= 0"), "latency"),
+            sizes=_count_by_power(rows, "size"),
+            latencies=_count_by_power(rows.where("latency >= 0"), "latency"),
             over_time=_over_time(rows),
         )
     finally:
@@ -149,8 +149,8 @@ def _text(key: bytes) -> str:
     return text if len(text) <= KEY_CHARACTERS_MAX else f"{text[:KEY_CHARACTERS_MAX]}…"
 
 
-def _by_power(rows: DataFrame, column: str) -> list[tuple[int, int]]:
-    """Return the numbers of rows with values up to each power of two."""
+def _count_by_power(rows: DataFrame, column: str) -> list[tuple[int, int]]:
+    """Return (power of two, number of rows with a value up to it) pairs."""
     from pyspark.sql.functions import expr
 
     power = expr(f"case when {column} <= 1 then 0 else ceil(log2({column})) end as power")

@@ -48,8 +48,8 @@ void events_close(events *log);
 void events_add(events *log, enum event_severity severity, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Takes the oldest event. Returns 1 and *out, or 0. After the ring was full, the number of dropped
- * events is an event too. */
+/* Takes the oldest event. Returns 1 and *out, or 0 if the ring is empty. If the ring was full, an
+ * event reports the number of dropped events. */
 int events_take(events *log, storage_event *out);
 
 /* Signals an eventfd. */

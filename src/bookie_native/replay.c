@@ -222,8 +222,9 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
         replay_defer_after(r, s.sequence, s.salt);
 }
 
-/* Notes what a group proves about earlier ones: in its own session the earlier writes were synced.
- * About earlier sessions it proves nothing, unless its session found them intact at its start. */
+/* Notes what a group header proves about earlier groups. GROUP_SYNCED: the earlier writes of the
+ * same session were synced. GROUP_AFTER_INTACT: the session found the groups of earlier sessions
+ * intact when it began. */
 static void replay_note_evidence(replay *r, const group_header *h) {
     if (r->session_count == 0 || r->sessions[r->session_count - 1].salt != h->salt) {
         if (r->session_count == SESSIONS_MAX) {

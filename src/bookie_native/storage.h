@@ -136,10 +136,10 @@ uint64_t storage_durable_sequence(const storage *s);
  * never been added. Durable entries are flushed to an entry log. Any thread. */
 int storage_failure(const storage *s);
 
-/* Returns 0, or the negative errno of a temporary condition that prevents further writes: a failed
- * flush, preparation of the next journal file or write of the journal, all of which are retried,
- * or -ENOMEM after an add without memory. Each change signals the eventfd. The failure of the
- * journal is not included: see storage_failure. Any thread. */
+/* Returns 0, or the negative errno of a temporary condition that prevents writes. It is -ENOMEM
+ * after an add failed for lack of memory. Other causes are retried: a failed flush, a failed write
+ * of the journal, or a failed preparation of its next file. Each change signals the eventfd. A
+ * permanent failure of the journal is returned by storage_failure instead. Any thread. */
 int storage_trouble(const storage *s);
 
 /* Takes the next event, oldest first. Returns 1, or 0 when none exists. After each signal of the

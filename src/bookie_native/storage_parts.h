@@ -17,7 +17,7 @@
 typedef struct ledger_state {
     int64_t ledger_id;
     int64_t last_entry;   /* -1: none */
-    int64_t last_evicted; /* the highest id in an entry log or in an evicted generation; -1 */
+    int64_t last_evicted; /* the highest id in an entry log or in an evicted generation, or -1 */
     uint8_t fenced, has_key;
     uint8_t key[MASTER_KEY_BYTES];
     cache_ledger *active; /* its part of the generation with the number active_in */

@@ -626,7 +626,7 @@ cdef class AckSet:
         """Raise MemoryError if corrupt state would take more memory than any valid cursor."""
         self.restored_words += words
         if self.restored_words > RESTORED_WORDS_MAX:
-            raise MemoryError("the acknowledged entries are too far apart")
+            raise MemoryError("the stored acknowledgements need more memory than any valid cursor")
         return 0
 
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1:

@@ -45,7 +45,7 @@ cdef class PendingRun:
 cdef class LedgerAdds:
     cdef list runs                  # PendingRun, in the order of sending, from `head` on
     cdef Py_ssize_t head
-    cdef object adder               # of the acknowledgements first..last; None: there are none
+    cdef object adder               # of the acknowledgements first..last, or None
     cdef int64_t slot
     cdef int64_t first
     cdef int64_t last

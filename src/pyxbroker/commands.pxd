@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 cdef enum:
     ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
     ACK_IDS = 3                     # field of an ACK with the message ids
-    REDELIVER_IDS = 2               # the same of a REDELIVER_UNACKNOWLEDGED_MESSAGES
+    REDELIVER_IDS = 2               # message ids of a REDELIVER_UNACKNOWLEDGED_MESSAGES
     CHUNK_UUID_BYTES_MAX = 1088     # as in base/limits.py
     METADATA_FIELDS_MAX = 100000
 

@@ -30,7 +30,7 @@ cdef enum:
     UNAUTHENTICATED_SLABS_MAX = 128
     OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the client
     OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the client
-    # unsent bytes below which delivery resumes; large steps are cheaper
+    # unsent bytes below which delivery resumes; far below, so that it resumes rarely
     OUT_PENDING_RESUME = 2 * 1024 * 1024
     PERMITS_MAX = 0x7fffffff        # in one FLOW: the client's counter is signed
     CLOSED_PRODUCERS_KEPT = 65536   # recently closed producers whose late SENDs are dropped

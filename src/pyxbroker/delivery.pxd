@@ -121,9 +121,9 @@ cdef class ConsumerState:
 # Consumers that have permits but cannot receive: one for each cause.
 cdef class BlockedConsumers:
     cdef readonly list consumers            # one at a limit, and one of each connection
-    cdef bint limited                       # there is one at a limit
+    cdef bint limited                       # True if `consumers` has one at a limit
     cdef Connection last                    # connection of the consumer checked last
-    cdef set connections                    # connections of those; None: none
+    cdef set connections                    # connections of `consumers`; None: no connection
     cdef int add(self, ConsumerState consumer) except -1
 
 # The revoked deliveries of a consumer, and the owners of their bookkeeping.

@@ -517,7 +517,7 @@ cdef class ConsumerState:
         self.acked += <uint64_t>(messages + 0.5)
 
     def count_acked_entries(self, int64_t entries):
-        """Count a number of acknowledged entries of such a consumer."""
+        """Count acknowledged entries, like count_acked."""
         self.acked += <uint64_t>(max(entries, 0) * self.messages_per_entry + 0.5)
 
 

@@ -21,9 +21,7 @@ class Digest:
         """Size of the packaging before the data."""
     @property
     def master_key(self) -> builtins.bytes:
-        """What the writer of a ledger and its recovery show to a bookie: SHA-1("ledger" +
-        password).
-        """
+        """SHA-1("ledger" + password), which a ledger's writer and its recovery send to bookies."""
 
 CRC32C: Digest
 

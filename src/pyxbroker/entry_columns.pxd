@@ -63,7 +63,7 @@ cdef struct Place:
 cdef struct Head:
     const uint8_t *data             # the encoded metadata, for its properties
     uint32_t size
-    uint32_t property_number        # field number of properties
+    uint32_t property_number        # protobuf field number of `properties`
     uint32_t properties
     const uint8_t *key              # NULL: none
     uint32_t key_size

@@ -276,7 +276,7 @@ async def play_later(peer: Peer, broker: Broker, steps: driver.Steps, guests: bo
         identity = was.verified.identity
         was.verified = Verified(Identity(identity.role, 1.0), was.verified.provider)
         may_stay = was.can_refresh and not was.is_challenged
-        broker.handlers.handshake.check_credentials([peer.connection])
+        broker.handlers.check_credentials([peer.connection])
         await peer.settle()
         assert peer.connection.closed != may_stay
         return

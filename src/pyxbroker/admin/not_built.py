@@ -117,7 +117,7 @@ PUT TOPIC/offload
 
 @lru_cache(maxsize=1)
 def refused() -> tuple[Endpoint, ...]:
-    """Return a row for each refused endpoint, except those of parts with status 404."""
+    """Return an Endpoint for each refused endpoint. The router itself answers those with 404."""
     return tuple(
         _row(part, method, path)
         for part in (*OFF, *NOT_BUILT)

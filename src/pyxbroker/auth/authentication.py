@@ -141,7 +141,7 @@ class Authentication:
                     return Verified(identity, provider, reason if is_guess else None)
             raise reason
         finally:
-            del reason  # its traceback refers to this frame
+            del reason  # leave no cycle of the error and this frame
 
     def _admit_anonymous(self, reason: AuthenticationError) -> Verified:
         if self._anonymous is None:

@@ -79,13 +79,13 @@ class BasicProvider:
 
     async def _check(self, user: str, password: bytes, digest: bytes) -> None:
         """Raise AuthenticationError for wrong credentials."""
-        is_right = self._known(user, digest)
+        is_right = self._recent_result(user, digest)
         if is_right is None:
             is_right = await self._checks.check(
                 network_of(CLIENT_ADDRESS.get()),
                 partial(self._is_right, user),
                 password,
-                lambda: self._known(user, digest),
+                lambda: self._recent_result(user, digest),
             )
             if is_right:  # stored before the next check starts
                 remember(self._kept, user, digest, KEPT_MAX)
@@ -103,7 +103,7 @@ class BasicProvider:
             self._slowest_check(password)
         return is_right
 
-    def _known(self, user: str, digest: bytes) -> bool | None:
+    def _recent_result(self, user: str, digest: bytes) -> bool | None:
         """Return the result of a recent check of the same credentials, or None."""
         if digest in self._wrong:
             return False

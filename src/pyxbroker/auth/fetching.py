@@ -99,7 +99,7 @@ class _Answer:
     def __init__(self, body_bytes_max: int) -> None:
         self.body = bytearray()
         self.is_over = False
-        self.is_long = False
+        self.is_too_long = False
         self.has_length = False
         self.has_head = False
         self._body_bytes_max = body_bytes_max
@@ -113,7 +113,7 @@ class _Answer:
 
     def on_body(self, data: bytes) -> None:
         if len(self.body) + len(data) > self._body_bytes_max:
-            self.is_long = True
+            self.is_too_long = True
         else:
             self.body += data
 
@@ -136,7 +136,7 @@ async def _read(reader: asyncio.StreamReader, body_bytes_max: int) -> bytes:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             raise FetchFailed("the answer is no HTTP") from None
-        if answer.is_long or left < 0:
+        if answer.is_too_long or left < 0:
             raise FetchFailed(f"the answer has more than {body_bytes_max} bytes")
     status = parser.get_status_code()
     if status != _OK:

@@ -50,8 +50,8 @@ class PasswordChecks:
         password: bytes,
         known: Callable[[], bool | None] = lambda: None,
     ) -> bool:
-        """Check a password of an address. `known` is called before the check starts, because
-        another client may have shown the same. Raises NotChecked if too many checks wait.
+        """Check a password from a network. `known` returns the result if another client with the
+        same password was checked meanwhile. Raises NotChecked if too many checks wait.
 
         A caller cancelled in the queue is not checked. A caller cancelled later still learns that a
         password is wrong: a guess counts even if its client does not wait for the answer.
@@ -106,7 +106,7 @@ class PasswordChecks:
         except asyncio.CancelledError:
             if entry.done() and not entry.cancelled() and entry.exception() is None:
                 self._is_busy = False
-                self._call_next()  # it had been called already
+                self._call_next()  # its turn had come already
             raise
 
     def _make_room(self, network: str) -> None:

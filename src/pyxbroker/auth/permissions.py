@@ -50,7 +50,7 @@ NO_PREFIX = (
 NO_TENANT = "Tenant does not exist"
 # As in Pulsar, these do not reveal to a role without rights if the tenant exists.
 OF_TENANT_RECORD = frozenset((GET_TENANT, UPDATE_TENANT, DELETE_TENANT))
-# For this, Pulsar does not check subscriptions.
+# For operations on a whole namespace. Pulsar does not check the subscription's prefix for them.
 NO_PREFIX_IN_NAMESPACE = (
     "The subscription name needs to be prefixed by the authentication role, like {role}-xxxx for"
     " namespace: {namespace}"
@@ -255,7 +255,7 @@ def _matches(pattern: str, role: str) -> bool:
     return pattern.startswith(ANY) and role.endswith(pattern[len(ANY) :])
 
 
-# Other programs may have written any JSON. Values that are no list of texts grant nothing.
+# Other programs may have written any JSON. Values that are not a list of strings grant nothing.
 
 
 def _object(value: Any) -> Fields:

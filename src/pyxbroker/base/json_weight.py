@@ -16,7 +16,7 @@ CHUNK_BYTES = 64 << 10
 ESCAPES_PER_TOKEN = 64
 DIGITS = 100
 TOKENS_PER_DIGITS = 10
-TOKENS = b",:[{"  # outside of strings, values and names are at most one more than these
+TOKENS = b",:[{"  # outside of strings; values and names are at most one more
 
 _QUOTE = b'"'
 _BACKSLASH = b"\\"

@@ -24,7 +24,7 @@ CHUNK_UUID_BYTES_MAX = 1_088  # clients build it from the producer's name and a 
 TEXT_BYTES_MAX = 64 << 10  # a text without a limit of its own
 
 SURELY_SHORT = 64  # characters: any text of this length is within all of these limits
-SURELY_SHORT_VALUE = 16 << 10  # the same for the value of a property
+SURELY_SHORT_VALUE = 16 << 10  # likewise for the value of a property
 
 # Full names of a namespace and of a topic: domain://tenant/namespace/topic.
 NAMESPACE_NAME_BYTES_MAX = TENANT_BYTES_MAX + 1 + NAMESPACE_BYTES_MAX

@@ -190,14 +190,14 @@ class LineLimits:
             if cause.left_out == 0:
                 del self._causes[key]
             elif self._take_room(now):
-                due.append(_taken(cause, now))
+                due.append(_take_summary(cause, now))
         next_due = min((each.ends for each in self._causes.values()), default=math.inf)
         self._next_due = max(next_due, now + RETRY_S)
         return due
 
     def all(self, now: float) -> list[logging.LogRecord]:
-        """Return the lines for all omitted ones, at the end of the process."""
-        return [_taken(each, now) for each in self._causes.values() if each.left_out]
+        """Return a line for each cause with omitted lines, at the end of the process."""
+        return [_take_summary(each, now) for each in self._causes.values() if each.left_out]
 
     def _cause(self, record: logging.LogRecord, now: float) -> _Cause:
         error = record.exc_info[0] if record.exc_info else None
@@ -224,6 +224,6 @@ def _lines_max(level: int) -> int:
     return _INFO_LINES_MAX if level < logging.WARNING else _LINES_MAX
 
 
-def _taken(cause: _Cause, now: float) -> logging.LogRecord:
+def _take_summary(cause: _Cause, now: float) -> logging.LogRecord:
     assert cause.last is not None, "no line was omitted"
     return cause.take(now, _lines_max(cause.last.levelno))

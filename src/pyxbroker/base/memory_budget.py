@@ -349,8 +349,8 @@ class ConnectionMemory:
         self._add(size)
 
     def take_over(self, size: int) -> None:
-        """Add a charge for existing objects, which cannot be refused. It counts for the next
-        charge.
+        """Add a charge for objects that exist already. It is never refused, but may cause the
+        refusal of the next charge.
         """
         if not self._ended:
             self._add(size)

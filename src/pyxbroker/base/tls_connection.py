@@ -149,7 +149,7 @@ class ServerConnection(ssl.SSLObject):
 
 
 class ServerContext(ssl.SSLContext):
-    """Creates such connections."""
+    """A TLS context whose connections are ServerConnections."""
 
     sslobject_class = ServerConnection
 

@@ -26,7 +26,7 @@ log = get_logger("pyxbroker.bookie")
 
 LAYOUT_VERSION = 5
 VERSION_DIGITS_MAX = 9
-LAYOUT_VERSION_MIN = 3  # the first one of BookKeeper that is text
+LAYOUT_VERSION_MIN = 3  # first version in which BookKeeper's cookies are text
 FILE = Path("current") / "VERSION"
 
 

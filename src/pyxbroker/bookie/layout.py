@@ -64,11 +64,11 @@ class Layout(NamedTuple):
     def with_paths(self, sentence: str) -> str:
         """Return a message of the storage with the paths of the files that it names."""
 
-        def place(found: re.Match[str]) -> str:
+        def with_path(found: re.Match[str]) -> str:
             path = self._path_of(found[0])
             return f"{found[0]} {path}" if found[0].startswith("the ") else str(path)
 
-        return _PLACES.sub(place, sentence)
+        return _PLACES.sub(with_path, sentence)
 
     def path_in(self, sentence: str) -> Path | None:
         """Return the path of the file or directory that a message of the storage names."""

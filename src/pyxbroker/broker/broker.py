@@ -13,10 +13,10 @@ import importlib
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.add_stats import BOUNDS_US
@@ -26,7 +26,7 @@ from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.poller import Poller
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
@@ -49,13 +49,12 @@ if TYPE_CHECKING:
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.base.half_open import Host
     from pyxbroker.broker.clusters import Clusters
-    from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.lookup import Ownership, Redirect
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
-    from pyxbroker.broker.revoked_rights import RevokedRights
+    from pyxbroker.broker.revoked_rights import RevokedRights, Watcher
     from pyxbroker.broker.statistics.stats import TopicStats
     from pyxbroker.broker.storage_view import StorageView
     from pyxbroker.broker.stored_records import StoredRecords
@@ -141,6 +140,16 @@ class ProducerNames:
         if self._instance is not None:
             self._instance.cancel()
             await asyncio.gather(self._instance, return_exceptions=True)
+
+
+class CommandHandlers(Protocol):
+    """The handlers of client commands (commands/handlers.py), as the broker calls them."""
+
+    stray_commands: Counter[str]
+
+    def check_alive(self, live: list[Connection]) -> None: ...
+    def check_credentials(self, live: list[Connection]) -> None: ...
+    def watchers(self) -> Sequence[tuple[str, Watcher]]: ...
 
 
 class Broker:
@@ -286,9 +295,12 @@ class Broker:
             self.permissions,
             self._grant_records,
             self.topics.registry,
-            lambda: self.handlers.lists,
+            self._watchers,
             self.audit,
         )
+
+    def _watchers(self) -> Sequence[tuple[str, Watcher]]:
+        return self.handlers.watchers()
 
     @cached_property
     def audit(self) -> Audit:
@@ -340,7 +352,7 @@ class Broker:
         return SERVE_ALL
 
     @cached_property
-    def handlers(self) -> Handlers:
+    def handlers(self) -> CommandHandlers:
         """The handlers of client commands, called by connections."""
         from pyxbroker.broker.commands.handlers import Handlers
 
@@ -475,23 +487,19 @@ class Broker:
     async def connection_load(self) -> tuple[int, int]:
         """Return the bytes that wait to be sent, and the number of paused connections."""
         waiting_bytes = paused = 0
-        slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+        async for first in in_slices(range(0, len(live), CONNECTIONS_PER_STEP)):
             for connection in live[first : first + CONNECTIONS_PER_STEP]:
                 waiting_bytes += connection.pending_bytes
                 paused += connection.is_paused
-            await slices.pause()
         return waiting_bytes, paused
 
     async def _find_backlog_times(self, subscriptions: list[Subscription]) -> None:
         """Read the publish times that the last scrape lacked, for the next one."""
-        slices = Slices()
-        for subscription in subscriptions:
+        async for subscription in in_slices(subscriptions):
             if not subscription.topic.fenced:
                 with contextlib.suppress(LedgerError):
                     await subscription.topic.find_backlog_time(subscription)
-            await slices.pause()
 
     @property
     def ledger_errors(self) -> tuple[Counter[str], Counter[str]]:
@@ -612,15 +620,13 @@ class Broker:
         await self._check_connections(self.handlers.check_alive)
 
     async def _check_credentials(self) -> None:
-        await self._check_connections(self.handlers.handshake.check_credentials)
+        await self._check_connections(self.handlers.check_credentials)
 
     async def _check_connections(self, check: Callable[[list[Connection]], None]) -> None:
-        slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+        async for first in in_slices(range(0, len(live), CONNECTIONS_PER_STEP)):
             some = live[first : first + CONNECTIONS_PER_STEP]
             self.connections.turn.run(check, some)
-            await slices.pause()
 
     async def _delete_inactive(self) -> None:
         await self.topics.inactive.delete_all()
@@ -677,7 +683,7 @@ class Broker:
         await self.producer_names.close()
         live = list(self.connections.live)
         if tasks := [task for each in live for task in each.session.tasks]:
-            # They find closed topics and end, with complete changes of metadata.
+            # The tasks complete changes of metadata, then find the topics closed and end.
             await asyncio.wait(tasks, timeout=COMMANDS_END_S)
         self.connections.turn.run(self._close_connections)
         await self._ledgers.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,8 +11,7 @@ from pyxbroker.policies.values import DispatchRate, Rate
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.compaction.compaction import CompactionLimits
-    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter
     from pyxbroker.broker.topics.publish_rate import PublishLimiter
     from pyxbroker.turn import Turn
 
@@ -39,6 +39,17 @@ class EntryMetadataKinds(NamedTuple):
 
 NO_ENTRY_METADATA = EntryMetadataKinds()
 
+COMPACTIONS_MAX = 2  # concurrent ones per broker: each needs memory for its keys
+
+
+class CompactionLimits:
+    """Limits that all compactions of a broker share."""
+
+    def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
+        self.turns = asyncio.Semaphore(COMPACTIONS_MAX)
+        self.retains_keyless = retains_keyless
+        self.directory = directory  # for files of keys; None: the default
+
 
 class BrokerLimits:
     """The limits from the settings."""
@@ -55,9 +66,6 @@ class BrokerLimits:
     @cached_property
     def compaction(self) -> CompactionLimits:
         """Limits that all compactions share."""
-        # Imported here: most brokers compact nothing.
-        from pyxbroker.broker.compaction.compaction import CompactionLimits
-
         return CompactionLimits(self.retains_keyless, self.spill_directory)
 
     def set_rates(self, config: Config, turn: Turn) -> bool:
@@ -75,7 +83,7 @@ class BrokerLimits:
         if rate == (DispatchRate() if self.dispatch is None else self.dispatch.rate):
             return is_other
         # Imported here: most brokers have no rates.
-        from pyxbroker.broker.dispatch.throttle import updated_limiter
+        from pyxbroker.broker.dispatch.dispatch_limiter import updated_limiter
 
         self.dispatch = updated_limiter(self.dispatch, rate, turn, None)
         return True

@@ -23,7 +23,7 @@ TEXT_BYTES = 100  # a string object, and its entry
 
 
 def texts_bytes(texts: dict[str, str]) -> int:
-    """Estimate the size of a dict of texts."""
+    """Estimate the memory of a dict of strings."""
     return sum(len(key) + len(value) + 2 * TEXT_BYTES for key, value in texts.items())
 
 

@@ -25,7 +25,7 @@ DYNAMIC = {name: row for name, row in SCHEMA.items() if row.dynamic}
 
 
 def names() -> frozenset[str]:
-    """Return all names that Pulsar lets change, those included that have no effect here."""
+    """Return the names of all dynamic settings of Pulsar, including those without effect here."""
     from pyxbroker.settings import java_keys  # large, and no start needs it
 
     return java_keys.STORED.union(DYNAMIC)
@@ -79,7 +79,7 @@ class DynamicSettings:
         return _texts(await self._records.read(paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
-        """Set one of `names`; one of DYNAMIC is in force when this returns.
+        """Set a setting of `names()`. If it is in DYNAMIC, it applies when this returns.
 
         Raise ValueError for an invalid value, and the errors of StoredRecords.
         """

@@ -6,16 +6,13 @@ that their client looks the topic up again; REST answers with a 307 (admin/owner
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from pyxbroker.base.bundles import Bundle, bundle_of
-from pyxbroker.base.errors import PulsarError, ServiceNotReady
+from pyxbroker.base.bundles import Bundle
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.named_tuple import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.listeners import Addresses
-
-if TYPE_CHECKING:
-    from pyxbroker.broker.broker import Broker
 
 
 class Serve(NamedTuple):
@@ -72,18 +69,3 @@ class _ServeAll:
 
 SERVE_ALL: Ownership = _ServeAll()
 """The rule of a broker that is alone: it serves every topic."""
-
-
-async def check_served(broker: Broker, topic: TopicName) -> None:
-    """Raise PulsarError for a topic that the broker does not serve: its client has to look the
-    topic up again.
-    """
-    decision = await broker.ownership.check(topic)
-    if isinstance(decision, Refuse):
-        raise decision.error
-    if isinstance(decision, Redirect):
-        bundle = bundle_of(topic, await broker.namespaces.bundles(topic.namespace))
-        raise ServiceNotReady(
-            f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by this"
-            f" instance:{broker.broker_id}. Please redo the lookup."
-        )

@@ -69,7 +69,7 @@ def refusal_of(error: Exception, log: Log, event: str, /, **about: object) -> Pu
     """
     for row in TABLE:
         if isinstance(error, row.error):
-            # A temporary failure of storage or metadata, which log its cause.
+            # A temporary failure. Storage or metadata have logged its cause.
             reference = log.refused(event, error, **about)
             if row.sentence is None:
                 return row.refusal(str(error))

@@ -10,8 +10,8 @@ grants, other policies and unaffected topics cause no work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
@@ -24,7 +24,7 @@ from pyxbroker.auth.permissions import ADMINISTRATORS, MODE
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.metadata import paths
@@ -35,11 +35,11 @@ from pyxbroker.policies.records import Fields
 if TYPE_CHECKING:
     from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.permissions import Permissions
-    from pyxbroker.broker.commands.topic_list import TopicLists, TopicListWatcher
     from pyxbroker.broker.grant_records import GrantRecords
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.registry import TopicRegistry
     from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.connection import Connection
 
 log = get_logger("pyxbroker.authorization")
 
@@ -127,6 +127,14 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+class Watcher(Protocol):
+    """A client's watcher of the topics of a namespace (commands/topic_list.py)."""
+
+    connection: Connection
+    watcher_id: int
+    forget: Callable[[], None]
+
+
 class RevokedRights:
     """Checks the rights behind everything open at one broker, from the first authorization on."""
 
@@ -136,13 +144,13 @@ class RevokedRights:
         permissions: Permissions,
         records: GrantRecords,
         registry: TopicRegistry,
-        lists: Callable[[], TopicLists],
+        watchers: Callable[[], Sequence[tuple[str, Watcher]]],
         audit: Audit,
     ) -> None:
         self._permissions = permissions
         self._records = records
         self._registry = registry
-        self._lists = lists
+        self._watchers = watchers
         self._audit = audit
         self.changes = 0  # number of changed records so far
         self._waiting: dict[Place, bool] = {}  # True: check everything in the place
@@ -161,7 +169,7 @@ class RevokedRights:
         """Check the rights behind everything open, because a role is no superuser any more."""
         self.changes += 1
         places = {topic.name.namespace for topic in self._registry}
-        places.update(namespace for namespace, _ in self._lists().watchers())
+        places.update(namespace for namespace, _ in self._watchers())
         for place in places:
             self._schedule(place, True)
 
@@ -222,11 +230,12 @@ class RevokedRights:
         slices = Slices()
         rights, wheres = 0, set[str]()
         # A place checked as a whole needs no comparison (also after a failed check).
-        for lost in () if before is None or as_a_whole else revoked_by(before, after):
+        async for lost in in_slices(
+            () if before is None or as_a_whole else revoked_by(before, after), slices
+        ):
             if lost is not None:
                 rights += 1
                 wheres.add(lost[0])
-            await slices.pause()
         if not rights and not as_a_whole:
             return
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
@@ -243,23 +252,20 @@ class RevokedRights:
             await self._check_watchers(name, judge)
 
     async def _check_topic(self, topic: Topic, judge: RightChecks) -> None:
-        slices = Slices()
         waiting = () if topic.access is None else topic.access.waiting_producers()
-        for producer in [*topic.producers.values(), *waiting]:
+        async for producer in in_slices([*topic.producers.values(), *waiting]):
             principal = producer.connection.session.principal
             if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
                 self._log_closed(producer, topic, "PRODUCE")
                 topic.turn.run(self._close_producer, topic, producer)
-            await slices.pause()
         for subscription in topic.all_subscriptions():
             name = subscription.name
-            for consumer in list(subscription.consumers):
+            async for consumer in in_slices(list(subscription.consumers)):
                 principal = consumer.connection.session.principal
                 may = await judge.may(principal, CONSUME_TOPIC, topic.name, name)
                 if not may and not consumer.closed:
                     self._log_closed(consumer, topic, "CONSUME")
                     topic.turn.run(subscription.disconnect_one, consumer)
-                await slices.pause()
 
     @staticmethod
     def _close_producer(topic: Topic, producer: Producer) -> None:
@@ -269,16 +275,14 @@ class RevokedRights:
 
     async def _check_watchers(self, name: str, judge: RightChecks) -> None:
         """Close watchers of topic lists whose role may not list topics any more."""
-        slices = Slices()
-        for namespace, watcher in self._lists().watchers():
+        async for namespace, watcher in in_slices(self._watchers()):
             resource = NamespaceName.get(namespace)
             if _is_in(resource, name):
                 await self._try(namespace, self._check_watcher(watcher, resource, judge))
-            await slices.pause()
 
     @staticmethod
     async def _check_watcher(
-        watcher: TopicListWatcher, namespace: NamespaceName, judge: RightChecks
+        watcher: Watcher, namespace: NamespaceName, judge: RightChecks
     ) -> None:
         session = watcher.connection.session
         if not await judge.may(session.principal, GET_TOPICS, namespace):

@@ -15,10 +15,12 @@ class StorageView(Protocol):
 
     refusal: str | None
     """Human-readable reason why storage refuses writes, or None while it accepts them."""
-    shortage: str | None
-    """Reason why some entries may not be stored although others are, or None."""
     has_failed: bool
     """The refusal lasts until the process is restarted."""
+
+    @property
+    def shortage(self) -> str | None:
+        """Reason why some entries may not be stored although others are, or None."""
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call callback() after each change of `refusal` from or to None, and of `has_failed`."""

@@ -34,8 +34,8 @@ class DataDirectory:
     def __init__(self, path: Path, named: Iterable[str] = ()) -> None:
         """Create and lock the directory.
 
-        Raise DataDirectoryError if that fails or if the directory is used by something else. It may
-        contain what settings name: `named` has their absolute paths.
+        Raise DataDirectoryError if that fails or if another program uses the directory. Files that
+        settings name may be in it: `named` has their absolute paths.
         """
         self.path = path.absolute()
         try:

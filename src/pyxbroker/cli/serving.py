@@ -98,7 +98,7 @@ def _log_ignored(config: Config) -> None:
         )
     if ignored.wanted:
         log.warning(
-            "settings of Pulsar ask for something that is not available here",
+            "settings enable features of Pulsar that this broker does not have",
             number=len(ignored.wanted),
             keys=",".join(ignored.wanted),
         )

@@ -41,10 +41,6 @@ class Attachment:
         self._reopening: asyncio.Task[None] | None = None
 
     @property
-    def is_attached(self) -> bool:
-        return self._connection is not None
-
-    @property
     def url(self) -> str:
         """The URL of the broker that serves the topic; empty while none exists."""
         return self._connection.url if self._connection is not None else ""
@@ -113,13 +109,13 @@ class Attachment:
         raise NotImplementedError
 
     def _on_attached(self, connection: Connection) -> None:
-        """Send what waits for the connection."""
+        """Send the commands that wait for the connection."""
 
     def _on_end(self, error: ClientError) -> None:
-        """Fail what waits."""
+        """Fail the operations that wait."""
 
     async def _leave(self) -> None:
-        """Do what is necessary before it is opened again."""
+        """Drop the state of the previous connection before the next one is used."""
 
     def on_command(self, kind: int, body: Any, section: bytes) -> None:
         """Handle a command with its number."""

@@ -26,7 +26,7 @@ _ISSUER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", re.ASCII)
 
 
 class Authentication:
-    """No credentials; the base of those that there are."""
+    """Authentication without credentials, and the base class of all methods."""
 
     method = ""
     """The name of the method in CONNECT."""
@@ -41,7 +41,7 @@ class Authentication:
         return b""
 
     async def current_credentials(self) -> bytes:
-        """Return the same without blocking the event loop."""
+        """Return the credentials without blocking the event loop."""
         if self.may_block:
             return await asyncio.to_thread(self.credentials)
         return self.credentials()

@@ -261,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             self._writable = None
 
     def _end(self, error: ClientError) -> None:
-        """Close the connection for a reason, which the first call decides."""
+        """Close the connection. The error of the first call is the reason that users see."""
         if self.error is not None:
             return
         self.error = error

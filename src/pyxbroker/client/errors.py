@@ -82,7 +82,7 @@ class RedirectLoop(ClientError):
 
 
 class BadRedirect(ClientError):
-    """A web server redirects to no URL, or from one with TLS to one without."""
+    """A web server redirects from TLS to plain HTTP, or to something that is not a web URL."""
 
     def __init__(self, origin: str, status: int, target: str) -> None:
         where = f"to {target}, which has no TLS" if target else "to no URL of a web server"

@@ -24,7 +24,7 @@ class ReceiveBuffer:
         return self._view[self._begin : self._end]
 
     def consume(self, size: int) -> None:
-        """Drop the first bytes of those that wait."""
+        """Drop `size` bytes from the beginning."""
         self._begin += size
         if self._begin == self._end:
             self._begin = self._end = 0

@@ -131,7 +131,7 @@ class Bookie(Protocol):
 
     def fence(self, ledger_id: int, master_key: bytes, callback: PositionCallback) -> None:
         """Refuse all further adds to the ledger but those with ADD_RECOVERY. When that is durable,
-        the callback gets the last add confirmed as far as the bookie knows it. A bookie without the
+        pass the last add confirmed that the bookie knows to the callback. A bookie without the
         ledger answers -1.
         """
 

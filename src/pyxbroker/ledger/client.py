@@ -45,11 +45,12 @@ from pyxbroker.ledger.metadata import (
 from pyxbroker.ledger.placement import (
     Affinity,
     FixedPlacement,
+    LedgerQuorums,
     Placement,
     affinity_of,
     custom_metadata_of,
 )
-from pyxbroker.ledger.reader import ReadHandle, segments_of
+from pyxbroker.ledger.reader import ReadHandle, ReadSettings, segments_of
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -72,27 +73,6 @@ log = get_logger("pyxbroker.ledger")
 ID_TAKEN = "the ledger id is in use already; trying the next one"
 
 
-class LedgerQuorums(NamedTuple):
-    """The numbers of bookies and copies of each entry (managedLedgerDefault... settings)."""
-
-    ensemble: int = 1
-    write: int = 1
-    ack: int = 1
-
-
-class ReadSettings(NamedTuple):
-    """The settings of a broker that concern reads from several bookies."""
-
-    speculative_s: float = 0.0
-    """A second bookie is asked after this time without an answer; 0: only after a failure
-    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
-    timeout_s: float = 30.0
-    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
-    is_sticky: bool = True
-    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
-    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
-
-
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -106,7 +86,7 @@ class BookieWaiter(Protocol):
     """An object that needs more bookies than there are."""
 
     def on_bookies_changed(self) -> None:
-        """There may be enough bookies now."""
+        """Wake the ledgers that lack bookies: there may be enough now."""
 
 
 PLAIN = LedgerProtection()
@@ -126,8 +106,8 @@ class LedgerClient:
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
         publish_latency: PublishLatency | None = None,
-        read_settings: ReadSettings = PULSARS_READS,
         placement: Placement | None = None,
+        read_settings: ReadSettings = PULSARS_READS,
     ) -> None:
         self.turn = turn
         self.cursor_pace = Pace()  # of cursor writes in the background
@@ -140,13 +120,13 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
+        self._read_settings = read_settings
+        self._read_policy: ReadPolicy | None = None
         self.placement: Placement = placement or FixedPlacement(bookies)
         self.placement.on_change(self._on_bookies_changed)
         self._lacking: WeakSet[BookieWaiter] = WeakSet()
         self._bookies_changed = False
         self._notification: asyncio.Task[None] | None = None
-        self._read_settings = read_settings
-        self._read_policy: ReadPolicy | None = None
         self._quorums = quorums
         self._protection = protection
         self._digests = {(DigestType.CRC32C, b""): CRC32C}
@@ -488,7 +468,8 @@ class LedgerClient:
             if self._is_embedded(metadata):
                 return await self._recover_embedded(ledger_id, found)
             takeover = recovery.Takeover(
-                self._bookies, self._finder(metadata), self._metadata, self.read_policy()
+                *(self._bookies, self._finder(metadata), self.placement.on_error),
+                *(self._metadata, self.read_policy()),
             )
             end = await recovery.recover(takeover, ledger_id, found, self._digest(metadata))
             if end is not None:

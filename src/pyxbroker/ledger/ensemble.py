@@ -50,13 +50,7 @@ class EnsembleHandle(LedgerHandle):
     """
 
     __slots__ = (
-        "_bookies",
-        "_find",
-        "_metadata",
-        "_on_error",
-        "_slots",
-        "_tasks",
-        "_timer",
+        *("_bookies", "_find", "_metadata", "_on_error", "_slots", "_tasks", "_timer"),
         "_waits_for",
         "writer",
     )
@@ -155,6 +149,10 @@ class EnsembleHandle(LedgerHandle):
         if self.writer.absent and not found and self.failure is None:
             asyncio.get_running_loop().call_later(RETRY_S, self._retry)
 
+    def give_up(self, error: LedgerError) -> None:
+        """Stop all work on the ledger."""
+        self._perform(self.writer.give_up(error))
+
     def _retry(self) -> None:
         self._perform(self.writer.retry())
 
@@ -227,8 +225,4 @@ class EnsembleHandle(LedgerHandle):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             reference = log.failure("a ledger's bookies could not be replaced", error)
-            self._perform(
-                self.writer.give_up(
-                    LedgerError(f"ledger {self.ledger_id} failed (reference {reference})")
-                )
-            )
+            self.give_up(LedgerError(f"ledger {self.ledger_id} failed (reference {reference})"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pyxbroker.ledger.bookie import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.ledger.bookie import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER, UNAUTHORIZED
 
 
 class LedgerError(Exception):
@@ -48,6 +48,12 @@ def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
     where = f"{ledger_id}:{entry_id}"
     if code == FENCED:
         return LedgerFenced(f"ledger {ledger_id} was taken over by another writer", code)
+    if code == UNAUTHORIZED:
+        return WrongPassword(
+            f"a bookie refuses access to ledger {ledger_id}: it was made with another password, or"
+            " the bookie requires authentication",
+            code,
+        )
     if code == DAMAGED:
         return EntryDamaged(f"entry {where} is damaged on disk", code)
     if code in (NO_ENTRY, NO_LEDGER):

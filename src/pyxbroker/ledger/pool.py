@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 from pyxbroker.ledger.remote import Address, RemoteBookie, RemoteSettings
 from pyxbroker.turn import Turn
@@ -17,9 +17,9 @@ def parse_address(bookie_id: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-class BookiePool(Mapping[str, RemoteBookie]):
-    """A connection for each bookie that a ledger has named. Any id is a key; iteration covers those
-    that were asked for.
+class BookiePool(dict[str, RemoteBookie]):
+    """A connection for each bookie that a ledger names: the pool creates it for any id that it is
+    asked for.
 
     `on_full(True)` is called when one of the bookies has too many bytes of adds to answer, and
     `on_full(False)` when none of them has.
@@ -32,34 +32,23 @@ class BookiePool(Mapping[str, RemoteBookie]):
         settings: RemoteSettings | None = None,
         address_of: Callable[[str], Address] = parse_address,
     ) -> None:
+        super().__init__()
         self._turn = turn
         self._on_full = on_full
         self._settings = settings or RemoteSettings()
         self._address_of = address_of
-        self._bookies: dict[str, RemoteBookie] = {}
         self._full = 0
 
-    def __getitem__(self, bookie_id: str) -> RemoteBookie:
-        bookie = self._bookies.get(bookie_id)
-        if bookie is None:
-            bookie = RemoteBookie(
-                bookie_id, self._turn, self._address_of, self._settings, self._count_full
-            )
-            self._bookies[bookie_id] = bookie
+    def __missing__(self, bookie_id: str) -> RemoteBookie:
+        bookie = RemoteBookie(
+            bookie_id, self._turn, self._address_of, self._settings, self._count_full
+        )
+        self[bookie_id] = bookie
         return bookie
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._bookies)
-
-    def __len__(self) -> int:
-        return len(self._bookies)
-
-    def __contains__(self, bookie_id: object) -> bool:
-        return isinstance(bookie_id, str)
 
     def trouble_of(self, bookie_id: str) -> str | None:
         """Return why a bookie has no connection; None if it has one, or was not asked for."""
-        bookie = self._bookies.get(bookie_id)
+        bookie = self.get(bookie_id)
         return None if bookie is None else bookie.trouble
 
     def _count_full(self, is_full: bool) -> None:
@@ -69,4 +58,4 @@ class BookiePool(Mapping[str, RemoteBookie]):
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(bookie.close() for bookie in self._bookies.values()))
+        await asyncio.gather(*(bookie.close() for bookie in self.values()))

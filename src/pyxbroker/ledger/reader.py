@@ -22,6 +22,19 @@ READ_ENTRIES_MAX = 1024
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 
+class ReadSettings(NamedTuple):
+    """The settings of a broker that concern reads from several bookies."""
+
+    speculative_s: float = 0.0
+    """A second bookie is asked after this time without an answer; 0: only after a failure
+    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+    timeout_s: float = 30.0
+    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
+    is_sticky: bool = True
+    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
+    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
+
+
 class Segment(NamedTuple):
     """The entries from `first` on, up to the next segment, and the bookies that store them."""
 
@@ -96,13 +109,14 @@ def segments_of(
     ensembles: Mapping[int, Sequence[str]], bookies: Mapping[str, Bookie], ledger_id: int
 ) -> list[Segment]:
     """Return the segments of a ledger's metadata. Raises LedgerError for unknown bookies."""
-    unknown = sorted({name for each in ensembles.values() for name in each} - bookies.keys())
-    if unknown:
-        raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {', '.join(unknown)}")
-    return [
-        Segment(first, [bookies[name] for name in names])
-        for first, names in sorted(ensembles.items())
-    ]
+    try:
+        return [
+            Segment(first, [bookies[name] for name in names])
+            for first, names in sorted(ensembles.items())
+        ]
+    except KeyError as error:
+        where = f"ledger {ledger_id} is on bookie {error.args[0]}, which is unknown here"
+        raise LedgerError(where) from None
 
 
 class _Read:
@@ -202,7 +216,7 @@ class _Read:
             self.finish(error_of(self.code(), self.handle.ledger_id, self.first))
 
     def on_slow(self) -> None:
-        """Ask another bookie as well, since one has not answered in time; the first answer wins."""
+        """Ask another bookie as well, since none has answered in time; the first answer wins."""
         self.timer = None
         assert self.policy is not None
         now = self.policy.clock.time()

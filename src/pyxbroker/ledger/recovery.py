@@ -339,12 +339,13 @@ class LedgerRecovery:
 
 
 class Takeover(NamedTuple):
-    """Access to the bookies and the metadata for recoveries. `find` chooses replacements for
-    bookies that fail.
+    """Access to the bookies and the metadata for a recovery. `find` chooses replacements for
+    bookies that fail, which `on_error` reports.
     """
 
     bookies: Mapping[str, Bookie]
     find: Callable[[FindBookies], Mapping[int, str]]
+    on_error: Callable[[str, int], None]
     metadata: LedgerMetadataStore
     policy: ReadPolicy
 
@@ -366,7 +367,7 @@ class _Attempt:
     """Performs the actions of one LedgerRecovery; also the listener of its writer."""
 
     def __init__(self, takeover: Takeover, ledger_id: int, digest: Digest) -> None:
-        self._bookies, self._find, self._store, self._policy = takeover
+        self._bookies, self._find, self._on_error, self._store, self._policy = takeover
         self._ledger_id = ledger_id
         self._digest = digest
         self._machine = LedgerRecovery(ledger_id)
@@ -386,6 +387,9 @@ class _Attempt:
                 timer.cancel()
             if self._task is not None:
                 self._task.cancel()
+            if self._handle is not None:
+                # It may still look for replacements of bookies.
+                self._handle.give_up(LedgerError("the recovery has ended"))
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -457,6 +461,7 @@ class _Attempt:
                 *(writer, self._bookies, self._find, self._store, self),
                 add_flags=ADD_RECOVERY | ADD_HIGH_PRIORITY,
                 digest=self._digest,
+                on_error=self._on_error,
             )
         return self._handle
 

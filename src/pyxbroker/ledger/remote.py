@@ -53,7 +53,7 @@ class RemoteSettings(NamedTuple):
     read_timeout_s: float = 30.0
     connect_timeout_s: float = 10.0
     tls: Callable[[], ssl.SSLContext] | None = None
-    """Returns the context for a new connection; None: plain text."""
+    """A function that returns the context for a new connection; None for plain text."""
 
 
 class BookieRefused(Exception):
@@ -89,7 +89,7 @@ class RemoteBookie(BookieChannel):
         self.connects = 0
         """Connections that were established."""
         self.trouble: str | None = None
-        """Why there is no connection; None while there is one, or was no request."""
+        """The reason of a missing connection; None while connected, or before the first request."""
         self._address_of = address_of
         self._settings = settings
         self._on_full = on_full

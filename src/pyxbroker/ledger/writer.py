@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from pyxbroker.entry import EntryRun
-from pyxbroker.ledger.bookie import FENCED, Stripe
-from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies
+from pyxbroker.ledger.bookie import FENCED, UNAUTHORIZED, Stripe
+from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies, error_of
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
 from pyxbroker.quorum import PendingAdds
 
@@ -168,6 +168,8 @@ class LedgerWriter:
             return []
         if code == FENCED:
             return self._fail(LedgerFenced(f"ledger {self.ledger_id} has another writer", code))
+        if code == UNAUTHORIZED:
+            return self._fail(error_of(code, self.ledger_id, first))
         self._failed.add(self.ensemble[index])
         if not self._delays_change:
             self.absent.add(index)

@@ -101,7 +101,7 @@ class MetadataCache:
             # These nodes are few, so a watch for their creation is affordable.
             await self._store.exists(path, watch=True)
         names = frozenset(await self._store.children(path))
-        # The list of a deleted node is empty, too, and no notification would report its return.
+        # An empty list may be that of a deleted node, and no notification reports its recreation.
         if changes == self._changes and (names or is_highest):
             self._children[path] = names
         return names

@@ -130,10 +130,18 @@ class ResourceLock:
                     await self._create()
                 return
             except Unavailable as error:
-                log.warning("a lock cannot be recreated yet, retrying", path=self.path, error=error)
+                log.warning(
+                    "a lock of this process cannot be recreated yet, retrying",
+                    path=self.path,
+                    error=error,
+                )
                 await asyncio.sleep(REVALIDATE_DELAY_S)
             except MetadataError as error:
-                log.warning("a lock is lost", path=self.path, error=error)
+                log.warning(
+                    "this process has lost a lock in the metadata store",
+                    path=self.path,
+                    error=error,
+                )
                 self._lose()
 
     def _lose(self) -> None:

@@ -86,11 +86,11 @@ class Rows:
         """Yield every intact row. Deletions come first, so that a recreated node counts."""
         change = "change" if self._format > 1 else "0"
         if self._format > 1:
-            yield from self._of(_DELETED, "path DESC", self._deletion)
-        yield from self._of(_NODES.format(change=change), "parent DESC, name DESC", self._node)
-        yield from self._of(_COUNTERS.format(change=change), "parent DESC", self._counter)
+            yield from self._rows_of(_DELETED, "path DESC", self._deletion)
+        yield from self._rows_of(_NODES.format(change=change), "parent DESC, name DESC", self._node)
+        yield from self._rows_of(_COUNTERS.format(change=change), "parent DESC", self._counter)
 
-    def _of(
+    def _rows_of(
         self, sql: str, backwards: str, decode: Callable[[Any], Change | None]
     ) -> Iterator[Change]:
         """Read the rows of a table; also in reverse order if a page cannot be read."""

@@ -188,7 +188,7 @@ class Files:
         """Remove from SQLite's log what refused commits left after its end.
 
         The next start would mistake several of them for damage. Returns the error of a disk that
-        cannot sync or write the log: then reads still work, but nothing may be committed.
+        cannot sync or write the log. Reads still work then, but nothing may be committed.
         """
         if not self._has_rejected_frames:
             return None
@@ -324,7 +324,7 @@ class Files:
             self._execute("INSERT OR REPLACE INTO unknown VALUES (zeroblob(?))", count * 4096)
             self.checkpoint()
             self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
-            self._execute("PRAGMA shrink_memory")  # The pages are in SQLite's cache as well.
+            self._execute("PRAGMA shrink_memory")  # This drops the pages from SQLite's cache.
 
     def forget_deletions(self) -> None:
         """Forget deletions that precede all change logs, except for those of ledgers."""

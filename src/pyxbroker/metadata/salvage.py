@@ -155,7 +155,7 @@ def _repair(row: BadRow, merged: Merged, recorded: Recorded) -> None:
         return
     other = nodes.get(path)
     if other is not None and other.kind == NODE:
-        return  # A page occurs twice, and the intact row is the node.
+        return  # A damaged copy of a page: another row of the node is intact.
     if recorded.is_complete:
         return  # The name was damaged: the records have the node under its correct name.
     if "\ufffd" in path:

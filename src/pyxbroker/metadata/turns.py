@@ -4,7 +4,7 @@ A caller waits no longer than an operation of the store may take. If the store h
 of the current holder fails after its timeout, and all waiting callers fail with it: each of them
 would otherwise wait for as long again.
 
-A holder may also take long while the store is well. A schema is compared with every version of its
+A holder may also take long while the store works. A schema is compared with every version of its
 topic under a transitive strategy, or a namespace is deleted with all its contents. Then only the
 callers whose own time is up are refused, including those that wait from within another turn.
 """
@@ -77,7 +77,7 @@ class Turns(Generic[K]):
             raise
         finally:
             timer.cancel()
-            del caller, late  # their tracebacks refer to this frame, which would be a cycle
+            del caller, late  # leave no cycle of the error and this frame
 
     def _pass_on(self, key: K, waiting: WaitingCallers) -> None:
         while waiting:

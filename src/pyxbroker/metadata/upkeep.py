@@ -74,7 +74,7 @@ class Upkeep:
         now = time.monotonic()
         self._begin(now)
         self._plan_copy()
-        self.due, _ = self._next()
+        self.due, _ = self._next_step()
 
     def stop(self) -> None:
         """Fail pending requests for a copy, before the files are closed."""
@@ -107,16 +107,16 @@ class Upkeep:
 
     def run(self) -> None:
         """Do the most urgent step that is due, if any. Raises nothing."""
-        due, step = self._next()
+        due, step = self._next_step()
         if due is not None and due <= time.monotonic():
             try:
                 step()
             except Exception as error:
                 self._on_error(error)
-            due, _ = self._next()
+            due, _ = self._next_step()
         self.due = due
 
-    def _next(self) -> tuple[float | None, Callable[[], None]]:
+    def _next_step(self) -> tuple[float | None, Callable[[], None]]:
         files = self._files
         change_log = files.log
         if files.failure is not None:

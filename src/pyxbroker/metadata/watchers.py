@@ -83,9 +83,9 @@ class Watchers:
 
     def of(self, path: str) -> list[Watcher]:
         """Return the watchers of a node, in the order in which they were added."""
-        return sorted(self._of(path))  # by their unique number
+        return sorted(self._on_path(path))  # by their unique number
 
-    def _of(self, path: str) -> Iterator[Watcher]:
+    def _on_path(self, path: str) -> Iterator[Watcher]:
         yield from self._above.get(path, NO_WATCHERS).values()
         end = path.find("/")
         while end != -1:
@@ -98,11 +98,12 @@ class Watchers:
 
     def is_watched(self, path: str) -> bool:
         """Return True if any watcher needs changes of a node."""
-        return any(each.lists_down_to is None for each in self._of(path))
+        return any(each.lists_down_to is None for each in self._on_path(path))
 
     def is_list_watched(self, path: str) -> bool:
         """Return True if any watcher needs changes of a node's list of children."""
         depth = path.count("/")
         return any(
-            each.lists_down_to is None or depth <= each.lists_down_to for each in self._of(path)
+            each.lists_down_to is None or depth <= each.lists_down_to
+            for each in self._on_path(path)
         )

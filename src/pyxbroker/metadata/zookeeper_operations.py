@@ -209,7 +209,7 @@ def _first_refused(puts: Sequence[Put], outcomes: Sequence[Any]) -> tuple[Put, A
 
 
 def _refusal(outcome: BaseException, path: str, expected: int) -> MetadataError:
-    """Return the error of a write that expected a version, or no node."""
+    """Return the error for a refused write. `expected`: the version that the node had to have."""
     if isinstance(outcome, NodeExistsError):
         return BadVersion(f"{path} exists already")
     if isinstance(outcome, NoNodeError):

@@ -575,7 +575,7 @@ class Cursor:
         No state is written once the deletion of the node begins. Raises CursorClosed if the managed
         ledger fails meanwhile.
         """
-        was_closed = self.closed  # its managed ledger is being deleted
+        was_closed = self.closed  # True while its managed ledger is being deleted
         over = self._deletion = asyncio.get_running_loop().create_future()
         self._is_deleted = True
         self.abandon()

@@ -128,7 +128,7 @@ class CursorLedger:
         return positions.is_short(acks, self._ranges_max, PULSAR_ENTRY_BYTES_MAX)
 
     async def write_for_pulsar(self, acks: AckSet, properties: Mapping[str, int]) -> None:
-        """Make the state durable (clean close), in Pulsar's format if it fits."""
+        """Make the state of a closing cursor durable, in Pulsar's format if it has room."""
         state = None
         if not self._is_short(acks):
             state = positions.encode_position_as_longs(acks, properties, PULSAR_ENTRY_BYTES_MAX)

@@ -51,8 +51,8 @@ class Watchers:
         """Remove a watcher if it is registered."""
         self._calls.pop(call, None)
 
-    def call_at_end(self) -> None:
-        """Schedule a round for new entries."""
+    def schedule_round(self) -> None:
+        """Schedule a call of each watcher at the end of this turn, for new entries."""
         if not self._is_due:
             self._is_due = True
             if self._round is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.run_to_completion import run_to_completion
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
@@ -88,7 +88,8 @@ class ManagedLedger:
     write_failure: ManagedLedgerWriteFailed | None = None  # set: nothing can be stored any more
     _failure: ManagedLedgerError | None = None
     _trim_failure: Exception | None = None  # the error of the last trim
-    holder: Cursor | None = None  # a cursor that needed the oldest ledger at the last check
+    # A cursor that needed the oldest ledger at the last check.
+    holder: trimming.TrimmedCursor | None = None
     _cursor_queue: StepQueue | None = None
     cache: LedgerCache | None = None  # for bookies in other processes
 
@@ -109,7 +110,7 @@ class ManagedLedger:
         self.properties: dict[str, str] = {}
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
-        self.unreadable: set[str] = set()  # cursors; nothing is trimmed, as their needs are unknown
+        self.unreadable: set[str] = set()  # names of cursors, which prevent trimming
         self.lack_of_bookies = ""  # the reason, in the state TOO_FEW_BOOKIES
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
@@ -155,12 +156,10 @@ class ManagedLedger:
 
     async def _apply_rate(self, rate: float) -> None:
         """Apply a changed rate to the present cursors, until it changes again."""
-        slices = Slices()
-        for cursor in list(self.cursors.values()):
+        async for cursor in in_slices(list(self.cursors.values())):
             if self.limits.mark_delete_per_s != rate:
                 return  # another task applies the new rate to all cursors
             cursor.on_limits()
-            await slices.pause()
 
     # --- the list -----------------------------------------------------------------------------
 
@@ -198,9 +197,10 @@ class ManagedLedger:
         await self.change_properties(lambda properties: {**properties, key: value})
 
     async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Change the properties stored with the list, durably. Raises the errors of `change`,
-        ManagedLedgerError, and MetadataError: then the outcome is unknown until the managed ledger
-        is opened again.
+        """Change the properties stored with the list, durably.
+
+        Raises the errors of `change`, ManagedLedgerError and MetadataError. After a MetadataError,
+        the outcome is unknown until the managed ledger is opened again.
         """
         async with self._info_lock:
             if self.is_dead:
@@ -405,7 +405,7 @@ class ManagedLedger:
                 self.on_confirmed(run)
         except Exception as error:
             self.on_defect("handling a confirmed run failed", error)
-        self._watchers.call_at_end()
+        self._watchers.schedule_round()
 
     def _begin_add_stats(self) -> AddStats:
         self.add_stats = AddStats(self.client.publish_latency)

@@ -76,7 +76,7 @@ async def open_managed_ledger(
                 # The journal's failure is raised repeatedly: its traceback must not grow.
                 raise refusal.with_traceback(None)
             finally:
-                del refusal, failure  # their traceback refers to this frame
+                del refusal, failure  # leave no cycle of the error and this frame
     try:
         await _open(managed_ledger, found, retries)
     except JournalFailed:

@@ -5,16 +5,44 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.entry import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyxbroker.ledger.handle import LedgerHandle
     from pyxbroker.mledger.limits import ManagedLedgerLimits
-    from pyxbroker.mledger.managed_ledger import ManagedLedger
+    from pyxbroker.mledger.positions import LedgerInfo
 
 
-def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
+class TrimmedCursor(Protocol):
+    """A cursor that may need ledgers (cursor.py)."""
+
+    name: str
+    durable: bool
+
+    @property
+    def needs_after(self) -> Position: ...
+
+
+class TrimmedLedger(Protocol):
+    """A managed ledger that is trimmed (managed_ledger.py)."""
+
+    limits: ManagedLedgerLimits
+    ledgers: dict[int, LedgerInfo]
+    size: int
+    unreadable: set[str]
+    current: LedgerHandle | None
+    last_confirmed: Position
+    holder: TrimmedCursor | None
+
+    @property
+    def cursors(self) -> Mapping[str, TrimmedCursor]: ...
+
+
+def victims(managed_ledger: TrimmedLedger, closed: Sequence[int]) -> list[int]:
     """Return the ids of the ledgers that can be deleted, out of the closed ones in order."""
     # The cheap checks come first, since there may be many cursors or ledgers.
     if not closed or _is_retained_now(managed_ledger, closed[0]):
@@ -36,14 +64,14 @@ def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
     return found
 
 
-def _is_retained_now(managed_ledger: ManagedLedger, oldest: int) -> bool:
+def _is_retained_now(managed_ledger: TrimmedLedger, oldest: int) -> bool:
     """Return True if retention covers the oldest ledger."""
     info = managed_ledger.ledgers[oldest]
     age_ms = time.time() * 1000 - info.timestamp_ms
     return _is_retained(managed_ledger.limits, age_ms, managed_ledger.size - info.size)
 
 
-def _is_needed(managed_ledger: ManagedLedger, oldest: int) -> bool:
+def _is_needed(managed_ledger: TrimmedLedger, oldest: int) -> bool:
     """Return True if a durable cursor needs the oldest ledger.
 
     Every acknowledgement that passes a ledger checks this. The cursor found last mostly answers it.
@@ -64,7 +92,7 @@ def _is_needed(managed_ledger: ManagedLedger, oldest: int) -> bool:
     return bool(holding)
 
 
-def is_consumed(managed_ledger: ManagedLedger) -> bool:
+def is_consumed(managed_ledger: TrimmedLedger) -> bool:
     """Return True if the current ledger could be deleted, if it were closed."""
     current = managed_ledger.current
     if current is None or managed_ledger.unreadable or current.last_add_confirmed < 0:
@@ -74,7 +102,7 @@ def is_consumed(managed_ledger: ManagedLedger) -> bool:
     return _slowest(managed_ledger) >= managed_ledger.last_confirmed
 
 
-def _slowest(managed_ledger: ManagedLedger) -> Position:
+def _slowest(managed_ledger: TrimmedLedger) -> Position:
     """Return the position up to which every durable cursor has acknowledged everything."""
     cursors = managed_ledger.cursors.values()
     return min(

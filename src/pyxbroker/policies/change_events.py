@@ -46,7 +46,7 @@ def _optional(kind: Any) -> list[Any]:
 
 
 def _record(name: str, fields: dict[str, Any], namespace: str = _DATA) -> dict[str, Any]:
-    """Return a record type; a field whose type is a union is optional."""
+    """Return an Avro record type. A field whose type is a union is optional."""
     rows = [
         {"name": field, "type": kind} | ({"default": None} if isinstance(kind, list) else {})
         for field, kind in fields.items()

@@ -121,12 +121,12 @@ class _Resolution:
             branch = yield from self._branch(writer, reader, 0)
             if branch is None:
                 kinds = ", ".join(str(each)[:100] for each in reader.children[:FIELDS_SHOWN_MAX])
-                return f"{_at(path)}{writer} matches no branch of the reader's union of {kinds}"
+                return f"{_prefix(path)}{writer} matches no branch of the reader's union of {kinds}"
             self._todo.append((writer, branch, path))
             return None
         why = self._own_mismatch(writer, reader)
         if why is not None:
-            return _at(path) + why
+            return _prefix(path) + why
         if writer.kind == "record":
             if (writer, reader) not in self._seen:
                 self._seen.add((writer, reader))
@@ -254,5 +254,5 @@ def _short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _at(path: Path | None) -> str:
+def _prefix(path: Path | None) -> str:
     return "" if path is None else f"field '{path}': "

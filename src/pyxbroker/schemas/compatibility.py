@@ -176,14 +176,14 @@ def _check_key_value(
     if (old_key.type, old_value.type) != (new_key.type, new_value.type):
         raise _Mismatch(
             "Key schemas or Value schemas are different schema type, from key schema type is"
-            f" {_half(old_key)} and to key schema is {_half(new_key)}, from value schema is"
-            f" {_half(old_value)} and to value schema is {_half(new_value)}"
+            f" {_name_of(old_key)} and to key schema is {_name_of(new_key)}, from value schema is"
+            f" {_name_of(old_value)} and to value schema is {_name_of(new_value)}"
         )
-    yield from _check_half("key", old_key, version, new_key, strategy, known)
-    yield from _check_half("value", old_value, version, new_value, strategy, known)
+    yield from _check_part("key", old_key, version, new_key, strategy, known)
+    yield from _check_part("value", old_value, version, new_value, strategy, known)
 
 
-def _check_half(
+def _check_part(
     which: str, old: Schema, version: int, new: Schema, strategy: str, known: ParsedSchemas
 ) -> Steps[None]:
     try:
@@ -192,7 +192,7 @@ def _check_half(
         raise _Mismatch(f"{error} (of the {which})") from None
 
 
-def _half(schema: Schema) -> str:
+def _name_of(schema: Schema) -> str:
     return "BYTES" if schema.type is SchemaType.NONE else str(schema.type)
 
 

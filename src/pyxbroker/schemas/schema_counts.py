@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pyxbroker.base.errors import IncompatibleSchema
 
-NAMESPACES_MAX = 10_000  # whose counts are remembered; the first ones are forgotten
+NAMESPACES_MAX = 10_000  # with counts; beyond the limit, the oldest counts are dropped
 
 
 class NamespaceCounts:
@@ -19,7 +19,7 @@ class NamespaceCounts:
     def __init__(self) -> None:
         self.done = dict.fromkeys(("get", "put", "del"), 0)
         self.failed = self.done.copy()
-        self.seconds = dict.fromkeys(self.done, 0.0)  # that those took which succeeded
+        self.seconds = dict.fromkeys(self.done, 0.0)  # durations of the successful operations
         self.compatible = self.incompatible = 0  # results of checks
 
 
@@ -32,7 +32,7 @@ class SchemaCounts:
     @contextmanager
     def counting(self, operation: str, schema_id: str) -> Iterator[None]:
         """Return a context that counts an operation and measures its duration."""
-        counts = self._of(schema_id)
+        counts = self._counts_of(schema_id)
         began_s = time.perf_counter()
         try:
             yield
@@ -45,7 +45,7 @@ class SchemaCounts:
     @contextmanager
     def checking(self, schema_id: str) -> Iterator[None]:
         """Return a context that counts the result of a compatibility check."""
-        counts = self._of(schema_id)
+        counts = self._counts_of(schema_id)
         try:
             yield
         except IncompatibleSchema:
@@ -53,7 +53,7 @@ class SchemaCounts:
             raise
         counts.compatible += 1
 
-    def _of(self, schema_id: str) -> NamespaceCounts:
+    def _counts_of(self, schema_id: str) -> NamespaceCounts:
         namespace = schema_id.rpartition("/")[0]
         counts = self.namespaces.get(namespace)
         if counts is None:

@@ -33,7 +33,7 @@ def find(environment: Mapping[str, str], config: Config) -> list[str]:
         for name in sorted(environment)
         if _is_key(name, config) and ENVIRONMENT_PREFIX + name not in environment
     ]
-    missed = [name for name in found if name in PROTECTIONS and _asks(config, environment, name)]
+    missed = [name for name in found if name in PROTECTIONS and _differs(config, environment, name)]
     if missed:
         raise ConfigError(
             "The environment has security settings under names that the broker ignores, so it"
@@ -47,7 +47,7 @@ def _is_key(name: str, config: Config) -> bool:
     return name in config.rows or name in ALIASES or name in SILENT or java_keys.is_known(name)
 
 
-def _asks(config: Config, environment: Mapping[str, str], name: str) -> bool:
+def _differs(config: Config, environment: Mapping[str, str], name: str) -> bool:
     """Return True if the variable's value differs from the one in force."""
     text = environment[name]
     if name == TLS_SWITCH:

@@ -118,7 +118,7 @@ class BrokerSeries:
         for stat in definitions.BROKER:
             if stat.field in stats.numbers:
                 label = f"{place},{stat.label}" if stat.label else cluster
-                yield _one(stat, label, stats.numbers[stat.field])
+                yield _series(stat, label, stats.numbers[stat.field])
         yield histogram(definitions.QUOTA_CHECKS, cluster, stats.quota_checks)
         bundles = {
             f'{place},bundle="{escaped(name)}",metric="bundle"': numbers
@@ -131,7 +131,7 @@ class BrokerSeries:
             yield from _logins(stats.logins, cluster)
         if stats.web is not None:
             for stat in definitions.WEB:
-                yield _one(stat, cluster, getattr(stats.web, stat.field))
+                yield _series(stat, cluster, getattr(stats.web, stat.field))
             yield _family(
                 definitions.WEB_RESPONSES,
                 [
@@ -173,7 +173,9 @@ class BrokerSeries:
         counts = [counters[stat.field] for stat in stats]
         self._cache_rates = self._cache_rates or Rates(now, *counts)
         rates = self._cache_rates.per_second(now, *counts)
-        return "".join(_one(stat, cluster, rate) for stat, rate in zip(stats, rates, strict=True))
+        return "".join(
+            _series(stat, cluster, rate) for stat, rate in zip(stats, rates, strict=True)
+        )
 
 
 def histogram(stat: Stat, label: str, values: Histogram) -> str:
@@ -186,7 +188,7 @@ def histogram(stat: Stat, label: str, values: Histogram) -> str:
 def histogram_text(
     stat: Stat, label: str, buckets: Sequence[tuple[float, int]], total: float
 ) -> str:
-    """Return the same for pairs of a bound and a count; each value is in one bucket."""
+    """Return the series of a histogram given as pairs of an upper bound and a count."""
     name = stat.series
     text = head(name, stat.help, stat.kind)
     up_to = list(accumulate(count for _, count in buckets))
@@ -212,7 +214,7 @@ def _logins(logins: LoginCounts, cluster: str) -> Iterator[str]:
         for (name, method, reason), count in logins.failed.items()
     ]
     yield _family(definitions.FAILED_LOGINS, rows)
-    yield _one(definitions.EXPIRED_TOKENS, cluster, logins.expired_tokens)
+    yield _series(definitions.EXPIRED_TOKENS, cluster, logins.expired_tokens)
     yield histogram(definitions.TOKEN_MINUTES, cluster, logins.token_minutes)
 
 
@@ -238,5 +240,5 @@ def _family(stat: Stat, rows: Rows) -> str:
     return family(stat.series, stat.help, stat.kind, rows)
 
 
-def _one(stat: Stat, label: str, value: Number) -> str:
+def _series(stat: Stat, label: str, value: Number) -> str:
     return _family(stat, [(braced(label), value)])

@@ -66,7 +66,7 @@ def is_null(value: object) -> bool:
 
 
 def to_integer(value: object, maximum: int = INT_MAX) -> int:
-    """Convert to a whole number; a fraction is truncated unless it is a text. Raises ValueError."""
+    """Convert to a whole number, truncating a number but not a string. Raises ValueError."""
     if isinstance(value, str):
         return parse_int(value.strip(BLANKS), maximum)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -109,7 +109,7 @@ def to_boolean(value: object) -> bool:
 
 
 def to_text(value: object) -> str:
-    """Convert to a text; numbers and booleans as JSON formats them. Raises ValueError."""
+    """Convert to a string; numbers and booleans as JSON formats them. Raises ValueError."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -118,7 +118,7 @@ def to_text(value: object) -> str:
         return value.text
     if isinstance(value, (int, float)):
         return str(value)
-    raise ValueError("it is not a text")
+    raise ValueError("it is not a string")
 
 
 def to_choice(value: object, choices: Sequence[str]) -> str:

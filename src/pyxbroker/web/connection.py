@@ -652,7 +652,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         elif request.body.complete or self._parser.has_ended or self._server.is_stopping:
             self._start_next()
-        # Otherwise the rest of the body precedes the next request; its deadline stays.
+        # Otherwise the client still sends the body of this request, and its deadline remains.
 
     def _start_next(self) -> None:
         """Answer the next queued request, or wait for one."""

@@ -74,7 +74,7 @@ class Node:
             raise ValueError(f"{endpoint.method} {endpoint.path} is defined twice")
         node.methods[endpoint.method] = endpoint, tuple(names)
 
-    def ends(
+    def matches(
         self, segments: Sequence[str], at: int = 0, values: tuple[Any, ...] = ()
     ) -> Iterator[tuple[Node, tuple[Any, ...]]]:
         """Yield the matching nodes with the values of their parameters, the best match first."""
@@ -84,7 +84,7 @@ class Node:
             return
         literal = self.literals.get(segments[at])
         if literal is not None:
-            yield from literal.ends(segments, at + 1, values)
+            yield from literal.matches(segments, at + 1, values)
         for kind, parse in PARSERS.items():
             child = self.parameters.get(kind)
             if child is None:
@@ -93,7 +93,7 @@ class Node:
                 value = parse(segments[at])
             except ValueError:
                 continue
-            yield from child.ends(segments, at + 1, (*values, value))
+            yield from child.matches(segments, at + 1, (*values, value))
 
 
 class Router:
@@ -126,7 +126,7 @@ class Router:
         method = "GET" if request.method == "HEAD" else request.method
         prefix = self._prefix(segments)
         tree = Node() if prefix is None else await self._trees[prefix].get()
-        for node, values in tree.ends(segments):
+        for node, values in tree.matches(segments):
             found = node.methods.get(method)
             if found is not None:
                 request.endpoint, names = found

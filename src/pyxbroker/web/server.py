@@ -61,7 +61,7 @@ class WebServer:
         self._poller = poller or Poller(self.loop)
         # Connections that wait for their client or for authentication: these may be evicted.
         self._waiting: EvictionQueue[PendingConnection | HttpConnection] = EvictionQueue()
-        self.head_timeout_s = handshake_timeout_s  # the same as for the handshake
+        self.head_timeout_s = handshake_timeout_s  # equal to the limit of the TLS handshake
         # Until its first bytes arrive, a connection costs only a socket: no protocol object, no
         # TLS.
         self._silent = HalfOpen(
@@ -214,7 +214,9 @@ class WebServer:
         try:
             await asyncio.wait_for(self._stopped, STOP_TIMEOUT_S)
         except asyncio.TimeoutError:
-            log.warning("requests are cut off", requests=len(self._tasks))
+            log.warning(
+                "the stop aborts requests that were not answered in time", requests=len(self._tasks)
+            )
             for connection in list(self._connections):
                 connection.abort()
             for task in self._tasks:

@@ -68,7 +68,7 @@ async def set_rack(request: Request) -> Response:
     _check_rack(info.get("rack") or "", request.app.broker.config)
 
     def put(groups: Groups) -> Groups:
-        others = _without(groups, bookie)
+        others = _without_bookie(groups, bookie)
         if sum(map(len, others.values())) >= BOOKIES_MAX:
             raise HttpError(412, f"At most {BOOKIES_MAX} bookies can have racks.")
         return others | {group: {**others.get(group, {}), bookie: info}}
@@ -92,7 +92,7 @@ async def delete_rack(request: Request) -> Response:
     def drop(groups: Groups) -> Groups:
         if not any(bookie in bookies for bookies in groups.values()):
             raise HttpError(404, NOT_FOUND.format(bookie))
-        return _without(groups, bookie)
+        return _without_bookie(groups, bookie)
 
     await request.app.broker.stored_records.change(paths.BOOKIE_RACKS, drop)
     return Response.empty()
@@ -100,10 +100,10 @@ async def delete_rack(request: Request) -> Response:
 
 async def _groups(request: Request) -> Groups:
     found = await request.app.broker.stored_records.read(paths.BOOKIE_RACKS)
-    return _without(found or {}, "")
+    return _without_bookie(found or {}, "")
 
 
-def _without(groups: Groups, bookie: str) -> Groups:
+def _without_bookie(groups: Groups, bookie: str) -> Groups:
     """Return the groups without a bookie and without groups that become empty."""
     left = {
         group: {name: info for name, info in bookies.items() if name != bookie}

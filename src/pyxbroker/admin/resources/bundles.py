@@ -160,7 +160,7 @@ async def _largest(request: Request) -> Bundle:
 
 
 async def _sorted(hashes: list[int]) -> list[int]:
-    """Sort in parts with pauses; sorting the sorted parts is fast."""
+    """Sort slices with pauses between them; merging sorted slices is fast."""
     parts: list[int] = []
     for at in range(0, len(hashes), SLICE):
         parts += sorted(hashes[at : at + SLICE])

@@ -193,15 +193,15 @@ def check_length(what: str, text: str, bytes_max: int, status: int = 412) -> Non
 
 
 def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
-    """Return the distinct texts of a JSON list. Raises HttpError 400."""
+    """Return the distinct strings of a JSON list. Raises HttpError 400."""
     if not isinstance(value, list):
-        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.")
+        raise HttpError(400, f"{what} must be a list of strings, not {_shown(value)}.")
     if len(value) > count_max:
-        raise HttpError(400, f"{what} has {len(value)} texts; the maximum is {count_max}.")
+        raise HttpError(400, f"{what} has {len(value)} strings; the maximum is {count_max}.")
     try:
         texts = [to_text(each) for each in value]
     except ValueError:
-        raise HttpError(400, f"{what} must be a list of texts, not {_shown(value)}.") from None
+        raise HttpError(400, f"{what} must be a list of strings, not {_shown(value)}.") from None
     for each in texts:
         check_length(f"text in {what}", each, bytes_max, 400)
     return list(dict.fromkeys(texts))

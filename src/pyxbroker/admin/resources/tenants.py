@@ -86,7 +86,7 @@ async def _info(request: Request) -> dict[str, Any]:
 
 
 def _texts(body: dict[str, Any], name: str) -> list[str] | None:
-    """Return a field that is a set of texts, or None if it is missing."""
+    """Return a field that is a set of strings, or None if it is missing."""
     value = body.get(name)
     return None if value is None else texts_of(value, name, ROLES_MAX, ROLE_BYTES_MAX)
 

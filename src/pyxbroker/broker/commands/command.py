@@ -20,7 +20,7 @@ def answer_error(message: Any, reported: PulsarError) -> bytes:
 
 
 def no_resource(message: Any) -> Resource:
-    """Return None: the command concerns what its connection has opened already."""
+    """Return None, for commands about producers or consumers that the connection has already."""
     return None
 
 

@@ -18,6 +18,7 @@ from pyxbroker.broker.topics.access import AccessMode, ProducerAccess
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.producer import Producer
+    from pyxbroker.broker.topics.topic import Topic
 
 Answer = Callable[[int, "Producer"], None]  # called for an opened producer
 
@@ -25,12 +26,18 @@ Answer = Callable[[int, "Producer"], None]  # called for an opened producer
 class WaitingProducer:
     """A producer whose client waits for access."""
 
-    __slots__ = ("_answer", "_epoch", "_is_over", "_producer", "_request_id", "_task")
+    __slots__ = ("_access", "_answer", "_epoch", "_is_over", "_producer", "_request_id", "_task")
 
     def __init__(
-        self, producer: Producer, request_id: int, epoch: int | None, answer: Answer
+        self,
+        producer: Producer,
+        access: ProducerAccess,
+        request_id: int,
+        epoch: int | None,
+        answer: Answer,
     ) -> None:
         self._producer = producer
+        self._access = access
         self._request_id = request_id
         self._epoch = epoch
         self._answer = answer
@@ -40,9 +47,7 @@ class WaitingProducer:
     def leave(self) -> None:
         """Stop waiting, because the client has closed the producer or the connection."""
         self._end()
-        access = self._producer.topic.access
-        assert access is not None
-        access.leave(self._producer)
+        self._access.leave(self._producer)
 
     def on_turn(self, error: PulsarError | None) -> None:
         """Open the producer, or report the error that ends the wait."""
@@ -56,10 +61,8 @@ class WaitingProducer:
 
     async def _begin(self) -> None:
         producer = self._producer
-        access = producer.topic.access
-        assert access is not None
         try:
-            await access.begin(producer, self._epoch)
+            await self._access.begin(producer, self._epoch)
         except Exception as error:
             if not self._is_over:
                 self._refuse(error)
@@ -89,13 +92,12 @@ def check_not_waiting(session: Any, producer_id: int) -> None:
         raise ServiceNotReady("Producer is already present on the connection")
 
 
-async def admit_producer(producer: Producer, message: Any, answer: Answer) -> bool:
+async def admit_producer(topic: Topic, producer: Producer, message: Any, answer: Answer) -> bool:
     """Add a producer to its topic. Return False if it waits; it is answered later.
 
     Raises ProducerFenced and ProducerBusy if other producers prevent it, and the errors of
     add_producer.
     """
-    topic = producer.topic
     mode = AccessMode(message.producer_access_mode)
     if mode is AccessMode.SHARED:
         if topic.access is not None:
@@ -110,7 +112,7 @@ async def admit_producer(producer: Producer, message: Any, answer: Answer) -> bo
     if access.claim(producer, mode, epoch):
         await access.begin(producer, epoch, fences=mode is AccessMode.EXCLUSIVE_WITH_FENCING)
         return True
-    waiting = WaitingProducer(producer, message.request_id, epoch, answer)
+    waiting = WaitingProducer(producer, access, message.request_id, epoch, answer)
     connection = producer.connection
     connection.session.waiting_producers[producer.producer_id] = waiting
     access.wait(producer, waiting.on_turn)

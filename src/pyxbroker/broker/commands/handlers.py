@@ -23,12 +23,14 @@ from pyxbroker.auth.authorization import (
     Resource,
     authorize,
 )
+from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import (
     AuthorizationError,
     ChecksumError,
     ConsumerNotFound,
     NotAllowed,
     PulsarError,
+    ServiceNotReady,
     TooManyRequests,
     UnknownError,
     with_reference,
@@ -62,14 +64,13 @@ from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.broker.commands.unread import note_unread
-from pyxbroker.broker.lookup import check_served
+from pyxbroker.broker.lookup import Redirect, Refuse
 from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
-    from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.settings.config import Config
 
@@ -131,9 +132,11 @@ class Handlers:
         self._lookups = LookupLimit(broker.config)
         self.stray_commands: Counter[str] = Counter()
         self.handshake = Handshake(broker, self.on_malformed)
+        self.check_credentials = self.handshake.check_credentials
         schemas = SchemaCommands(broker)
         commands = TopicCommands(broker, schemas)
-        self.lists = lists = TopicLists(broker, self._lookups)
+        lists = TopicLists(broker, self._lookups)
+        self.watchers = lists.watchers
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
             kinds.LOOKUP: Command(
@@ -455,7 +458,7 @@ class Handlers:
         await self._check_right(connection, command, message, resource)
         if command.is_for_owner:
             assert isinstance(resource, TopicName), "it opens a topic"
-            await check_served(self.broker, resource)
+            await _check_served(self.broker, resource)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -645,7 +648,7 @@ def _changed_by(connection: Connection, command: Command, message: Any) -> str |
     """Return the durable subscription that a command is about to change, before it is deleted."""
     if not command.change:
         return None
-    consumer: Consumer | None = connection.consumers.get(message.consumer_id)
+    consumer = connection.consumers.get(message.consumer_id)
     if consumer is None or not consumer.subscription.is_durable:
         return None
     return f"{consumer.subscription.topic.name} {consumer.subscription.name}"
@@ -653,3 +656,18 @@ def _changed_by(connection: Connection, command: Command, message: Any) -> str |
 
 def _lookup_failed(kind: replies.LookupKind, message: Any, reported: PulsarError) -> bytes:
     return replies.lookup_failed(kind, message.request_id, reported.code, str(reported))
+
+
+async def _check_served(broker: Broker, topic: TopicName) -> None:
+    """Raise PulsarError for a topic that the broker does not serve: its client has to look the
+    topic up again.
+    """
+    decision = await broker.ownership.check(topic)
+    if isinstance(decision, Refuse):
+        raise decision.error
+    if isinstance(decision, Redirect):
+        bundle = bundle_of(topic, await broker.namespaces.bundles(topic.namespace))
+        raise ServiceNotReady(
+            f"Namespace bundle ({topic.namespace}/{bundle}) for topic ({topic}) not served by this"
+            f" instance:{broker.broker_id}. Please redo the lookup."
+        )

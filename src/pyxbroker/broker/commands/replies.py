@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,6 @@ from pyxbroker.proto import PulsarApi as pb
 if TYPE_CHECKING:
     from pyxbroker.broker.commands.topics_pattern import Pause
     from pyxbroker.broker.listeners import Addresses
-    from pyxbroker.broker.subscriptions.consumer import Consumer
 
 _SIZES = struct.Struct(">II")
 
@@ -355,28 +353,6 @@ def close_consumer(consumer_id: int) -> bytes:
     command = _command(pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST
-    return frame(command)
-
-
-def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
-    """Encode the statistics of a consumer; rates are averages of about the last minute."""
-    command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
-    answer = command.consumerStatsResponse
-    answer.request_id = request_id
-    rates = consumer.rates()
-    answer.msgRateOut = rates.msg_out
-    answer.msgThroughputOut = rates.bytes_out
-    answer.msgRateRedeliver = rates.redelivered
-    answer.messageAckRate = rates.acked
-    answer.msgRateExpired = consumer.subscription.expired_rate(time.monotonic())
-    answer.consumerName = consumer.name
-    answer.availablePermits = max(consumer.permits, 0)
-    answer.unackedMessages = consumer.unacked_messages
-    answer.blockedConsumerOnUnackedMsgs = consumer.is_at_limit
-    answer.address = f"/{consumer.connection.peer}"
-    answer.connectedSince = consumer.connected_since
-    answer.type = str(consumer.subscription.kind)
-    answer.msgBacklog = consumer.subscription.backlog
     return frame(command)
 
 

@@ -33,7 +33,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
-        # It has no position; Pulsar answers with success.
+        # The subscription has no position. Pulsar answers with success.
         connection.send_frame(replies.success(message.request_id))
         return
     ack_set: Sequence[int] = ()
@@ -146,9 +146,10 @@ def _forget_move(consumers: list[Consumer], move: asyncio.Future[None]) -> Itera
 
 def move_of(connection: Connection, consumer_id: int) -> asyncio.Future[None] | None:
     """Return the seek that disconnected a consumer, even before the client is notified, or None."""
-    consumer: Consumer | None = connection.consumers.get(consumer_id)
+    consumer = connection.consumers.get(consumer_id)
     if consumer is not None and consumer.closed:
-        return consumer.subscription.move
+        subscription: Subscription = consumer.subscription
+        return subscription.move
     move: asyncio.Future[None] | None = connection.session.moves.get(consumer_id)
     return move
 
@@ -184,7 +185,7 @@ def reader_since(message: Any) -> int | None:
 
 
 def reader_start(message: Any) -> Position | None:
-    """Return the first entry for a reader, or None."""
+    """Return the first entry that a SUBSCRIBE of a reader names, or None if it names none."""
     named = message.HasField("start_message_id")
     return position_of(message.start_message_id) if named else None
 
@@ -205,8 +206,8 @@ def position_of(message_id: Any) -> Position:
     return Position(signed(message_id.ledgerId), signed(message_id.entryId))
 
 
-def _consumer(connection: Connection, consumer_id: int) -> Consumer:
-    consumer: Consumer | None = connection.consumers.get(consumer_id)
+def _consumer(connection: Connection, consumer_id: int) -> Any:
+    consumer = connection.consumers.get(consumer_id)
     if consumer is None or consumer.closed:
         raise MetadataStoreError("Consumer not found")
     return consumer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from pyxbroker.base.half_open import PendingConnection
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.login import Login
-    from pyxbroker.broker.commands.seek import KeptReader
-    from pyxbroker.broker.commands.topic_list import TopicListWatcher
     from pyxbroker.broker.subscriptions.subscription import Subscription
+
+
+class Forgettable(Protocol):
+    """A watcher or a reader that the broker keeps for a client."""
+
+    def forget(self) -> None:
+        """End it, because the connection is closed."""
 
 
 class Session:
@@ -78,10 +83,10 @@ class Session:
         # Consumers that a seek has disconnected: id -> completion of the seek.
         self.moves: dict[int, asyncio.Future[None]] = {}
         # Readers that a seek of this client has disconnected, until they are back (seek.py).
-        self.kept_readers: dict[Subscription, KeptReader] = {}
+        self.kept_readers: dict[Subscription, Forgettable] = {}
         # Completed when the connection is closed. Created by the first command that waits.
         self.ended: asyncio.Future[None] | None = None
-        self.watchers: dict[int, TopicListWatcher] = {}
+        self.watchers: dict[int, Forgettable] = {}
         self.waiting_producers: dict[int, WaitingProducer] = {}
 
     @property
@@ -104,7 +109,7 @@ class Session:
         return bool(self.watchers or self.waiting_producers or self.kept_readers)
 
     def forget_one(self) -> None:
-        """Remove one of these of a closed connection."""
+        """Remove a watcher, waiting producer or kept reader of a closed connection."""
         if self.watchers:
             self.watchers.popitem()[1].forget()
         elif self.waiting_producers:

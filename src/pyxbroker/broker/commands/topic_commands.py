@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,14 @@ from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, wait_for, wait_opened
-from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
+from pyxbroker.broker.dispatch.selectors import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.subscriptions.consumer import Consumer
 from pyxbroker.broker.subscriptions.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.hash_ranges import HashRanges
+from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
@@ -86,7 +88,7 @@ class TopicCommands:
         connection.session.memory.charge(producer.cost)
         try:
             if not await admit_producer(
-                producer, message, partial(self._answer_producer, connection)
+                topic, producer, message, partial(self._answer_producer, connection)
             ):
                 return
         except BaseException:
@@ -273,7 +275,7 @@ class TopicCommands:
             opening.close()
             await asyncio.wait([opening.task])
         if consumer is not None and connection.consumers.get(consumer_id) is consumer:
-            # It was open before the opening, which was a repetition.
+            # The consumer was open already: the client had repeated SUBSCRIBE.
             self._close_consumer(connection, consumer_id)
         await seek.wait_for_move(connection, move)
         connection.send_frame(replies.success(message.request_id))
@@ -308,7 +310,30 @@ class TopicCommands:
                 )
             )
             return
-        connection.send_frame(replies.consumer_stats(message.request_id, consumer))
+        connection.send_frame(_consumer_stats(message.request_id, consumer, consumer.subscription))
+
+
+def _consumer_stats(request_id: int, consumer: Consumer, subscription: Subscription) -> bytes:
+    """Encode the statistics of a consumer; rates are averages of about the last minute."""
+    command = pb.BaseCommand()
+    command.type = pb.BaseCommand.CONSUMER_STATS_RESPONSE
+    answer = command.consumerStatsResponse
+    answer.request_id = request_id
+    rates = consumer.rates()
+    answer.msgRateOut = rates.msg_out
+    answer.msgThroughputOut = rates.bytes_out
+    answer.msgRateRedeliver = rates.redelivered
+    answer.messageAckRate = rates.acked
+    answer.msgRateExpired = subscription.expired_rate(time.monotonic())
+    answer.consumerName = consumer.name
+    answer.availablePermits = max(consumer.permits, 0)
+    answer.unackedMessages = consumer.unacked_messages
+    answer.blockedConsumerOnUnackedMsgs = consumer.is_at_limit
+    answer.address = f"/{consumer.connection.peer}"
+    answer.connectedSince = consumer.connected_since
+    answer.type = str(subscription.kind)
+    answer.msgBacklog = subscription.backlog
+    return replies.frame(command)
 
 
 def _refuse_unsupported_producer(message: Any) -> None:

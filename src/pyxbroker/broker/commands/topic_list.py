@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import ConnectionMemory
 from pyxbroker.base.pacing import paced
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.client_memory import (
     LISTED_NAME_BYTES,
@@ -52,7 +53,6 @@ from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
-    from pyxbroker.broker.commands.handlers import LookupLimit
 
 log = get_logger("pyxbroker.topics")
 
@@ -231,13 +231,11 @@ class WatchedNamespace:
         while known is not self.topics:
             before, known = known, self.topics
             added, deleted = await _difference(before, known, slices.pause)
-            for each in added:
+            async for each in in_slices(added, slices):
                 if matches(topics.pattern, each):
                     names[str(each)] = None
-                await slices.pause()
-            for each in deleted:
+            async for each in in_slices(deleted, slices):
                 names.pop(str(each), None)
-                await slices.pause()
         topics.names = names
         topics.changes += 1
 
@@ -310,7 +308,7 @@ class WatchedNamespace:
             matching = await _matching(topics.pattern, added)
             new, gone = await topics.note(matching, deleted, slices.pause)
             # Watchers created from now on get the current names.
-            for watcher in list(topics.watchers):
+            async for watcher in in_slices(list(topics.watchers), slices):
                 if watcher in topics.watchers:
                     try:
                         frame = await watcher.on_change(new, gone, slices.pause)
@@ -318,12 +316,11 @@ class WatchedNamespace:
                             self._turn.run(watcher.send, frame)
                     except Exception as error:
                         failure = error
-                await slices.pause()
         try:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback refers to this frame
+            del failure  # leave no cycle of the error and this frame
         self._announced = self.topics
 
 
@@ -349,7 +346,7 @@ class Listing:
 class TopicLists:
     """The handlers of these commands; the table in handlers.py calls them."""
 
-    def __init__(self, broker: Broker, lookups: LookupLimit) -> None:
+    def __init__(self, broker: Broker, lookups: AbstractContextManager[None]) -> None:
         self._broker = broker
         self._lookups = lookups
         self._watched: dict[str, WatchedNamespace] = {}
@@ -542,13 +539,11 @@ async def _persistent_topics(
     """Return the persistent topics of a namespace, except system topics, by their names in
     metadata. known: topics of an earlier list, which are reused.
     """
-    slices = Slices()
     found: dict[str, TopicName] = {}
-    for name in nodes:
+    async for name in in_slices(nodes):
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
         if topic is not None and not topic.is_system:
             found[name] = topic
-        await slices.pause()
     return found
 
 
@@ -568,10 +563,8 @@ async def _difference(
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Return the topics that match a pattern."""
-    slices = Slices()
     found = []
-    for topic in list(topics):
+    async for topic in in_slices(list(topics)):
         if matches(pattern, topic):
             found.append(topic)
-        await slices.pause()
     return found

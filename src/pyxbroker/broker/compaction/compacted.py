@@ -8,13 +8,14 @@ sequential reads know it already. Mirrors Pulsar's CompactedTopicImpl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.compaction.packed_batches import last_index_of
+from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.compaction import unwrap, wrapped_position
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import AckRun, EntryBatch, Position
@@ -24,10 +25,9 @@ from pyxbroker.ledger.retries import Retries
 from pyxbroker.mledger import compacted_ledger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 
-if TYPE_CHECKING:
-    from pyxbroker.broker.topics.persistent import PersistentTopic
-
 log = get_logger("pyxbroker.topic")
+
+T = TypeVar("T")
 
 FIRST = Position(0, 0)  # before all possible entries
 LOST_MAX = 1_000  # lost entries that a bisection skips
@@ -178,10 +178,25 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
     return found
 
 
+class CompactedTopic(DispatchedTopic, Protocol):
+    """The topic of a compacted view and of compactions (topics/persistent.py)."""
+
+    horizon: Position
+    compacted: CompactedLedger | None
+
+    @property
+    def last_confirmed(self) -> Position: ...
+    def set_compacted(self, compacted: CompactedLedger | None, horizon: Position) -> None: ...
+    async def query_compacted(
+        self, question: Callable[[CompactedLedger], Awaitable[T]]
+    ) -> T | None: ...
+    async def compaction_subscription(self) -> object: ...
+
+
 class CompactedSource:
     """The entry source of one subscription's consumers that read the compacted view."""
 
-    def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+    def __init__(self, topic: CompactedTopic, managed_ledger: ManagedLedger) -> None:
         self._topic = topic
         self._log = managed_ledger
         # Position in the part of which the log has no entries (any more), so the cursor cannot

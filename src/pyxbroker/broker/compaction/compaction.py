@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pyxbroker.base.errors import PulsarError, ServiceNotReady
@@ -47,7 +46,8 @@ from pyxbroker.mledger.cursor import CursorClosed, CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerNotReady
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.persistent import PersistentTopic
+    from pyxbroker.broker.broker_limits import CompactionLimits
+    from pyxbroker.broker.compaction.compacted import CompactedTopic
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
@@ -59,7 +59,6 @@ BYTES_PER_READ = 2 << 20
 BYTES_PER_RUN = 512 << 10
 BYTES_PENDING_MAX = 4 << 20  # being written
 KEYS_BYTES_MAX = 64 << 20  # records in memory; more are spilled to a file
-CONCURRENT_MAX = 2  # concurrent compactions per broker: each needs memory for its keys
 LOST_MAX = 1_000  # lost entries that may be left out; with more the compaction fails
 BATCH_BYTES_MIN = 5 << 20  # batches up to this size are unpacked, whatever the maximum message size
 
@@ -78,15 +77,6 @@ class Status(enum.Enum):
     ERROR = "ERROR"
 
 
-class CompactionLimits:
-    """Limits that all compactions of a broker share."""
-
-    def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
-        self.turns = asyncio.Semaphore(CONCURRENT_MAX)
-        self.retains_keyless = retains_keyless
-        self.directory = directory  # for files of keys; None: the default
-
-
 class CompactionFailed(Exception):
     """Raised if the entries of the topic prevent a compaction."""
 
@@ -103,7 +93,7 @@ class Compaction:
     """The compactions of one loaded topic; they run one at a time."""
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+        self, topic: CompactedTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
     ) -> None:
         self.status = Status.NOT_RUN
         self.last_error = ""
@@ -178,7 +168,7 @@ class _Run:
     """A compaction run."""
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+        self, topic: CompactedTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
     ) -> None:
         self._topic = topic
         self._log = managed_ledger
@@ -415,12 +405,12 @@ class _Run:
                 runs.append(run)
                 size += run.bytes
             if partly:
-                runs.append(self._rebuilt(batch, at))
+                runs.append(self._rebuild(batch, at))
                 size += runs[-1].bytes
                 at += 1
         return runs, at
 
-    def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
+    def _rebuild(self, batch: EntryBatch, index: int) -> EntryRun:
         """Return a batch with only its selected messages."""
         is_packed = compressed_payload(batch, index)[0] != 0
         unpacked = self._unpacked(batch, index) if is_packed else None
@@ -531,7 +521,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
-async def create_subscription(topic: PersistentTopic) -> None:
+async def create_subscription(topic: CompactedTopic) -> None:
     """Retain entries of a topic from now on, because a policy wants them compacted."""
     try:
         await topic.compaction_subscription()
@@ -541,7 +531,7 @@ async def create_subscription(topic: PersistentTopic) -> None:
         log.failure("a topic will be compacted later", error, topic=topic.name)
 
 
-async def open_topic(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+async def open_topic(topic: CompactedTopic, managed_ledger: ManagedLedger) -> None:
     """Load the view of a compacted topic, and delete ledgers that interrupted compactions have
     left. Raises LedgerError, MetadataError.
     """

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyxbroker.ackset import AckSet
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
+    from pyxbroker.broker.dispatch.limits import Limits
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.connection import Connection
     from pyxbroker.delayed_index import DelayedIndex
@@ -31,12 +32,12 @@ class Chooser:
     # One exists for each subscription, of which there may be a hundred thousand.
     __slots__ = ("_limits", "_topic", "chunked", "consumers", "key_queue")
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, topic: DispatchedTopic, limits: Limits, acks: AckSet) -> None:
         self.consumers: list[Consumer] = []
         self.key_queue: KeyQueue | None = None  # entries that wait for earlier ones of their key
         self.chunked: ChunkedMessages | None = None  # the consumer of each chunked message (Shared)
-        self._topic = dispatcher.topic
-        self._limits = dispatcher.limits
+        self._topic = topic
+        self._limits = limits
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. Raises ConsumerBusy or ConsumerAssignError if it cannot join."""
@@ -172,8 +173,8 @@ class SingleActive(SequentialChooser):
 
     __slots__ = ("active",)
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__(dispatcher)
+    def __init__(self, topic: DispatchedTopic, limits: Limits, acks: AckSet) -> None:
+        super().__init__(topic, limits, acks)
         self.active: Consumer | None = None
 
     def add(self, consumer: Consumer) -> None:
@@ -198,9 +199,9 @@ class RoundRobin(SequentialChooser):
 
     unstored_run_max = 1  # as if each entry came alone
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__(dispatcher)
-        self.chunked = ChunkedMessages(dispatcher.acks)
+    def __init__(self, topic: DispatchedTopic, limits: Limits, acks: AckSet) -> None:
+        super().__init__(topic, limits, acks)
+        self.chunked = ChunkedMessages(acks)
         self._rotation = Rotation()
         # Callbacks registered with connections whose sockets are full.
         self._waiting_for_room: dict[Connection, Callable[[], None]] = {}

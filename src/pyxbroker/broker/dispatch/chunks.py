@@ -51,7 +51,7 @@ class _Message:
         heapify(self._order)
 
     def release(self, replay: PositionSet, acks: AckSet) -> int:
-        """Add waiting chunks to the replay unless they are there. Return how many were checked."""
+        """Add new waiting chunks to the replay. Return the number of checked chunks."""
         new, self.new = self.new, []
         for place in sorted(new):
             if place in self.waiting and not acks.is_acknowledged(*place):

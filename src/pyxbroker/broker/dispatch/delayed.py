@@ -20,7 +20,7 @@ from pyxbroker.delayed_index import DelayedIndex, held_bytes
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import PositionSet
-    from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 
 log = get_logger("pyxbroker.subscription")
 
@@ -84,7 +84,7 @@ _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, ClockWatch] = WeakKeyDict
 class DelayedDelivery:
     """The entries of one subscription that are not due yet, and the timer of the next one."""
 
-    def __init__(self, topic: Topic, wake: Callable[[], None]) -> None:
+    def __init__(self, topic: DispatchedTopic, wake: Callable[[], None]) -> None:
         self.index = DelayedIndex()
         self.is_active = True  # False: every entry counts as due
         self._early_ms = 0  # how much before its due time an entry may be sent

@@ -22,15 +22,16 @@ from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.errors import LedgerError, is_lost
 
 if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.choosers import Chooser
     from pyxbroker.broker.dispatch.entry_source import EntrySource
+    from pyxbroker.broker.dispatch.interfaces import DispatchedSubscription, DispatchedTopic
     from pyxbroker.broker.dispatch.key_shared import KeyQueue
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
     from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
     from pyxbroker.broker.dispatch.replay import Replay
     from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.subscriptions.consumer import Consumer
-    from pyxbroker.broker.subscriptions.subscription import Subscription
     from pyxbroker.delivery import FreedDict
 
 STEPS_MAX = 64  # of one dispatcher per loop iteration
@@ -66,8 +67,8 @@ class Dispatcher:
 
     def __init__(
         self,
-        subscription: Subscription,
-        make_chooser: Callable[[Dispatcher], Chooser],
+        subscription: DispatchedSubscription,
+        make_chooser: Callable[[DispatchedTopic, Limits, AckSet], Chooser],
         make_redelivery: Callable[[Dispatcher], RedeliverFromMark],
     ) -> None:
         self.subscription = subscription
@@ -75,7 +76,7 @@ class Dispatcher:
         self.source: EntrySource = subscription.topic.source
         self.acks = subscription.acks
         self.limits = Limits(self)
-        self.chooser = make_chooser(self)
+        self.chooser = make_chooser(self.topic, self.limits, self.acks)
         self.consumers: list[Consumer] = self.chooser.consumers
         self.holders = Holders()  # the consumer of each delivered entry
         self.redelivery = make_redelivery(self)
@@ -190,7 +191,7 @@ class Dispatcher:
             from pyxbroker.broker.dispatch.throttle import Throttle
 
             throttle = Throttle(self.wake)
-        is_limit = throttle.on_policies(self)
+        is_limit = throttle.on_policies(self.subscription)
         if not is_limit:
             throttle.retire()
         self.throttle = throttle if is_limit else None
@@ -243,7 +244,7 @@ class Dispatcher:
             else:
                 more.later(self.wake)
             if self.throttle is not None:
-                self.throttle.settle(self)
+                self.throttle.settle(self.subscription)
             if delayed is not None:
                 if self.consumers:
                     delayed.set_timer()
@@ -291,7 +292,7 @@ class Dispatcher:
         budget = self.chooser.read_budget()
         self._stuck = budget is None
         if budget is not None and self.throttle is not None:
-            budget = self.throttle.allowance(self, *budget)
+            budget = self.throttle.allowance(self.subscription, *budget)
         if budget is None:
             return False
         if replay is not None:
@@ -407,7 +408,7 @@ class Dispatcher:
         count_max, size = policies.read_batch_max, policies.read_bytes_max
         count, _ = consumer.read_budget(count_max, size)
         if self.throttle is not None:
-            allowed = self.throttle.allowance(self, count, size)
+            allowed = self.throttle.allowance(self.subscription, count, size)
             if allowed is None:
                 return False
             count, size = allowed

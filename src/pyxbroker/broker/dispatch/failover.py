@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.pacing import run_incrementally
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.choosers import SingleActive
-from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark
+from pyxbroker.broker.dispatch.redelivery import RedeliverFromMark, RedeliveringDispatcher
 from pyxbroker.broker.dispatch.selectors import FailoverRing
 
 if TYPE_CHECKING:
     from pyxbroker.base.pacing import StepQueue
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.subscriptions.consumer import Consumer
 
 ACTIVE_CONSUMER_CHANGE_VERSION = 12  # of the protocol
@@ -37,7 +36,7 @@ class Failover(RedeliverFromMark):
     consumers come and go together, only the last choice counts.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: RedeliveringDispatcher) -> None:
         super().__init__(dispatcher)
         assert isinstance(dispatcher.chooser, SingleActive)
         self._chooser = dispatcher.chooser

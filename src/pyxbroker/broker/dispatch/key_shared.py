@@ -6,8 +6,7 @@ entry. This module assigns slots to consumers, sends waiting entries, and limits
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.base.slices import Slices
@@ -18,6 +17,8 @@ from pyxbroker.broker.dispatch.selectors import (
     FreeNumbers,
     HashRangeAutoSplit,
     HashRangeExclusive,
+    KeySharedMode,
+    KeySharedPolicy,
     Selector,
 )
 from pyxbroker.delivery import (
@@ -28,37 +29,21 @@ from pyxbroker.delivery import (
     next_ready,
     total_read_budget,
 )
-from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
     from pyxbroker.broker.dispatch.limits import Limits
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch, Position
+    from pyxbroker.hash_ranges import HashRanges
     from pyxbroker.policies.values import Policies
 
 GAP_MAX = 8  # entries that are read in vain, to avoid another read
 ENTRY_ID_MAX = 2**63 - 1
-NO_RANGES = HashRanges()
 RANGES_PER_STEP = 256  # processed before the task yields
-
-
-class KeySharedMode(enum.IntEnum):
-    """KeySharedMeta.keySharedMode."""
-
-    AUTO_SPLIT = 0
-    STICKY = 1
-
-
-class KeySharedPolicy(NamedTuple):
-    """The options of a Key_Shared consumer (KeySharedMeta)."""
-
-    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
-    ranges: HashRanges = NO_RANGES
-    out_of_order: bool = False
 
 
 def look_ahead(policies: Policies, consumers: int) -> int:
@@ -81,8 +66,10 @@ def look_ahead(policies: Policies, consumers: int) -> int:
 class KeySlots(Chooser):
     """Assigns every key to one consumer at a time, in order. Each consumer has a slot."""
 
-    def __init__(self, dispatcher: Dispatcher, policy: KeySharedPolicy) -> None:
-        super().__init__(dispatcher)
+    def __init__(
+        self, policy: KeySharedPolicy, topic: DispatchedTopic, limits: Limits, acks: AckSet
+    ) -> None:
+        super().__init__(topic, limits, acks)
         self.policy = policy
         self.selector: Selector = self._make_selector()
         self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
@@ -236,13 +223,13 @@ class KeyQueue:
         redelivery_counts: dict[tuple[int, int], int],
         undeliverable: list[tuple[int, int]],
     ) -> None:
-        """Send what consumers can take of entries that waited."""
+        """Send entries of the look-ahead to those of their consumers that can take them."""
         dispatch_waiting(batch, self._slots, self.keys, acks, redelivery_counts, undeliverable)
 
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Take deliveries back. Return those that the consumer had, in order."""
+        """Revoke deliveries of a consumer. Return those that were pending, in order."""
         taken = []
         for position in positions:
             key_hash = consumer.key_hash_of(*position)

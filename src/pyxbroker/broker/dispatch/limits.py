@@ -13,7 +13,7 @@ from pyxbroker.delivery import UnackedCount
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.interfaces import DispatchLoop
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.connection import Connection
     from pyxbroker.delivery import ConsumerState
@@ -24,7 +24,7 @@ class Limits:
 
     __slots__ = ("_dispatcher", "_limited", "_stopped", "unacked")
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: DispatchLoop) -> None:
         topic = dispatcher.topic
         policies = topic.policies
         self._dispatcher = dispatcher

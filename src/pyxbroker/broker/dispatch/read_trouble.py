@@ -20,7 +20,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.errors import LedgerError, NoSuchLedger
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.interfaces import DispatchLoop
 
 log = get_logger("pyxbroker.delivery")
 
@@ -43,7 +43,7 @@ class LostRun:
     def __init__(self, again: bool) -> None:
         self.again = again
         self.count = 0
-        self.positions: list[Position] = []  # the first ones
+        self.positions: list[Position] = []  # of the first entries
         self.last = Position(-1, -1)
         self.error: LedgerError | None = None  # of the last entry
 
@@ -69,7 +69,7 @@ class LostRun:
 class ReadTrouble:
     """The failed reads and lost entries of one dispatcher. Created when the first read fails."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: DispatchLoop) -> None:
         self.stopped: str | None = None  # reason, for statistics and logs
         self._dispatcher = dispatcher
         self._loop = dispatcher.topic.loop

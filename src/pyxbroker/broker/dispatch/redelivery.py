@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.pacing import run_incrementally
+from pyxbroker.broker.dispatch.interfaces import DispatchLoop
 from pyxbroker.broker.dispatch.replay import Replay
 from pyxbroker.delivery import TakenBack, free_items
 
 if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
     from pyxbroker.base.pacing import StepQueue
-    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.choosers import Chooser
+    from pyxbroker.broker.dispatch.limits import Limits
     from pyxbroker.broker.subscriptions.consumer import Consumer
-    from pyxbroker.delivery import FreedDict
+    from pyxbroker.delivery import FreedDict, Holders
     from pyxbroker.entry import AckRun, Position
 
 ENTRIES_PER_STEP = 1024
 """Deliveries that one step takes back or frees: a fraction of a millisecond."""
 COUNTS_PER_STEP = 128  # redelivery counts that one step drops
+
+
+class RedeliveringDispatcher(DispatchLoop, Protocol):
+    """The dispatcher of a redelivery."""
+
+    acks: AckSet
+    chooser: Chooser
+    limits: Limits
+    holders: Holders
+    waits_for_acks: bool
+
+    @property
+    def is_reusable(self) -> bool: ...
 
 
 class RedeliverFromMark:
@@ -32,7 +48,7 @@ class RedeliverFromMark:
 
     __slots__ = ("_dispatcher", "counts", "is_returning", "replay")
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: RedeliveringDispatcher) -> None:
         self.replay: Replay | None = None
         self.counts: dict[tuple[int, int], int] = {}  # redelivery counts by position
         self.is_returning = False  # True: deliveries are being taken back, and nothing is sent
@@ -86,7 +102,7 @@ class RedeliverEntries(RedeliverFromMark):
     because it might overtake them.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: RedeliveringDispatcher) -> None:
         super().__init__(dispatcher)
         chooser = dispatcher.chooser
         self.replay: Replay = Replay(dispatcher.topic, dispatcher.wake, chooser.chunked)

@@ -11,8 +11,8 @@ from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+    from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
     from pyxbroker.broker.subscriptions.consumer import Consumer
-    from pyxbroker.broker.topics.topic import Topic
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import Position
 
@@ -23,7 +23,7 @@ class Replay:
     """The positions of one subscription to be sent again, and its delayed entries."""
 
     def __init__(
-        self, topic: Topic, wake: Callable[[], None], chunked: ChunkedMessages | None
+        self, topic: DispatchedTopic, wake: Callable[[], None], chunked: ChunkedMessages | None
     ) -> None:
         self.positions = PositionSet()
         self.delayed: DelayedDelivery | None = None
@@ -72,7 +72,7 @@ class Replay:
         )
 
     def fill(self) -> bool:
-        """Add due entries, and chunks that wait no longer. Return False if nothing is to be
+        """Add due entries, and chunks that no longer wait. Return False if nothing is to be
         sent.
         """
         if self._chunked is not None:
@@ -96,7 +96,7 @@ class Replay:
     def take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        """Take deliveries back. Return those that the consumer had, in order."""
+        """Revoke deliveries of a consumer. Return those that were pending, in order."""
         taken = []
         for position in positions:
             if consumer.settle_one(*position) and not acks.is_acknowledged(*position):

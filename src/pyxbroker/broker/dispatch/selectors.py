@@ -6,10 +6,11 @@ the same ranges after a migration.
 
 from __future__ import annotations
 
+import enum
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
@@ -21,11 +22,27 @@ HASH_MAX = 65535
 RING_HASHES = 65535  # a ring has no hash 0
 RANGE_HASHES = 65536
 LARGEST_SPARE = 64
+NO_RANGES = HashRanges()
 
 T = TypeVar("T")
 
 Owners: TypeAlias = "tuple[array[int], array[int]]"
 """The last hashes of ranges, ascending, and the owner of each: a slot, or 0 for none."""
+
+
+class KeySharedMode(enum.IntEnum):
+    """KeySharedMeta.keySharedMode."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+class KeySharedPolicy(NamedTuple):
+    """The options of a Key_Shared consumer (KeySharedMeta)."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: HashRanges = NO_RANGES
+    out_of_order: bool = False
 
 
 class FailoverRing(Generic[T]):

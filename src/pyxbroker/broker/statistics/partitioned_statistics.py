@@ -89,7 +89,7 @@ class MergedStatistics:
         mine = self._whole["publishers"]
         for at, each in enumerate(part):
             if named is None:
-                one = _at(mine, at)
+                one = _element(mine, at)
                 _add(one, each)
             else:
                 name = each["producerName"]
@@ -109,7 +109,7 @@ class MergedStatistics:
                 continue
             consumers = mine.setdefault(name, [])
             for at, each in enumerate(value):
-                one = _at(consumers, at)
+                one = _element(consumers, at)
                 _add(one, each)
                 one["consumerName"] = each["consumerName"]
                 await self._slices.pause()
@@ -121,7 +121,7 @@ def _average(whole: Json) -> None:
     whole["averageMsgSize"] = whole["msgThroughputIn"] / rate if rate else 0.0
 
 
-def _at(found: list[Json], at: int) -> Json:
+def _element(found: list[Json], at: int) -> Json:
     """Return the element at a position, at most one after the last; it is created if needed."""
     if at == len(found):
         found.append({})

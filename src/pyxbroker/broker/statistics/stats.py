@@ -55,8 +55,8 @@ class SubscriptionStats(NamedTuple):
     name: str
     consumers: int
     backlog: int  # unacknowledged entries
-    due_backlog: int  # those of them that are due
-    delayed: int  # those of them that are not due
+    due_backlog: int  # entries of the backlog that are due
+    delayed: int  # entries of the backlog that are not due
     unacked_messages: int  # sent to consumers, not acknowledged
     msg_out: int
     bytes_out: int
@@ -131,7 +131,7 @@ class TopicStats(NamedTuple):
     throughput_out: float
     storage_size: int  # bytes
     backlog: int  # unacknowledged entries of all subscriptions
-    delayed: int  # those of them that are not due
+    delayed: int  # entries of the backlog that are not due
     backlog_size: int  # bytes not acknowledged by the slowest subscription
     publish_rate_limited: int  # times that a connection waited before it could publish more
     storage_write_rate: float  # entries

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.base.errors import ConsumerNotFound, TooManyRequests
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import CONSUMER_BYTES, HASH_RANGE_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.broker.dispatch.interfaces import DispatchedSubscription
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.connection import Connection
 from pyxbroker.delivery import ConsumerState
 from pyxbroker.entry import AckRun
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.subscriptions.subscription import Subscription
+    from pyxbroker.broker.dispatch.interfaces import DispatchLoop
 
 RATE_WINDOW_S = 60.0  # as in Pulsar
 PERMITS_MAX = 2**31 - 1
@@ -26,6 +27,25 @@ TOO_MANY_PARTS = (
     "{} partly acknowledged batches are not remembered, because there are too many"
     " (maxBatchAckStateSizeInMB); acknowledge whole batches."
 )
+
+
+class ConsumerSubscription(DispatchedSubscription, Protocol):
+    """The subscription of a consumer (subscription.py)."""
+
+    last_flow_s: float
+    last_acked_s: float
+
+    @property
+    def dispatcher(self) -> DispatchLoop: ...
+    def acknowledge(
+        self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
+    ) -> str | None: ...
+    def redeliver(
+        self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
+    ) -> bool: ...
+    def persist(self) -> asyncio.Future[None]: ...
+    def notify_end(self, consumer: Consumer | None = None) -> None: ...
+    def remove_consumer(self, consumer: Consumer) -> None: ...
 
 
 class ConsumerRates(NamedTuple):
@@ -53,7 +73,7 @@ class Consumer(ConsumerState):
         self,
         connection: Connection,
         consumer_id: int,
-        subscription: Subscription,
+        subscription: ConsumerSubscription,
         name: str,
         priority_level: int,
         metadata: dict[str, str],

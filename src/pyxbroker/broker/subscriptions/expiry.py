@@ -9,24 +9,42 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
+from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import CursorDeleted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyxbroker.broker.subscriptions.subscription import Subscription
-    from pyxbroker.broker.topics.persistent import PersistentTopic
 
 log = get_logger("pyxbroker.topic")
 
 COMPARED_PER_STEP = 256  # subscriptions whose positions are compared per step
 
 
-def expiring_subscriptions(topic: PersistentTopic) -> list[Subscription]:
+class ExpiringTopic(DispatchedTopic, Protocol):
+    """The topic of messages and subscriptions that expire (topics/persistent.py)."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+    @property
+    def last_confirmed(self) -> Position: ...
+    def closed_before(self, mark: Position, time_ms: int) -> Position: ...
+    def mark_up_to(self, position: tuple[int, int]) -> Position | None: ...
+    async def time_after(self, mark: Position) -> int | None: ...
+    async def position_before_time(
+        self, time_ms: int, after: Position | None = None
+    ) -> Position: ...
+    async def delete_subscription(self, name: str, force: bool) -> None: ...
+
+
+def expiring_subscriptions(topic: ExpiringTopic) -> list[Subscription]:
     """Return the subscriptions whose messages expire and are evicted."""
     return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
 
@@ -40,13 +58,11 @@ class Slowest(NamedTuple):
 
 async def slowest_of(subscriptions: Sequence[Subscription]) -> Slowest | None:
     """Return the slowest subscription, ignoring concurrent seeks; None without subscriptions."""
-    slices = Slices()
     slowest: Slowest | None = None
-    for at in range(0, len(subscriptions), COMPARED_PER_STEP):
+    async for at in in_slices(range(0, len(subscriptions), COMPARED_PER_STEP)):
         last = min(subscriptions[at : at + COMPARED_PER_STEP], key=_mark_of)
         if slowest is None or _mark_of(last) < slowest.mark:
             slowest = Slowest(_mark_of(last), last)
-        await slices.pause()
     return slowest
 
 
@@ -54,20 +70,18 @@ def _mark_of(subscription: Subscription) -> Position:
     return subscription.acks.mark_delete
 
 
-async def without_backlog(
-    topic: PersistentTopic, subscriptions: Sequence[Subscription]
+async def first_without_backlog(
+    topic: ExpiringTopic, subscriptions: Sequence[Subscription]
 ) -> Subscription | None:
     """Return the first subscription that has acknowledged every entry, or None."""
-    slices = Slices()
-    for each in subscriptions:
+    async for each in in_slices(subscriptions):
         if _mark_of(each) >= topic.last_confirmed:
             return each
-        await slices.pause()
     return None
 
 
 async def expire(
-    topic: PersistentTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
+    topic: ExpiringTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
 ) -> int:
     """Acknowledge entries older than the age. Return their number, over all subscriptions.
 
@@ -85,10 +99,9 @@ async def expire(
     if mark <= slowest.mark:
         # Entries up to the mark are not too old; a subscription may have gone back to them.
         return 0
-    skipped, slices = 0, Slices()
-    for each in some:
+    skipped = 0
+    async for each in in_slices(some):
         skipped += await _expire(each, mark)
-        await slices.pause()
     return skipped
 
 
@@ -103,7 +116,7 @@ async def _expire(subscription: Subscription, mark: Position) -> int:
 
 
 async def expire_to(
-    topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
+    topic: ExpiringTopic, subscription: Subscription, position: tuple[int, int]
 ) -> bool:
     """Acknowledge everything up to a position for one subscription. If the position has no entry,
     the previous entry is used.
@@ -120,10 +133,9 @@ async def expire_to(
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledge everything up to a mark. Return the number of entries, over all subscriptions."""
-    skipped, slices = 0, Slices()
-    for each in subscriptions:
+    skipped = 0
+    async for each in in_slices(subscriptions):
         skipped += await each.skip_to(mark)
-        await slices.pause()
     return skipped
 
 
@@ -131,14 +143,13 @@ async def persist(subscriptions: Sequence[Subscription]) -> None:
     """Make the acknowledgements of subscriptions durable. Subscriptions deleted meanwhile are
     skipped. Raises CursorError.
     """
-    slices = Slices()
-    for each in subscriptions:
+    # Subscriptions without changes do not suspend the task.
+    async for each in in_slices(subscriptions):
         with contextlib.suppress(CursorDeleted):
             await each.persist()
-        await slices.pause()  # subscriptions without changes do not suspend the task
 
 
-async def expire_subscriptions(topic: PersistentTopic) -> None:
+async def expire_subscriptions(topic: ExpiringTopic) -> None:
     """Delete the subscriptions that were not used for as long as the policy demands.
 
     Raises PulsarError, MetadataError.
@@ -147,9 +158,7 @@ async def expire_subscriptions(topic: PersistentTopic) -> None:
     if limit_s <= 0 or "subscription_expiry_s" in topic.policies.refused:
         return
     before_ms = int((topic.wall_clock() - limit_s) * 1000)
-    slices = Slices()
-    for each in list(topic.subscriptions.values()):
-        await slices.pause()
+    async for each in in_slices(list(topic.subscriptions.values())):
         is_used = each.consumers or each.arriving or each.closing
         is_kept = each.replicated or is_system_cursor(each.name)
         if topic.subscriptions.get(each.name) is not each:

@@ -24,7 +24,8 @@ from pyxbroker.broker.client_memory import KEY_SHARED_BYTES, READER_BYTES
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
+from pyxbroker.broker.dispatch.key_shared import KeySlots
+from pyxbroker.broker.dispatch.selectors import KeySharedPolicy
 from pyxbroker.delivery import free_items
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.base.pacing import StepQueue
     from pyxbroker.broker.compaction.compacted import CompactedSource
-    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
@@ -219,7 +220,7 @@ class Subscription:
             await self.cursor.drop_property(REPLICATED_SUBSCRIPTION)
 
     def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
-        """Return the consumer that prevents another one from joining, and could be gone."""
+        """Return the consumer that prevents another one from joining. Its client may be dead."""
         if kind is not self.kind or not self.consumers:
             return None
         if kind is SubscriptionType.EXCLUSIVE:
@@ -468,7 +469,7 @@ class Subscription:
         return messages, size
 
     def count_sent(self) -> Steps[tuple[int, int]]:
-        """Return the same result as sent(), counting some consumers per step: those attached at the
+        """Return the result of sent(), counting some consumers per step: those attached at the
         start, even if they leave meanwhile.
         """
         messages, size = self._past_msg_out, self._past_bytes_out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import (
     NotAllowed,
@@ -24,11 +24,10 @@ from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.producer import Producer
-    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.topic")
 
-EPOCH_PROPERTY = "pulsar.topic.epoch"  # of a managed ledger, in decimals
+EPOCH_PROPERTY = "pulsar.topic.epoch"  # property of the managed ledger; a decimal number
 EPOCH_MAX = (1 << 63) - 1
 # A client may send a higher epoch than the topic knows, since the topic may have been deleted and
 # created again. Higher ones than this are ignored, so that no client can use up all epochs.
@@ -48,13 +47,27 @@ class AccessMode(enum.IntEnum):
 OnTurn = Callable[[PulsarError | None], None]
 
 
+class ExclusiveTopic(Protocol):
+    """The topic of a ProducerAccess (topic.py)."""
+
+    epoch: int | None
+    fenced: bool
+    producers: dict[str, Producer]
+
+    def replaced_by(self, producer: Producer) -> Producer | None: ...
+    def add_producer(self, producer: Producer) -> None: ...
+    def close_producer(self, producer: Producer) -> None: ...
+    def on_used(self) -> None: ...
+    async def store_epoch(self, epoch: int) -> None: ...
+
+
 class ProducerAccess:
     """The exclusive producer of a topic, and the producers that wait to become it.
 
     Created when a producer requests a mode other than SHARED for the first time.
     """
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: ExclusiveTopic) -> None:
         self._topic = topic
         self._holder: Producer | None = None  # set before it gets its epoch
         self._waiting: dict[Producer, OnTurn] = {}  # in order of arrival

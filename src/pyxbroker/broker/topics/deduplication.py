@@ -13,13 +13,14 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import PersistenceError, PulsarError
 from pyxbroker.base.limits import PRODUCER_BYTES_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.broker.broker_limits import DeduplicationLimits
+from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.broker.topics.log_reader import read_batches
 from pyxbroker.broker.topics.publish_steps import (
     Publication,
@@ -42,7 +43,6 @@ from pyxbroker.sequence_ids import (
 )
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
@@ -60,6 +60,19 @@ RETRY_MAX_S = 60.0
 Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError)
 
 
+class DeduplicatedTopic(DispatchedTopic, Protocol):
+    """The topic of a deduplication (persistent.py)."""
+
+    producers: dict[str, Producer]
+    fenced: bool
+    deduplication: Deduplication | None
+
+    @property
+    def is_gone(self) -> bool: ...
+    def set_deduplication(self, deduplication: Deduplication | None) -> None: ...
+    def close_producer(self, producer: Producer) -> None: ...
+
+
 class Deduplication:
     """The sequence ids of one topic, created when a policy asks for it, and closed with the topic.
 
@@ -69,7 +82,7 @@ class Deduplication:
     order = StepOrder.DEDUPLICATION
 
     def __init__(
-        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
+        self, topic: DeduplicatedTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
     ) -> None:
         self._topic = topic
         self._log = managed_ledger
@@ -361,13 +374,13 @@ class Deduplication:
         if cursor.kept_after is None:
             # Entries after the stored state must be retained until the new state is stored.
             cursor.kept_after = cursor.acks.mark_delete
-        cursor.put_state(self._position, self._newest())
+        cursor.put_state(self._position, self._ids_to_store())
         self._snapshot_at = self._position
         self._snapshot_s = self._topic.loop.time()
         self._entries = 0
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
-    def _newest(self) -> dict[str, int]:
+    def _ids_to_store(self) -> dict[str, int]:
         """Return the ids that fit into a snapshot: connected producers first, then the last that
         left.
         """
@@ -396,7 +409,7 @@ class Deduplication:
 # --- following the policy -------------------------------------------------------------------------
 
 
-async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+async def check(topic: DeduplicatedTopic, managed_ledger: ManagedLedger) -> None:
     """Begin or end deduplication as the policy of a topic requires.
 
     Raises LedgerError, MetadataError; nothing has changed then.
@@ -428,7 +441,7 @@ class DeduplicationSwitch:
     it succeeds or the topic closes.
     """
 
-    def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+    def __init__(self, topic: DeduplicatedTopic, managed_ledger: ManagedLedger) -> None:
         self._topic = topic
         self._log = managed_ledger
         self._task: asyncio.Task[bool] | None = None
@@ -472,7 +485,7 @@ class DeduplicationSwitch:
             except Exception as error:
                 # A defect: a retry would fail as well.
                 log.failure("deduplication was not changed", error, topic=topic.name)
-        # A topic that is being closed stays unchanged, but the closing may be abandoned.
+        # A fenced topic was not changed. If its closing is abandoned, a retry has to change it.
         return is_done and wanted == topic.policies.deduplication
 
     def _on_checked(self, task: asyncio.Task[bool]) -> None:

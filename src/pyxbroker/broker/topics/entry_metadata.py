@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-INDEX_PROPERTY = "index"  # of a managed ledger, in decimals
+INDEX_PROPERTY = "index"  # property of the managed ledger; a decimal number
 INDEX_DIGITS_MAX = 18  # fewer than the largest number of 64 bits has
 NO_INDEX = -2
 """No index is added. (-1 is the index before the first message.)"""

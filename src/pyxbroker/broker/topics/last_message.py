@@ -45,7 +45,7 @@ class LastMessage:
         Raises LedgerError, and PersistenceError if too many entries are lost.
         """
         if self._seen == self._managed_ledger.last_confirmed:
-            return self._known()
+            return self._cached_message()
         if self._next_scan is None:
             self._next_scan = asyncio.ensure_future(paced(self._scan_after(self._running)))
         scan = self._next_scan
@@ -53,7 +53,7 @@ class LastMessage:
         try:
             return scan.result()
         finally:
-            del scan  # the traceback of its error refers to this frame
+            del scan  # leave no cycle of the error and this frame
 
     async def _scan_after(self, last: asyncio.Future[Found] | None) -> Found:
         if last is not None:
@@ -91,13 +91,13 @@ class LastMessage:
             # Ledgers may have been trimmed meanwhile, so the index is computed again.
             index = managed_ledger.ordinal(position) - 1
         if found is None:
-            found = self._known()
+            found = self._cached_message()
         if not peeking.lost:
             # Lost entries may become readable, so a scan without them is not remembered.
             self._seen, self._found = end, found
         return found
 
-    def _known(self) -> Found:
+    def _cached_message(self) -> Found:
         """Return the last message that was found, or NO_MESSAGE if it was trimmed since."""
         position = self._found[0]
         kept = self._managed_ledger.ordinal(position)

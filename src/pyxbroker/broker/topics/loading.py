@@ -141,7 +141,7 @@ class TopicLoader:
                 try:
                     return await asyncio.shield(opening)
                 finally:
-                    del opening, under_way  # their exception's traceback refers to this frame
+                    del opening, under_way  # leave no cycle of the error and this frame
             # The task under way must not create the topic; a second one starts after it.
             await asyncio.wait([opening])
 

@@ -21,7 +21,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
@@ -34,8 +34,8 @@ from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.mledger import backlog, compacted_ledger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -173,7 +173,7 @@ class PersistentTopic(Topic):
         self._resolve_confirmed()
 
     def remove_confirm_listener(self, listener: ConfirmListener) -> None:
-        """Notify a listener no longer. Raises ValueError for one that was not added."""
+        """Remove a listener. Raises ValueError if it was not added."""
         listeners = list(self._confirm_listeners)
         listeners.remove(listener)
         self._confirm_listeners = tuple(listeners)
@@ -800,10 +800,8 @@ class PersistentTopic(Topic):
         Other subscriptions notify their consumers when they have acknowledged everything.
         """
         self.turn.run(self.close_producers)
-        slices = Slices()
-        for subscription in self.all_subscriptions():
+        async for subscription in in_slices(self.all_subscriptions()):
             self.turn.run(subscription.notify_end)
-            await slices.pause()
         await self.wait_disconnected()
 
     async def delete(self) -> None:
@@ -843,14 +841,14 @@ def _ignore(topic: PersistentTopic) -> None:
     """Do nothing."""
 
 
-def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, left: int) -> int:
-    """Return the left-th entry that is not acknowledged, of those from low to high."""
+def _nth_unacknowledged(acks: AckSet, ledger_id: int, low: int, high: int, n: int) -> int:
+    """Return the id of the n-th unacknowledged entry from low to high."""
     while low < high:
         middle = (low + high) // 2
         # Each step counts half as many entries as the one before: the total is at most all of them.
         here = middle - low + 1 - acks.acknowledged_up_to(ledger_id, low, middle)
-        if here >= left:
+        if here >= n:
             high = middle
         else:
-            low, left = middle + 1, left - here
+            low, n = middle + 1, n - here
     return low

@@ -127,7 +127,7 @@ class PolicyAccess:
             log.warning("the policies of a topic were not deleted", topic=name, error=error)
 
     async def on_deleted(self, name: TopicName) -> None:
-        """Drop the records of a deleted topic, or all those that it stored."""
+        """Drop the records of a deleted topic. A topic of change events stores those of others."""
         if self._records is not None and name.is_change_events:
             await self._records.on_deleted(name)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
 from pyxbroker.base.rates import Rates
@@ -21,8 +21,24 @@ from pyxbroker.mledger.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyxbroker.base.topic_name import TopicName
+    from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_steps import Append, Publication
-    from pyxbroker.broker.topics.topic import Topic
+
+
+class ProducerTopic(Protocol):
+    """The topic of a producer (topic.py)."""
+
+    name: TopicName
+    epoch: int | None
+    entry_metadata: EntryMetadata | None
+    publish: Callable[[EntryRun], None]
+
+    def last_sequence_id(self, name: str) -> int: ...
+    def remove_producer(self, producer: Producer) -> None: ...
+    def on_not_stored(self, producer: Producer) -> None: ...
 
 
 class Producer(ProducerState):
@@ -35,7 +51,7 @@ class Producer(ProducerState):
         self,
         connection: Connection,
         producer_id: int,
-        topic: Topic,
+        topic: ProducerTopic,
         name: str,
         epoch: int,
         user_provided_name: bool,
@@ -80,7 +96,7 @@ class Producer(ProducerState):
             self.topic.publish(run)
         except ManagedLedgerError as error:
             self._refuse_newest(run, error)
-            self._on_not_stored()
+            self.topic.on_not_stored(self)
 
     def refuse(self, sequence_id: int, highest_sequence_id: int, error: PulsarError) -> None:
         """Answer a SEND with an error, after the answers to all SENDs before it.
@@ -108,7 +124,7 @@ class Producer(ProducerState):
         except ManagedLedgerError as error:
             publication.on_settled(error)
             self._answer_what_is_due()
-            self._on_not_stored()
+            self.topic.on_not_stored(self)
             return
         self._answer_what_is_due()
 
@@ -133,11 +149,7 @@ class Producer(ProducerState):
             self._notify_idle()
         if self.topic.entry_metadata is not None:
             self.topic.entry_metadata.take_back(run)
-        self._on_not_stored()
-
-    def _on_not_stored(self) -> None:
-        if self.topic.deduplication is not None:
-            self.topic.deduplication.on_failed(self)
+        self.topic.on_not_stored(self)
 
     def _answer(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
         if self.closed:

@@ -15,8 +15,7 @@ from pyxbroker.broker.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker_limits import BrokerLimits
-    from pyxbroker.broker.topics.producer import Producer
-    from pyxbroker.connection import Connection
+    from pyxbroker.connection import Connection, ProducerState
     from pyxbroker.entry import EntryRun
     from pyxbroker.policies.values import Rate
     from pyxbroker.turn import Turn
@@ -103,7 +102,7 @@ class PublishRate:
 
         return spend_and_publish
 
-    def cut_runs(self, producer: Producer) -> None:
+    def cut_runs(self, producer: ProducerState) -> None:
         """Limit the size of a producer's runs to a part of the rates."""
         messages = [each.rate.messages for each in self._limiters if each.rate.messages]
         sizes = [each.rate.bytes for each in self._limiters if each.rate.bytes]

@@ -113,7 +113,7 @@ class Publication:
             if self.stored is not None:
                 append(self.stored)
         finally:
-            # The data is in the buffer of this loop iteration: a log that needs it has copied it.
+            # The receive buffer is reused after this iteration. The log has copied what it needs.
             self.run.release()
 
     def on_settled(self, error: ManagedLedgerError | None) -> None:

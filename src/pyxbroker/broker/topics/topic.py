@@ -50,7 +50,7 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from pyxbroker.broker.compaction.compacted import CompactedLedger
     from pyxbroker.broker.compaction.compaction import Compaction
-    from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Published
+    from pyxbroker.broker.dispatch.dispatch_limiter import DispatchLimiter, Published
     from pyxbroker.broker.subscriptions.consumer import Consumer
     from pyxbroker.broker.topics.access import ProducerAccess
     from pyxbroker.broker.topics.deduplication import Deduplication
@@ -314,13 +314,18 @@ class Topic:
                 yield
         return False
 
+    def on_not_stored(self, producer: Producer) -> None:
+        """Note that SENDs of a producer will never be stored."""
+        if self.deduplication is not None:
+            self.deduplication.on_failed(producer)
+
     def add_publish_step(self, step: PublishStep) -> None:
         """Let a step check SENDs before they are appended, in the order of StepOrder."""
         self._publish_steps = (*self._publish_steps, step)
         self._resolve_publish()
 
     def remove_publish_step(self, step: PublishStep) -> None:
-        """Remove a step that was added. Raises ValueError for a step that was not."""
+        """Remove a publish step. Raises ValueError if it was not added."""
         steps = list(self._publish_steps)
         steps.remove(step)
         self._publish_steps = tuple(steps)
@@ -392,7 +397,7 @@ class Topic:
 
     def _apply_dispatch_rate(self, policies: Policies) -> None:
         if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:
-            from pyxbroker.broker.dispatch.throttle import updated_limiter
+            from pyxbroker.broker.dispatch.dispatch_limiter import updated_limiter
 
             self.dispatch_limiter = updated_limiter(
                 self.dispatch_limiter, policies.dispatch_rate, self.turn, self.published
@@ -402,7 +407,7 @@ class Topic:
     def published(self) -> Published:
         """The publish rate of the topic, for dispatch rates that are relative to it."""
         if self._published is None:
-            from pyxbroker.broker.dispatch.throttle import Published
+            from pyxbroker.broker.dispatch.dispatch_limiter import Published
 
             self._published = Published(self.received)
         return self._published
