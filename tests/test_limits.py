@@ -233,7 +233,7 @@ def test_whatever_fits_a_frame_fits_an_entry(tmp_path: Path) -> None:
     config = Config(maxMessageSize=1 << 20, dbStorage_writeCacheMaxSizeMb=16)
     data = SimpleNamespace(config=config, accept_loss=False)
     layout = SimpleNamespace(journal=tmp_path / "journal", ledgers=tmp_path / "ledgers")
-    opened = StandaloneData._open_storage(data, layout)  # type: ignore[arg-type]
+    opened = StandaloneData.open_storage(data, layout)  # type: ignore[arg-type]
     try:
         entry = bytes(config.maxMessageSize + FRAME_PADDING_BYTES + ENTRY_METADATA_BYTES_MAX)
         add(opened, [entry])

@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "auth": {*GROUND, "settings", "policies"},
     "settings": {"base"},
     "metadata": {*GROUND},
-    "cluster": {*GROUND, "metadata"},
+    "cluster": {*GROUND, "road", "ledger", "metadata"},
     "policies": {*GROUND, "metadata", "settings"},
     "stats": {*GROUND, "road", "settings"},
     "ledger": {*GROUND, "road", "metadata"},

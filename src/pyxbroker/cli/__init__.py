@@ -26,6 +26,7 @@ COMMANDS = {
     "standalone": "Run broker, storage, metadata and REST in one process.",
     "broker": "Run a broker of a cluster on ZooKeeper and BookKeeper.",
     "initialize-cluster-metadata": "Create the metadata of a new cluster in ZooKeeper.",
+    "ledgers": "Copy a standalone to a cluster.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
     "tokens": "Create and inspect keys and tokens of clients.",
     "pipeline": "Run a Spark job on topics: archive, replay, aggregate, analytics, audit.",

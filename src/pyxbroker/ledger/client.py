@@ -53,6 +53,7 @@ from pyxbroker.ledger.placement import (
 from pyxbroker.ledger.reader import ReadHandle, ReadSettings, segments_of
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
     BadVersion,
     CorruptStore,
     MetadataError,
@@ -274,6 +275,29 @@ class LedgerClient:
             handle = self._handle(ledger_id, metadata, created.version, listener)
             return handle, named.version
 
+    async def create_copy(
+        self,
+        listener: LedgerListener,
+        ledger_id: int,
+        original: LedgerMetadata,
+        custom: Mapping[str, bytes],
+        replaced: int = MUST_NOT_EXIST,
+    ) -> LedgerHandle:
+        """Create a ledger with the id, digest, password and time of another one, to write the same
+        entries to it. `replaced` is the version of an unfinished copy with the same entries; its
+        node never disappears, because bookies delete the entries of ledgers without one.
+
+        Raises BadVersion when the id is taken, and NotEnoughBookies.
+        """
+        protection = LedgerProtection(
+            original.digest_type or self._protection.digest_type, original.password
+        )
+        metadata = self._new_metadata(dict(custom), self._quorums, protection)
+        metadata = metadata._replace(ctime_ms=original.ctime_ms)
+        put = self._metadata.creation(ledger_id, metadata)._replace(expected_version=replaced)
+        written = await self._store.put(*put)
+        return self._handle(ledger_id, metadata, written.version, listener)
+
     def _new_metadata(
         self,
         custom: dict[str, bytes],
@@ -388,6 +412,18 @@ class LedgerClient:
         is unavailable, and a retry may succeed.
         """
         return self._reader(ledger_id, await self._metadata_of(ledger_id))
+
+    async def open_any(self, ledger_id: int) -> tuple[LedgerMetadata, ReadHandle]:
+        """Return a ledger as if closed, and its reader, whatever its state and password are.
+        Changes nothing. The ledger must have no writer. Raises LedgerError and MetadataError.
+        """
+        metadata = (await self._metadata.read(ledger_id)).metadata
+        reader = self._reader(ledger_id, metadata)
+        if not metadata.is_closed:
+            from pyxbroker.ledger.recovery import find_end
+
+            metadata = metadata.closed(*await find_end(reader))
+        return metadata, reader
 
     async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int, int]:
         """Open a compacted ledger; return its reader, last entry id and length in bytes."""

@@ -164,6 +164,12 @@ async def next_counter_value(store: MetadataStore, path: str) -> int:
     return int(created.path[len(prefix) :])
 
 
+async def pass_counter_value(store: MetadataStore, path: str, value: int) -> None:
+    """Advance a counter of `next_counter_value`, so that its later numbers exceed `value`."""
+    while await next_counter_value(store, path) < value:
+        pass
+
+
 class LedgerIdGenerator:
     """Allocates ledger ids like BookKeeper: numbers below /ledgers/idgen, then idgen-long.
 
@@ -207,6 +213,21 @@ class LedgerIdGenerator:
             if place.done() and not place.cancelled() and place.exception() is None:
                 self.give_back(place.result())
             raise
+
+    async def pass_id(self, ledger_id: int) -> None:
+        """Advance the generator, so that later ids, also those of other processes, exceed an id.
+
+        A store numbers nodes one by one, so that each id up to that one costs a node.
+        """
+        if ledger_id > paths.SHORT_LEDGER_ID_MAX:
+            await self._numbers(paths.long_ledger_id_prefix((ledger_id >> 32) + 1), 1)
+            return
+        count = 1
+        while ids := await self._fetch_short(count):
+            missing = ledger_id - max(ids)
+            if missing <= 0:
+                return
+            count = min(missing, IDS_PER_FETCH_MAX)
 
     def give_back(self, ledger_id: int) -> None:
         """Return an unused id."""

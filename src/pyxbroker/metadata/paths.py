@@ -41,6 +41,9 @@ LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
+# pyxbroker's own.
+COPY = "/pyxbroker/copy"
+COPY_LOCK = "/pyxbroker/copy-lock"
 TOPIC_LIST_SLASHES = 4  # in the path whose children are a namespace's topics
 
 # Compiled on first use, to keep the start short.

@@ -164,7 +164,7 @@ class StandaloneData:
             layout=layout,
             cookie=cookie,
             metadata=self.metadata,
-            open_storage=partial(self._open_storage, layout),
+            open_storage=partial(self.open_storage, layout),
             cluster=ClusterSettings(
                 cluster=config.clusterName,
                 web_service_url=self.addresses.web_url,
@@ -220,7 +220,7 @@ class StandaloneData:
             metadata=self.metadata.directory,
         )
 
-    def _open_storage(self, layout: Layout) -> _native.Storage:
+    def open_storage(self, layout: Layout) -> _native.Storage:
         """Open the storage, which replays the journal. Blocks; runs in a thread."""
         config = self.config
         dirty = config.dbStorage_writeCacheMaxSizeMb << 20
