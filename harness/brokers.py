@@ -307,24 +307,33 @@ class Broker:
 
 
 class ClusterBroker(Broker):
-    """A `pyxbroker broker` of a cluster; its metadata is at ``metadata``."""
+    """A broker of a cluster, ours or Apache's; its metadata is at ``metadata``."""
 
     def __init__(
-        self, directory: Path, metadata: str, *, settings: dict[str, str] | None = None
+        self,
+        directory: Path,
+        metadata: str,
+        *,
+        kind: str = "pyxbroker",
+        settings: dict[str, str] | None = None,
     ) -> None:
-        super().__init__("pyxbroker", directory, settings=settings)
+        super().__init__(kind, directory, settings=settings)
         self.metadata = metadata
 
     def command(self) -> list[str]:
         """The command line; writes the configuration file it names."""
         settings = {
             "metadataStoreUrl": self.metadata,
+            "configurationMetadataStoreUrl": self.metadata,
             "advertisedAddress": "127.0.0.1",
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.web_port),
         }
-        file = self._write_configuration(settings | self.settings)
-        return [*pyxbroker_command(), "broker", "--config", str(file)]
+        file = str(self._write_configuration(settings | self.settings))
+        if self.kind == "apache":
+            program = str(peers_directory() / "apache-pulsar" / "run.sh")
+            return [program, "broker", str(self.data), file]
+        return [*pyxbroker_command(), "broker", "--config", file]
 
 
 def pyxbroker_command() -> list[str]:
