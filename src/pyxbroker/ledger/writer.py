@@ -23,7 +23,6 @@ unconfirmed entry, and an entry that only the old members acknowledged must not 
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -31,7 +30,7 @@ from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.bookie import FENCED, UNAUTHORIZED, Stripe
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies, error_of
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
-from pyxbroker.quorum import PendingAdds
+from pyxbroker.quorum import PendingRuns
 
 
 class Member(NamedTuple):
@@ -97,10 +96,6 @@ class Change(enum.Enum):
     READING = "reading metadata"
 
 
-_Pending: TypeAlias = tuple[int, EntryRun, int]
-"""The last entry id of a run that is not confirmed, the run, and the ledger's bytes before it."""
-
-
 class LedgerWriter:
     """State of one ledger's writer.
 
@@ -130,13 +125,12 @@ class LedgerWriter:
         self.change: Change | None = None
         self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
         self.ensemble = list(metadata.last_ensemble()[1])
-        self.pending = PendingAdds(
+        self.pending = PendingRuns(
             *(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
             next_entry_id,
         )
         self._recovers_from = next_entry_id if metadata.state is LedgerState.IN_RECOVERY else None
         self._delays_change = delays_change
-        self._runs: deque[_Pending] = deque()
         self._members: dict[int, tuple[Member, ...]] = {}  # of runs, by their position and length
         self._slots = list(range(metadata.ensemble_size))
         self._index_of = {slot: slot for slot in self._slots}
@@ -150,7 +144,7 @@ class LedgerWriter:
     @property
     def is_idle(self) -> bool:
         """True if all entries are confirmed, and no ensemble change is under way."""
-        return not self._runs and self.change is None
+        return not self.pending.has_runs and self.change is None
 
     @property
     def last_add_confirmed(self) -> int:
@@ -163,14 +157,12 @@ class LedgerWriter:
         """Give the run its entry ids and return the members to send it to, with the ledger's length
         before the run.
         """
-        count = run.count
-        first = self.pending.add(count)
         run.ledger_id = self.ledger_id
-        run.first_entry_id = first
-        self._runs.append((first + count - 1, run, self.length))
+        first = self.pending.append(run)
         self.length += run.bytes
         size = len(self.ensemble)
-        key = first % size + size * min(count, size)
+        count = min(run.count, size)
+        key = first % size + size * count
         members = self._members.get(key)
         if members is None:
             members = self._members[key] = self._members_of(range(size), first, count)
@@ -181,7 +173,7 @@ class LedgerWriter:
         index = self._index_of.get(slot)
         if index is None or self.failure is not None:
             return ()  # the answer of a bookie that was replaced
-        return self._take_confirmed(self.pending.on_ack(index, first, last))
+        return self.pending.on_run_ack(index, first, last)
 
     def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
         """Take note that the bookie of a slot will not store the entries from first on."""
@@ -290,9 +282,7 @@ class LedgerWriter:
 
     def take_unconfirmed(self) -> list[EntryRun]:
         """Remove and return the runs that were never confirmed, after a failure."""
-        runs = [run for _, run, _ in self._runs]
-        self._runs.clear()
-        return runs
+        return self.pending.take_all()
 
     # --- ensemble changes ---------------------------------------------------------------------
 
@@ -361,24 +351,19 @@ class LedgerWriter:
 
     def _resends(self, indexes: Collection[int]) -> list[Action]:
         """Return the unconfirmed runs for the members at some indexes of the ensemble."""
+        runs = self.pending.unconfirmed()
         confirmed = self.last_add_confirmed
-        return [
-            Send(slot, bookie_id, run, confirmed, length, stripe)
-            for _, run, length in self._runs
-            for slot, bookie_id, stripe in self._members_of(indexes, run.first_entry_id, run.count)
-        ]
+        length = self.length - sum(run.bytes for run in runs)
+        sends: list[Action] = []
+        for run in runs:
+            for slot, bookie_id, stripe in self._members_of(indexes, run.first_entry_id, run.count):
+                sends.append(Send(slot, bookie_id, run, confirmed, length, stripe))
+            length += run.bytes
+        return sends
 
     def _resume(self) -> list[Action]:
-        return [Confirm(run) for run in self._take_confirmed(self.pending.resume())]
-
-    def _take_confirmed(self, confirmed: int) -> Sequence[EntryRun]:
-        runs = self._runs
-        if not runs or runs[0][0] > confirmed:
-            return ()
-        taken = [runs.popleft()[1]]
-        while runs and runs[0][0] <= confirmed:
-            taken.append(runs.popleft()[1])
-        return taken
+        self.pending.resume()
+        return [Confirm(run) for run in self.pending.take_confirmed()]
 
     def _fail(self, error: LedgerError) -> list[Action]:
         self.failure = error
