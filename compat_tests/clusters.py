@@ -13,16 +13,28 @@ CLUSTER = "east"
 
 
 class Cluster:
-    """ZooKeeper and bookies; `brokers` are those that `broker` has created."""
+    """ZooKeeper and bookies; `brokers` are those that `broker` has created.
 
-    def __init__(self, directory: Path, bookies: int) -> None:
+    With `is_apart`, the metadata of the cluster, of the bookies, and that which clusters share are
+    in three places of ZooKeeper.
+    """
+
+    def __init__(self, directory: Path, bookies: int, is_apart: bool = False) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
+        address = self.zookeeper.address
+        self.metadata = self.shared = f"zk:{address}"
+        self.ledgers = ""
+        if is_apart:
+            self.metadata, self.shared = f"zk:{address}/pulsar", f"zk:{address}/shared"
+            self.ledgers = f"zk+hierarchical://{address}/bookies/ledgers"
         self.bookies = [self._bookie(number) for number in range(bookies)]
         self.brokers: list[ClusterBroker] = []
 
     def _bookie(self, number: int) -> Bookie:
-        return Bookie(self.directory / f"bookie-{number}", self.zookeeper.address)
+        settings = {"metadataServiceUri": self.ledgers} if self.ledgers else None
+        directory = self.directory / f"bookie-{number}"
+        return Bookie(directory, self.zookeeper.address, settings)
 
     def start(self) -> None:
         """Start ZooKeeper and all bookies on new metadata."""
@@ -35,9 +47,16 @@ class Cluster:
 
     def initialize(self) -> str:
         """Create the metadata; return what the command prints."""
-        url = f"zk:{self.zookeeper.address}"
+        if not self.ledgers:
+            return self._initialize(self.metadata, self.shared)
+        bookies = f"zk:{self.zookeeper.address}/bookies"
+        self._initialize(bookies, bookies)
+        there = ("--existing-bk-metadata-service-uri", self.ledgers)
+        return self._initialize(self.metadata, self.shared, *there)
+
+    def _initialize(self, metadata: str, shared: str, *options: str) -> str:
         line = [*pyxbroker_command(), "initialize-cluster-metadata", "--cluster", CLUSTER]
-        line += ["--metadata-store", url, "--configuration-metadata-store", url]
+        line += ["--metadata-store", metadata, "--configuration-metadata-store", shared, *options]
         line += ["--web-service-url", "http://127.0.0.1:8080"]
         line += ["--broker-service-url", "pulsar://127.0.0.1:6650"]
         done = subprocess.run(
@@ -49,11 +68,11 @@ class Cluster:
 
     def broker(self, name: str = "broker", **settings: str) -> ClusterBroker:
         """Return a broker that is not started yet."""
-        one = ClusterBroker(
-            self.directory / name,
-            f"zk:{self.zookeeper.address}",
-            settings={"clusterName": CLUSTER, **settings},
-        )
+        places = {"clusterName": CLUSTER}
+        if self.ledgers:
+            places["configurationMetadataStoreUrl"] = self.shared
+            places["bookkeeperMetadataServiceUri"] = self.ledgers
+        one = ClusterBroker(self.directory / name, self.metadata, settings=places | settings)
         self.brokers.append(one)
         return one
 

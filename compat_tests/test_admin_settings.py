@@ -109,7 +109,9 @@ def test_a_value_that_cannot_be_is_refused_and_changes_nothing(broker: Broker) -
 
 @pytest.mark.pyxbroker
 def test_passwords_are_not_told(broker: Broker) -> None:
-    assert not [name for name in web(broker, "GET", f"{PATH}/runtime").json() if "assword" in name]
+    told = web(broker, "GET", f"{PATH}/runtime").json()
+    # The path of a file with a password is none.
+    assert not [name for name in told if "assword" in name and not name.endswith("Path")]
 
 
 @pytest.mark.pyxbroker

@@ -19,9 +19,10 @@ from tests.zookeeper_server import ZooKeeperServer
 from pyxbroker.entry import CRC32C, EntryBatch, EntryRun
 from pyxbroker.ledger.bookie import ADD_RECOVERY, DISCONNECTED, NO_ENTRY, UNAUTHORIZED
 from pyxbroker.ledger.bookie_tls import make_contexts
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced
 from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.ledger.pool import BookiePool
 from pyxbroker.ledger.remote import RemoteSettings
 from pyxbroker.metadata.store import open_store

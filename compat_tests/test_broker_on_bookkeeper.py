@@ -326,6 +326,43 @@ def test_a_second_broker_is_refused(cluster: Cluster, broker: ClusterBroker) -> 
     assert in_registry == [f"127.0.0.1:{broker.web_port}"]
 
 
+def test_a_lost_session_is_followed_by_a_new_registration(
+    cluster: Cluster, broker: ClusterBroker, client: pulsar.Client
+) -> None:
+    producer = client.create_producer("persistent://public/default/session")
+    cluster.zookeeper.pause()
+    time.sleep(3 * int(SESSION_MS) / 1000)
+    producer.send(b"meanwhile")
+    cluster.zookeeper.resume()
+    registered = paths.broker(f"127.0.0.1:{broker.web_port}")
+    eventually(lambda: in_store(cluster.zookeeper, lambda store: store.get(registered)))
+    client.create_producer("persistent://public/default/session-2").send(b"after")
+    code, output = run(cluster.broker("refused", metadataStoreSessionTimeoutMillis=SESSION_MS))
+    assert code == 1
+    assert "one broker at a time" in output
+
+
+def test_a_lost_session_ends_the_process_if_the_settings_ask_for_that(
+    cluster: Cluster, broker: ClusterBroker
+) -> None:
+    broker.stop()
+    strict = cluster.broker(
+        "strict",
+        metadataStoreSessionTimeoutMillis=SESSION_MS,
+        zookeeperSessionExpiredPolicy="shutdown",
+    )
+    strict.start()
+    cluster.zookeeper.pause()
+    assert strict.process is not None
+    assert strict.process.wait(timeout=PATIENCE_S) == 1
+    cluster.zookeeper.resume()
+    assert strict.output().splitlines()[-1] == (
+        "pyxbroker: The broker stopped: the session with ZooKeeper is lost"
+        " (zookeeperSessionExpiredPolicy)."
+    )
+    broker.start()
+
+
 def run(broker: ClusterBroker) -> tuple[int, str]:
     """Run a broker that is expected to end by itself; return its status and output."""
     done = subprocess.run(
@@ -419,7 +456,8 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
 
 
 def test_the_broker_waits_for_zookeeper_and_bookies(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, bookies=1)
+    """Its metadata, that of the bookies and that which clusters share are in different places."""
+    cluster = Cluster(tmp_path, bookies=1, is_apart=True)
     one = dict.fromkeys(
         ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum"), "1"
     )
@@ -443,8 +481,17 @@ def test_the_broker_waits_for_zookeeper_and_bookies(tmp_path: Path) -> None:
         client.create_producer("persistent://public/default/t").send(b"stored")
         client.close()
         assert broker.request("GET", "/admin/v2/brokers/health") == (200, "ok")
+        told = broker.rest("GET", "/admin/v2/brokers/internal-configuration")[1]
+        assert told["metadataStoreUrl"] == cluster.metadata
+        assert told["configurationMetadataStoreUrl"] == cluster.shared
+        assert told["bookkeeperMetadataServiceUri"] == cluster.ledgers
         states = re.findall(r'event="the broker is starting" waits_for="(\w+)', broker.output())
         assert states == ["ZooKeeper", "an", "the", "writable"]
+        nodes = in_store(cluster.zookeeper, tree)
+        assert "/pulsar/managed-ledgers/public/default/persistent/t" in nodes
+        assert "/shared/admin/policies/public/default" in nodes
+        assert [each for each in nodes if re.match(r"/bookies/ledgers/00/0000/L\d{4}$", each)]
+        assert not {"/pulsar/ledgers", "/pulsar/admin/policies", "/ledgers", "/admin"} & set(nodes)
         written = {each.name for each in broker.directory.iterdir()}
         assert written == {"output.log", "standalone.conf"}, "a broker has no data of its own"
     finally:

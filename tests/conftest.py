@@ -60,7 +60,10 @@ def each_loop(request: pytest.FixtureRequest) -> Iterator[None]:
     scripted_server.use_loop("asyncio")
 
 
-@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
+ZOOKEEPER = pytest.param("zookeeper", marks=pytest.mark.interop)
+
+
+@pytest.fixture(params=["memory", "routed", "embedded", ZOOKEEPER])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """Each kind of metadata store in turn."""
     kind = request.param

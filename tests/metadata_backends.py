@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.metadata.routed import Route, RoutedStore
 from pyxbroker.metadata.store import MetadataStore, open_store
 from zookeeper_server import ZooKeeperServer
 
@@ -29,8 +30,16 @@ def coroutine_test(function: Callable[..., Awaitable[None]]) -> Callable[..., No
     return run
 
 
+def routes(store: MetadataStore) -> list[Route]:
+    """Return routes that lead some nodes of the tests elsewhere in the same store."""
+    elsewhere = [Route(path, store, f"/there{path}") for path in ("/a", "/n", "/e", "/x", "/seq")]
+    return [Route("", store, ""), *elsewhere]
+
+
 class Backend:
-    """Makes stores on one tree: a name in memory, a directory, or a chroot of a ZooKeeper."""
+    """Makes stores on one tree: a name in memory, the same with routes, a directory, or a chroot of
+    a ZooKeeper.
+    """
 
     def __init__(self, kind: str, directory: Path, server: ZooKeeperServer | None = None) -> None:
         self.kind = kind
@@ -40,7 +49,7 @@ class Backend:
 
     @property
     def url(self) -> str:
-        if self.kind == "memory":
+        if self.kind in ("memory", "routed"):
             return f"memory:{self._name}"
         if self.kind == "embedded":
             return "embedded:metadata"
@@ -50,6 +59,8 @@ class Backend:
     @asynccontextmanager
     async def store(self, **options: Any) -> AsyncIterator[MetadataStore]:
         store = open_store(self.url, data_directory=self.directory, **options)
+        if self.kind == "routed":
+            store = RoutedStore(store, routes(store))
         await store.open()
         try:
             yield store

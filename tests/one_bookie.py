@@ -17,9 +17,10 @@ from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import stored_ledgers
 from pyxbroker.connection import Connections
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.limits import ManagedLedgerLimits

@@ -43,11 +43,10 @@ from pyxbroker.ledger.bookie import (
     TIMED_OUT,
     Bookie,
 )
-from pyxbroker.ledger.client import ReadSettings
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies, is_lost
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
 from pyxbroker.ledger.read_policy import ReadPolicy
-from pyxbroker.ledger.reader import ReadHandle, segments_of
+from pyxbroker.ledger.reader import ReadHandle, ReadSettings, segments_of
 from pyxbroker.ledger.recovery import Action as RecoveryAction
 from pyxbroker.ledger.recovery import (
     Fence,

@@ -367,14 +367,14 @@ def test_non_persistent_topics_of_a_bundle_are_listed_in_slices(
             await rest.broker.topic(name)
         monkeypatch.setattr(resource, "SLICE", 4)
         looked: list[list[TopicName]] = []
-        in_slices = resource._in_slices
+        parts = resource._parts
 
         async def noted(items: list[TopicName]) -> AsyncIterator[list[TopicName]]:
-            async for some in in_slices(items):
+            async for some in parts(items):
                 looked.append(some)
                 yield some
 
-        monkeypatch.setattr(resource, "_in_slices", noted)
+        monkeypatch.setattr(resource, "_parts", noted)
         # It is asked outside of the slices for none.
         monkeypatch.setattr(Bundle, "__contains__", None)
         last = "0xc0000000"

@@ -391,17 +391,3 @@ def test_a_message_over_the_brokers_limit_is_refused_here() -> None:
             await producer.send(b"x" * 800)
 
     run(main)
-
-
-def test_an_entry_of_another_broker_is_sent_as_it_is() -> None:
-    async def main() -> None:
-        async with Server() as server, Client(server.settings()) as client:
-            producer = await client.producer(TOPIC)
-            await producer.send(b"x")
-            (section,) = server.sections
-            await (await producer.publish_entry(section, 7, messages=1, marker=True))
-            assert server.sections[1] == section
-            sent = server.said(pb.BaseCommand.SEND)[1]
-            assert (sent.sequence_id, sent.marker) == (7, True)
-
-    run(main)

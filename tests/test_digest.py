@@ -16,9 +16,10 @@ import stored
 from command_line import standalone
 from one_bookie import NAME, Node, Runs, until
 from pyxbroker.entry import CRC32C, Digest, EntryRun
-from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient, LedgerProtection
 from pyxbroker.ledger.errors import EntryDamaged, WrongPassword, is_lost
 from pyxbroker.ledger.metadata import DigestType
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata import paths
 from pyxbroker.storage import StorageWriter
 

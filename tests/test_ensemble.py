@@ -11,9 +11,11 @@ import pytest
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
 from pyxbroker.ledger import ensemble
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums, ReadSettings
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import LedgerError, NoSuchEntry
+from pyxbroker.ledger.placement import LedgerQuorums
+from pyxbroker.ledger.reader import ReadSettings
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger

@@ -91,6 +91,30 @@ def test_the_oldest_entries_of_all_ledgers_are_evicted_beyond_the_limit() -> Non
     run(scenario, 500)
 
 
+def test_a_full_cache_is_evicted_to_its_watermark_and_counts_that() -> None:
+    async def scenario(shared: EntryCache, cache: LedgerCache) -> None:
+        shared.set_limits(500, age_max_s=60, watermark=0.6)
+        for entry_id in range(10):
+            cache.add(batch_of(1, entry_id, b"x" * 50))
+        assert (shared.bytes, shared.evictions) == (500, 0)
+        cache.add_read(batch_of(1, 10, b"x" * 50))
+        assert [entry_id for entry_id, _ in found(cache, 1, 5) or []] == list(range(5, 11))
+        assert found(cache, 1, 4) is None
+        assert shared.stats() == {
+            "used_bytes": 300,
+            "entries": 6,
+            "inserted": 11,
+            "evicted": 5,
+            "evictions": 1,
+            "cache_hits": 6,
+            "hit_bytes": 300,
+            "disk_reads": 1,
+            "disk_read_bytes": 50,
+        }
+
+    run(scenario)
+
+
 def test_entries_are_evicted_by_age() -> None:
     async def scenario(shared: EntryCache, cache: LedgerCache) -> None:
         cache.add(batch_of(1, 0, b"x"))

@@ -96,7 +96,7 @@ def test_only_topics_that_store_and_may_write_are_looked_after(tmp_path: Path) -
         names = [f"{kind}://public/default/{name}" for kind, name in LOOKED_AT]
         topics = [await broker.topic(name) for name in names]
         topics[1].managed_ledger.fence("another broker has it")
-        found = [each async for each in upkeep.in_slices(iter(topics))]
+        found = [each async for each in upkeep.open_topics(iter(topics))]
         assert found == [topics[0], topics[3]]
 
     run(tmp_path, scenario)

@@ -11,8 +11,9 @@ import pytest
 from one_bookie import BOOKIE_ID, NAME, Node, Runs, append, ledgers_of, read_all, run, until
 from pyxbroker.bookie import garbage_collection
 from pyxbroker.bookie.garbage_collection import GarbageCollector
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata import maintenance, paths
 from pyxbroker.metadata.database import split
 from pyxbroker.metadata.embedded import EmbeddedStore

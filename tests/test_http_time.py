@@ -445,10 +445,10 @@ def test_who_has_asked_for_nothing_yet_has_the_pace_of_the_door(run: Run) -> Non
             writer.write(GET[:5])
             await until(lambda: web.server._connections)
             [asking] = web.server._connections
-            assert asking._line.pace is web.server._poller.pace
+            assert asking._queue.pace is web.server._poller.pace
             writer.write(GET[5:])
             assert b"200 OK" in await reader.readline()
-            assert asking._line.pace is web.server._pace is not web.server._poller.pace
+            assert asking._queue.pace is web.server._pace is not web.server._poller.pace
             writer.close()
 
     run(main)

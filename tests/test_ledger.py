@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from one_bookie import NAME, Node, Runs, ledgers_of, turns, until
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import EntryDamaged, LedgerError, LedgerFenced, NoSuchLedger
 from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import BadVersion, Put
 

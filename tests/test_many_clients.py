@@ -243,7 +243,7 @@ def test_what_broker_stats_tell_of_many_clients_is_taken_of_one_of_them_in_a_tur
     async def scenario(broker: Broker) -> None:
         _, topic, subscription = await clients_of(broker)
         turns = Turns()
-        turns.count(monkeypatch, dimensions, "_some")
+        turns.count(monkeypatch, dimensions, "_selected")
         telling = asyncio.ensure_future(dimensions.dimension_statistics(topic, Slices()))
         while sum(turns.done.values()) < MANY + MANY // 2:
             await some_turns(1)

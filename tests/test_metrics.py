@@ -46,8 +46,7 @@ from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.definitions import COUNTER
 from pyxbroker.stats.latencies import WINDOW_S, Latency
-from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
-from pyxbroker.stats.slices import SLICE_S
+from pyxbroker.stats.metrics import SLICE_S, TOPICS_PER_STEP, Collector
 from pyxbroker.web.server import WebServer
 from stored import storage
 

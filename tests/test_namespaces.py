@@ -1173,7 +1173,7 @@ def test_topics_are_counted_in_slices_and_again_when_some_came_meanwhile(
                 if pauses == 10:
                     await make("late")
 
-        monkeypatch.setattr(topic_counts, "Slices", Pauses)
+        monkeypatch.setattr("pyxbroker.base.slices.Slices", Pauses)
         for number in range(20):
             await make(f"t{number}")
         counts = topic_counts.TopicCounts(store)

@@ -14,11 +14,11 @@ from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
 from pyxbroker.ledger import ensemble
 from pyxbroker.ledger.bookie import TIMED_OUT
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
 from pyxbroker.ledger.errors import NotEnoughBookies
 from pyxbroker.ledger.metadata import LedgerMetadataStore
-from pyxbroker.ledger.placement import Affinity, affinity_of
+from pyxbroker.ledger.placement import Affinity, LedgerQuorums, affinity_of
 from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
 from pyxbroker.ledger.registered_bookies import BookiesView
 from pyxbroker.mledger.cursor import Cursor, CursorError

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyxbroker.ledger.bookie import DISCONNECTED, FAILED, TIMED_OUT
-from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.errors import NotEnoughBookies
-from pyxbroker.ledger.placement import ANY_GROUP, Affinity, affinity_of, custom_metadata_of
+from pyxbroker.ledger.placement import (
+    ANY_GROUP,
+    Affinity,
+    LedgerQuorums,
+    affinity_of,
+    custom_metadata_of,
+)
 from pyxbroker.ledger.quarantine import HealthCheck
 from pyxbroker.ledger.rack_placement import RackPlacement, RackSettings
 from pyxbroker.ledger.registered_bookies import BookiesView

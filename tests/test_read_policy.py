@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pyxbroker.ledger.bookie import Bookie
-from pyxbroker.ledger.client import ReadSettings
 from pyxbroker.ledger.read_policy import MEMORY_S, ReadPolicy
+from pyxbroker.ledger.reader import ReadSettings
 
 
 class Clock:

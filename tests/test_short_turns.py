@@ -21,7 +21,7 @@ from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics.partitioned_statistics import MergedStatistics
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.upkeep import Upkeep, in_slices
+from pyxbroker.broker.topics.upkeep import Upkeep, open_topics
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
@@ -68,7 +68,7 @@ def test_many_walks_over_topics_share_a_turn() -> None:
     topics: list[Any] = [Mock(PersistentTopic, fenced=False)] * 300
 
     async def walk() -> None:
-        async for _ in in_slices(iter(topics)):
+        async for _ in open_topics(iter(topics)):
             pass
 
     async def main() -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.base.pacing import Pace, paced
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 
 STEP_S = 0.0005
 SLICE_S = 0.002
@@ -217,3 +217,32 @@ def test_a_loop_that_has_ended_is_let_go_of() -> None:
     loop = asyncio.run(main())
     gc.collect()
     assert loop() is None
+
+
+def test_a_loop_pauses_after_each_item_and_one_that_is_left_early_leaves_no_task() -> None:
+    now = [0.0]
+
+    async def main() -> tuple[list[int], int]:
+        seen: list[int] = []
+
+        async def other() -> None:
+            while True:
+                seen.append(-1)
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(other())
+        await asyncio.sleep(0)
+        slices = Slices(1.0, lambda: now[0])
+        async for item in in_slices(range(3), slices):
+            seen.append(item)
+            now[0] += 5.0  # a long step
+        async for item in in_slices(range(3), slices):
+            seen.append(item)
+            break
+        counting.cancel()
+        return seen, len(asyncio.all_tasks())
+
+    seen, tasks = asyncio.run(main())
+    assert [each for each in seen if each >= 0] == [0, 1, 2, 0]
+    assert seen[:6] == [-1, 0, -1, 1, -1, 2]
+    assert tasks == 2  # this one, and the one that counts

@@ -8,7 +8,7 @@ from typing import Any
 from pyxbroker.admin.policy_bodies import enum_values_of
 from pyxbroker.admin.resources.names import check_length, texts_of
 from pyxbroker.base.limits import TOPIC_NAME_BYTES_MAX
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.policies.grants import ROLES, SUBSCRIPTIONS, TOPICS
 from pyxbroker.web.errors import HttpError
 
@@ -49,9 +49,8 @@ async def _checked(
     value: object, part: str, check: Callable[[object], list[str]], slices: Slices
 ) -> dict[str, list[str]]:
     found = {}
-    for name, each in _entries(value, part, NAME_BYTES_MAX).items():
+    async for name, each in in_slices(_entries(value, part, NAME_BYTES_MAX).items(), slices):
         found[name] = check(each)
-        await slices.pause()
     return found
 
 

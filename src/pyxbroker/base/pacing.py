@@ -6,6 +6,9 @@ take BUDGET_S together, which the last step may exceed. The remaining steps wait
 iteration; the loop serves sockets and timers before it. Clients take turns. Each has a FIFO queue
 (`StepQueue`), so that a client with few commands does not wait for all commands of the others.
 
+Other kinds of work (long work, unauthenticated connections, cursor writes) have a `Pace` of their
+own, with a budget of its own.
+
 SEND, ACK and FLOW are not paced here: they are frequent and small, and counted where they are read.
 """
 
@@ -59,6 +62,10 @@ class Pace:
         if self._spent_s >= self._budget_s:
             self._schedule()
 
+    def end_turn(self) -> None:
+        """Use up the budget: no further step runs before the next iteration."""
+        self.spend(self._budget_s)
+
     def enqueue(self, queue: StepQueue) -> None:
         """Add a queue that has become non-empty."""
         self._queues.append(queue)
@@ -106,15 +113,21 @@ class StepQueue:
         if len(self.waiting) == 1:
             self.pace.enqueue(self)
 
-    def run(self, call: Callable[[], object]) -> None:
-        """Call call() now if there is budget left, else queue it."""
+    def join(self) -> QueueEntry:
+        """Queue the calling task, which has to await the entry next."""
+        entry = QueueEntry(asyncio.get_running_loop())
+        self.wait(entry.resolve)
+        return entry
+
+    def run(self, call: Callable[[], T]) -> T | None:
+        """Call call() now if there is budget left, and return its result; else queue it."""
         pace = self.pace
         if not pace.is_free:
             self.wait(call)
-            return
+            return None
         began = pace.clock()
         try:
-            call()
+            return call()
         finally:
             pace.spend(pace.clock() - began)
 
@@ -156,10 +169,8 @@ def _steps(coroutine: Coroutine[Any, Any, T], queue: StepQueue) -> Generator[Any
     while True:
         # A cancelled task has to end without waiting.
         if not (pace.is_free or isinstance(failure, asyncio.CancelledError)):
-            entry = _QueueEntry(asyncio.get_running_loop())
-            queue.wait(entry.resolve)
             try:
-                yield entry
+                yield queue.join()
             except BaseException as error:
                 failure = error
         began = clock()
@@ -178,7 +189,7 @@ def _steps(coroutine: Coroutine[Any, Any, T], queue: StepQueue) -> Generator[Any
         waited = None  # a cycle for the same reason
 
 
-class _QueueEntry:
+class QueueEntry:
     """A queue entry of a task, which awaits it like a future.
 
     `resolve` runs the next step itself, so that its time is measured. A real future would run it
@@ -191,6 +202,9 @@ class _QueueEntry:
         self._wake: Callable[[Any], object] | None = None
         self._context: Context | None = None
         self._is_cancelled = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop that the task runs on."""

@@ -58,17 +58,8 @@ class Poller:
     def _on_ready(self) -> None:
         """Handle readiness; the loop calls it in each iteration while a descriptor is ready."""
         queue = self._step_queue
-        while not queue.waiting:
-            if not self.pace.is_free:
-                queue.wait(self._serve)
-                return
-            began = self.pace.clock()
-            try:
-                has_served = self._serve()
-            finally:
-                self.pace.spend(self.pace.clock() - began)
-            if not has_served:
-                return
+        while not queue.waiting and queue.run(self._serve):
+            pass
 
     def _serve(self) -> bool:
         """Serve one ready descriptor, in turn. Return False if none is ready."""

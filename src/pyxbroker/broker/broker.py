@@ -26,7 +26,7 @@ from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.poller import Poller
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.listeners import Addresses, Listeners, LoopbackHint
@@ -487,23 +487,19 @@ class Broker:
     async def connection_load(self) -> tuple[int, int]:
         """Return the bytes that wait to be sent, and the number of paused connections."""
         waiting_bytes = paused = 0
-        slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+        async for first in in_slices(range(0, len(live), CONNECTIONS_PER_STEP)):
             for connection in live[first : first + CONNECTIONS_PER_STEP]:
                 waiting_bytes += connection.pending_bytes
                 paused += connection.is_paused
-            await slices.pause()
         return waiting_bytes, paused
 
     async def _find_backlog_times(self, subscriptions: list[Subscription]) -> None:
         """Read the publish times that the last scrape lacked, for the next one."""
-        slices = Slices()
-        for subscription in subscriptions:
+        async for subscription in in_slices(subscriptions):
             if not subscription.topic.fenced:
                 with contextlib.suppress(LedgerError):
                     await subscription.topic.find_backlog_time(subscription)
-            await slices.pause()
 
     @property
     def ledger_errors(self) -> tuple[Counter[str], Counter[str]]:
@@ -627,12 +623,10 @@ class Broker:
         await self._check_connections(self.handlers.check_credentials)
 
     async def _check_connections(self, check: Callable[[list[Connection]], None]) -> None:
-        slices = Slices()
         live = list(self.connections.live)
-        for first in range(0, len(live), CONNECTIONS_PER_STEP):
+        async for first in in_slices(range(0, len(live), CONNECTIONS_PER_STEP)):
             some = live[first : first + CONNECTIONS_PER_STEP]
             self.connections.turn.run(check, some)
-            await slices.pause()
 
     async def _delete_inactive(self) -> None:
         await self.topics.inactive.delete_all()

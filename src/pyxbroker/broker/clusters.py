@@ -17,7 +17,7 @@ from pyxbroker.base.errors import (
     FailureDomainNotFound,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty
 from pyxbroker.metadata.turns import Turns
@@ -123,10 +123,8 @@ class Clusters:
         """
         async with self._turns.turn(None):
             await self.record(name)
-            slices = Slices()
             tenants = self._tenants()
-            for tenant in await tenants.names():
-                await slices.pause()
+            async for tenant in in_slices(await tenants.names()):
                 if name in ((await tenants.record(tenant)).get("allowedClusters") or []):
                     raise ClusterNotEmpty("Cluster not empty")
             if await self.isolation_policies(name):
@@ -149,9 +147,7 @@ class Clusters:
         if name not in await self.names():
             return {}
         domains = {}
-        slices = Slices()
-        for each in await self._store.children(paths.failure_domains(name)):
-            await slices.pause()
+        async for each in in_slices(await self._store.children(paths.failure_domains(name))):
             path = paths.failure_domain(name, each)
             found = await self._store.get(path)
             if found is not None:
@@ -173,8 +169,7 @@ class Clusters:
                 raise ClustersLimitReached(f"A cluster has at most {DOMAINS_MAX} failure domains.")
             wanted = fields.get(BROKERS) or []
             slices = Slices()
-            for other, record in others.items():
-                await slices.pause()
+            async for other, record in in_slices(others.items(), slices):
                 known = set(record.get(BROKERS) or [])
                 twice = [each for each in wanted if each in known]
                 if twice:

@@ -12,7 +12,7 @@ from typing import Any
 from pyxbroker.base.expressions import ExpressionError, compile_expression
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.named_tuple import NamedTuple
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 
 log = get_logger("pyxbroker.isolation")
 
@@ -48,8 +48,7 @@ async def matches_any(expressions: object, text: str) -> bool:
 
     An expression that RE2 does not know matches nothing; another broker has written it.
     """
-    slices = Slices()
-    for each in _texts(expressions):
+    async for each in in_slices(_texts(expressions)):
         try:
             if compile_expression(each).fullmatch(text.encode()) is not None:
                 return True
@@ -57,7 +56,6 @@ async def matches_any(expressions: object, text: str) -> bool:
             log.warning(
                 "an expression of an isolation policy cannot be read", expression=each, error=error
             )
-        await slices.pause()
     return False
 
 

@@ -36,7 +36,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics.names import topic_of_node
@@ -140,12 +140,10 @@ class Namespaces:
     async def _of_nodes(self, name: str, domain: str, path: str) -> list[TopicName]:
         names = []
         # 100,000 names would block the loop for a second, a few hundred long ones for 20 ms.
-        slices = Slices()
-        for node in await self._store.children(path):
+        async for node in in_slices(await self._store.children(path)):
             found = topic_of_node(domain, name, node)
             if found is not None:
                 names.append(found)
-            await slices.pause()
         return names
 
     # --- changing -----------------------------------------------------------------------------
@@ -405,22 +403,18 @@ class Namespaces:
 
     async def hashes(self, name: str, bundle: Bundle) -> dict[str, int]:
         """Return the hash of each topic of a bundle."""
-        slices = Slices()
         found = {}
-        for each in await self.bundle_topics(name, bundle):
+        async for each in in_slices(await self.bundle_topics(name, bundle)):
             found[str(each)] = hash_of(each)
-            await slices.pause()
         return found
 
     async def largest_bundle(self, name: str) -> Bundle:
         """Return the bundle with the most topics. Raises NamespaceNotFound."""
         boundaries = await self.bundles(name)
-        slices = Slices()
         last = len(boundaries) - 2
         counts = [0] * (last + 1)
-        for at in (await self.hashes(name, WHOLE)).values():
+        async for at in in_slices((await self.hashes(name, WHOLE)).values()):
             counts[min(bisect_right(boundaries, at) - 1, last)] += 1
-            await slices.pause()
         index = counts.index(max(counts))
         return Bundle(boundaries[index], boundaries[index + 1])
 
@@ -472,10 +466,8 @@ async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:
     """Return the topics that are in a bundle."""
     if bundle == WHOLE:
         return names
-    slices = Slices()
     found = []
-    for each in names:
+    async for each in in_slices(names):
         if each in bundle:
             found.append(each)
-        await slices.pause()
     return found

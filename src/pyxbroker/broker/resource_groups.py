@@ -15,7 +15,7 @@ from pyxbroker.base.errors import (
     ResourceGroupNotFound,
     ResourceGroupsLimitReached,
 )
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataStore, NotFound
 from pyxbroker.metadata.turns import Turns
@@ -96,10 +96,8 @@ class ResourceGroups:
         """Return True if a namespace is in the group. There may be thousands of namespaces, and few
         in any group, so only the records of those are decoded.
         """
-        slices = Slices()
         for tenant in await self._tenants.names():
-            for namespace in await self._namespaces.names(tenant):
-                await slices.pause()
+            async for namespace in in_slices(await self._namespaces.names(tenant)):
                 path = paths.namespace_policies(namespace)
                 value = await self._cache.get(path)
                 if (

@@ -24,7 +24,7 @@ from pyxbroker.auth.permissions import ADMINISTRATORS, MODE
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.metadata import paths
@@ -230,11 +230,12 @@ class RevokedRights:
         slices = Slices()
         rights, wheres = 0, set[str]()
         # A place checked as a whole needs no comparison (also after a failed check).
-        for lost in () if before is None or as_a_whole else revoked_by(before, after):
+        async for lost in in_slices(
+            () if before is None or as_a_whole else revoked_by(before, after), slices
+        ):
             if lost is not None:
                 rights += 1
                 wheres.add(lost[0])
-            await slices.pause()
         if not rights and not as_a_whole:
             return
         in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
@@ -251,23 +252,20 @@ class RevokedRights:
             await self._check_watchers(name, judge)
 
     async def _check_topic(self, topic: Topic, judge: RightChecks) -> None:
-        slices = Slices()
         waiting = () if topic.access is None else topic.access.waiting_producers()
-        for producer in [*topic.producers.values(), *waiting]:
+        async for producer in in_slices([*topic.producers.values(), *waiting]):
             principal = producer.connection.session.principal
             if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
                 self._log_closed(producer, topic, "PRODUCE")
                 topic.turn.run(self._close_producer, topic, producer)
-            await slices.pause()
         for subscription in topic.all_subscriptions():
             name = subscription.name
-            for consumer in list(subscription.consumers):
+            async for consumer in in_slices(list(subscription.consumers)):
                 principal = consumer.connection.session.principal
                 may = await judge.may(principal, CONSUME_TOPIC, topic.name, name)
                 if not may and not consumer.closed:
                     self._log_closed(consumer, topic, "CONSUME")
                     topic.turn.run(subscription.disconnect_one, consumer)
-                await slices.pause()
 
     @staticmethod
     def _close_producer(topic: Topic, producer: Producer) -> None:
@@ -277,12 +275,10 @@ class RevokedRights:
 
     async def _check_watchers(self, name: str, judge: RightChecks) -> None:
         """Close watchers of topic lists whose role may not list topics any more."""
-        slices = Slices()
-        for namespace, watcher in self._watchers():
+        async for namespace, watcher in in_slices(self._watchers()):
             resource = NamespaceName.get(namespace)
             if _is_in(resource, name):
                 await self._try(namespace, self._check_watcher(watcher, resource, judge))
-            await slices.pause()
 
     @staticmethod
     async def _check_watcher(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 
 if TYPE_CHECKING:
     from pyxbroker.broker.namespaces import Namespaces
@@ -21,9 +21,8 @@ async def topics_by_bundle(
     out.
     """
     found: dict[tuple[str, str], list[Topic]] = {}
-    slices = Slices()
     boundaries: dict[str, list[int]] = {}
-    for topic in list(topics):
+    async for topic in in_slices(list(topics)):
         namespace = topic.name.namespace
         if namespace not in boundaries:
             try:
@@ -33,5 +32,4 @@ async def topics_by_bundle(
         bundle = bundle_of(topic.name, boundaries[namespace])
         if bundle is not None:
             found.setdefault((namespace, str(bundle)), []).append(topic)
-        await slices.pause()
     return found

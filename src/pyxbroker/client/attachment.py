@@ -41,10 +41,6 @@ class Attachment:
         self._reopening: asyncio.Task[None] | None = None
 
     @property
-    def is_attached(self) -> bool:
-        return self._connection is not None
-
-    @property
     def url(self) -> str:
         """The URL of the broker that serves the topic; empty while none exists."""
         return self._connection.url if self._connection is not None else ""

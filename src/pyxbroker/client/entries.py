@@ -179,10 +179,6 @@ class Message(NamedTuple):
         return int(self.single.event_time)
 
     @property
-    def publish_time_ms(self) -> int:
-        return int(self.metadata.publish_time)
-
-    @property
     def has_null_value(self) -> bool:
         return bool(self.single.null_value)
 

@@ -27,7 +27,7 @@ class Pending:
     sent_at: float
     is_batch: bool = False
     more: dict[str, int] = field(default_factory=dict)
-    """Further fields of the SEND, such as `marker`."""
+    """Further fields of the SEND, such as `num_messages`."""
 
     def resolve(self, ledger: int, entry: int, partition: int) -> None:
         for index, future in enumerate(self.futures):

@@ -132,21 +132,6 @@ class Producer(Attachment):
             self._add(Pending(sequence_id, sequence_id, section, [future], time.monotonic()))
         return future
 
-    async def publish_entry(
-        self, section: bytes, sequence_id: int, messages: int = 1, **fields: int
-    ) -> asyncio.Future[MessageId]:
-        """Publish an entry as it is, such as one that another broker stored.
-
-        fields: further ones of the SEND, such as `marker=True`.
-        """
-        await self.wait_for_room()
-        self._send_batch()
-        future: asyncio.Future[MessageId] = self._loop.create_future()
-        more = {"num_messages": messages, **fields}
-        self._next_sequence_id = max(self._next_sequence_id, sequence_id + 1)
-        self._add(Pending(sequence_id, sequence_id, section, [future], time.monotonic(), more=more))
-        return future
-
     async def flush(self) -> None:
         """Wait until every published message is answered. Raises the first failure."""
         self._send_batch()

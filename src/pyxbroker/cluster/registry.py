@@ -7,6 +7,7 @@ session of this broker, so that an Apache broker can follow. One broker serves a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +17,13 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.cluster.checks import StartRefused
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
-from pyxbroker.metadata.store import GetResult, MetadataError, MetadataStore, SessionEvent
+from pyxbroker.metadata.store import (
+    GetResult,
+    MetadataError,
+    MetadataStore,
+    SessionEvent,
+    Unavailable,
+)
 
 log = get_logger("pyxbroker.cluster")
 
@@ -25,6 +32,7 @@ MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 POLL_S = 0.5
 CONNECT_TIMEOUT_S = 2.0
 RECHECK_DELAY_S = 1.0
+RELEASE_TIMEOUT_S = 1.0
 
 
 class AnotherBroker(StartRefused):
@@ -105,13 +113,14 @@ class BrokerRegistration:
         self._unsubscribe = self._store.on_session(self._on_session_event)
 
     async def release(self) -> None:
-        """End the registration. Raises Unavailable."""
+        """End the registration, with the session at the latest if the store is unavailable."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
         if self._recheck is not None:
             self._recheck.cancel()
-        await self._lock.release()
+        with contextlib.suppress(Unavailable, asyncio.TimeoutError):
+            await asyncio.wait_for(self._lock.release(), RELEASE_TIMEOUT_S)
 
     async def _other(self, is_registered: bool = False) -> tuple[str, dict[str, str]] | None:
         """Return the id and the URLs of another broker. Once this one is registered, only a broker

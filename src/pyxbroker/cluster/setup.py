@@ -57,7 +57,7 @@ async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setu
     await create(store, paths.BOOKIE_RACKS, b"{}")
     data = cluster_data(settings) | setup.more_data
     await create(configuration, paths.cluster(name), to_short_json(data))
-    tenant = to_short_json({"adminRoles": [], "allowedClusters": [name]})
+    tenant = to_short_json({"allowedClusters": [name], "adminRoles": []})
     bundles = {DEFAULT_NAMESPACE: settings.namespace_bundles, SYSTEM_NAMESPACE: SYSTEM_BUNDLES}
     for path in (paths.tenant(PUBLIC_TENANT), paths.tenant(SYSTEM_TENANT)):
         if not await create(configuration, path, tenant):
@@ -68,7 +68,8 @@ async def set_up(store: MetadataStore, configuration: MetadataStore, setup: Setu
             await _change(configuration, path, _adding("replication_clusters", name), written)
     if (count := settings.transaction_coordinators) > 0:
         path = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
-        if not await create(configuration, path, to_short_json({"partitions": count})):
+        record = {"partitions": count, "deleted": False}
+        if not await create(configuration, path, to_short_json(record)):
             await _change(configuration, path, _growing(count), written)
     return written
 

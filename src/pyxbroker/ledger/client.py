@@ -45,11 +45,12 @@ from pyxbroker.ledger.metadata import (
 from pyxbroker.ledger.placement import (
     Affinity,
     FixedPlacement,
+    LedgerQuorums,
     Placement,
     affinity_of,
     custom_metadata_of,
 )
-from pyxbroker.ledger.reader import ReadHandle, segments_of
+from pyxbroker.ledger.reader import ReadHandle, ReadSettings, segments_of
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
     BadVersion,
@@ -71,27 +72,6 @@ log = get_logger("pyxbroker.ledger")
 ID_TAKEN = "the ledger id is in use already; trying the next one"
 
 
-class LedgerQuorums(NamedTuple):
-    """The numbers of bookies and copies of each entry (managedLedgerDefault... settings)."""
-
-    ensemble: int = 1
-    write: int = 1
-    ack: int = 1
-
-
-class ReadSettings(NamedTuple):
-    """The settings of a broker that concern reads from several bookies."""
-
-    speculative_s: float = 0.0
-    """A second bookie is asked after this time without an answer; 0: only after a failure
-    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
-    timeout_s: float = 30.0
-    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
-    is_sticky: bool = True
-    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
-    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
-
-
 class LedgerProtection(NamedTuple):
     """Protection against changed entries, and against access without the password
     (managedLedgerDigestType, managedLedgerPassword).
@@ -105,7 +85,7 @@ class BookieWaiter(Protocol):
     """An object that needs more bookies than there are."""
 
     def on_bookies_changed(self) -> None:
-        """There may be enough bookies now."""
+        """Wake the ledgers that lack bookies: there may be enough now."""
 
 
 PLAIN = LedgerProtection()

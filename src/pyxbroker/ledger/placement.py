@@ -14,7 +14,6 @@ from pyxbroker.ledger.errors import NotEnoughBookies
 
 if TYPE_CHECKING:
     from pyxbroker.ledger.bookie import Bookie
-    from pyxbroker.ledger.client import LedgerQuorums
     from pyxbroker.ledger.writer import FindBookies
 
 POLICY_KEY = "EnsemblePlacementPolicyConfig"
@@ -23,6 +22,14 @@ _CLASS = "IsolatedBookieEnsemblePlacementPolicy"
 _PACKAGE = "org.apache.pulsar.bookie.rackawareness"
 _PRIMARY = "isolationBookieGroups"
 _SECONDARY = "secondaryIsolationBookieGroups"
+
+
+class LedgerQuorums(NamedTuple):
+    """The numbers of bookies and copies of each entry (managedLedgerDefault... settings)."""
+
+    ensemble: int = 1
+    write: int = 1
+    ack: int = 1
 
 
 class Affinity(NamedTuple):

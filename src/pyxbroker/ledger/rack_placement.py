@@ -30,7 +30,7 @@ from pyxbroker.ledger.quarantine import HealthCheck, Quarantine
 if TYPE_CHECKING:
     from random import Random
 
-    from pyxbroker.ledger.client import LedgerQuorums
+    from pyxbroker.ledger.placement import LedgerQuorums
     from pyxbroker.ledger.registered_bookies import BookiesView, Groups
     from pyxbroker.ledger.writer import FindBookies
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyxbroker.ledger.bookie import Bookie
-    from pyxbroker.ledger.client import ReadSettings
+    from pyxbroker.ledger.reader import ReadSettings
 
 MEMORY_S = 30.0
-"""What is known about a bookie decides no order after this time."""
+"""Age from which an observation of a bookie no longer influences the order."""
 SLOW_FACTOR = 3.0
 """A bookie is slow when its latency is so many times that of the fastest other one,"""
 SLOW_MIN_S = 0.005
@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 
 class _Score:
-    """What reads have lately learned about one bookie."""
+    """Recent observations of one bookie by reads."""
 
     __slots__ = ("at", "failed_at", "latency_s")
 

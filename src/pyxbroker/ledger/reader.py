@@ -22,6 +22,19 @@ READ_ENTRIES_MAX = 1024
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 
+class ReadSettings(NamedTuple):
+    """The settings of a broker that concern reads from several bookies."""
+
+    speculative_s: float = 0.0
+    """A second bookie is asked after this time without an answer; 0: only after a failure
+    (bookkeeperClientSpeculativeReadTimeoutInMillis)."""
+    timeout_s: float = 30.0
+    """A bookie without an answer after this time has failed (bookkeeperClientTimeoutInSeconds)."""
+    is_sticky: bool = True
+    """All reads of a ledger without striping go to one bookie while it is healthy, so that its
+    cache and its read-ahead serve them (bookkeeperEnableStickyReads)."""
+
+
 class Segment(NamedTuple):
     """The entries from `first` on, up to the next segment, and the bookies that store them."""
 

@@ -34,7 +34,7 @@ MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
 ADMINISTRATION = "/admin"
 LOCAL_ADMINISTRATION = ("/admin/local-policies", "/admin/configuration")
-"""Of it, what a cluster does not share with others."""
+"""Nodes of it that a cluster does not share with others."""
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"

@@ -34,8 +34,10 @@ class Route(NamedTuple):
     there: str
 
     def to(self, path: str) -> str:
-        """Return the path of a node in the other store."""
-        return f"{self.there}{path[len(self.path) :]}" or "/"
+        """Return the path of a node in the other store, which refuses an invalid one."""
+        if not path.startswith("/"):
+            return path
+        return f"{self.there}{path[len(self.path) :] if path != '/' else ''}" or "/"
 
     def back(self, path: str) -> str:
         """Return the path of a node of the other store here."""
@@ -57,7 +59,8 @@ class RoutedStore(MetadataStore):
         self.operation_timeout_s = main.operation_timeout_s
 
     def _route(self, path: str) -> Route:
-        return next(each for each in self._routes if _is_at_or_below(path, each.path))
+        found = (each for each in self._routes if _is_at_or_below(path, each.path))
+        return next(found, self._routes[-1])
 
     async def open(self) -> None:
         try:
@@ -98,10 +101,10 @@ class RoutedStore(MetadataStore):
         that were created are deleted again if a later store refuses.
         """
         groups: dict[MetadataStore, list[Put]] = {}
-        for put in reversed(puts):
+        for put in puts:
             groups.setdefault(self._route(put.path).store, []).append(put)
         found: dict[str, PutResult] = {}
-        for store, group in groups.items():
+        for store, group in reversed(groups.items()):
             by_path = {self._route(put.path).to(put.path): put for put in group}
             there = [put._replace(path=path) for path, put in by_path.items()]
             try:

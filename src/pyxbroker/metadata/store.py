@@ -76,10 +76,6 @@ class NoSpace(Unavailable):
     """The disk that the store writes to is full."""
 
 
-class SessionLost(Unavailable):
-    """The session ended before the operation was applied; its ephemeral nodes are gone."""
-
-
 class StoreClosed(MetadataError):
     """The store is closed, or not open yet."""
 

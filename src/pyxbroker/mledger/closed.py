@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
@@ -96,14 +96,12 @@ async def read_all_closed(
 
     The result has an error in the place of each managed ledger that cannot be read.
     """
-    slices = Slices()
     nodes = [paths.managed_ledger(name) for name in names]
     # Both requests make a single round trip to the store.
     lists, cursors = store.get_all(nodes), store.children_all(nodes)
     found: list[ClosedLedger | Unreadable | None] = []
-    for node in await lists:
+    async for node in in_slices(await lists):
         found.append(_made(node, _closed_ledger))
-        await slices.pause()
     of_each = await cursors
     for index, encoded in enumerate(of_each):
         if isinstance(encoded, BaseException) and not isinstance(found[index], Exception):
@@ -118,7 +116,7 @@ async def read_all_closed(
     ends: dict[int, dict[int, int]] = {}  # last entry by ledger, for each topic
     while some := list(islice(left, CURSORS_PER_READ)):
         asked = store.get_all([f"{nodes[index]}/{name}" for index, name in some])
-        for (index, name), node in zip(some, await asked, strict=True):
+        async for (index, name), node in in_slices(zip(some, await asked, strict=True)):
             ledger = found[index]
             if isinstance(ledger, ClosedLedger):
                 if index not in ends:
@@ -126,7 +124,6 @@ async def read_all_closed(
                 error = _made(node, partial(_add_cursor, ledger, ends[index], decode(name)))
                 if error is not None:
                     found[index] = error
-            await slices.pause()
     return found
 
 

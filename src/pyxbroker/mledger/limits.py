@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyxbroker.ledger.client import LedgerQuorums
-from pyxbroker.ledger.placement import Affinity
+from pyxbroker.ledger.placement import Affinity, LedgerQuorums
 
 
 class ManagedLedgerLimits(NamedTuple):

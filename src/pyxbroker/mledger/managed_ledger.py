@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.run_to_completion import run_to_completion
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import JournalFailed, LedgerError, NoSuchEntry, NotEnoughBookies
@@ -156,12 +156,10 @@ class ManagedLedger:
 
     async def _apply_rate(self, rate: float) -> None:
         """Apply a changed rate to the present cursors, until it changes again."""
-        slices = Slices()
-        for cursor in list(self.cursors.values()):
+        async for cursor in in_slices(list(self.cursors.values())):
             if self.limits.mark_delete_per_s != rate:
                 return  # another task applies the new rate to all cursors
             cursor.on_limits()
-            await slices.pause()
 
     # --- the list -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyxbroker.base.errors import MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
@@ -416,18 +416,16 @@ class NamespacePolicies:
 
     async def _notify(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
         """Notify the followers of some topics, or all followers."""
-        slices = Slices()
         if topics is None:
             names = list(namespace.followers)
         else:
             names = [*topics, *chain(*(namespace.partitions.get(each, ()) for each in topics))]
-        for name in names:
+        async for name in in_slices(names):
             follower = namespace.followers.get(name)
             if follower is not None and namespace.policies is not None:
                 policies = self._of_topic(namespace, name)
                 if policies != follower.policies:
                     self._run(self._notify_one, follower, policies)
-            await slices.pause()
 
     @staticmethod
     def _notify_one(follower: Follower, policies: Policies) -> None:

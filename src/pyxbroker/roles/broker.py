@@ -18,7 +18,7 @@ from pyxbroker.cluster.checks import Places, check_cluster
 from pyxbroker.cluster.checks import StartRefused as StartRefused
 from pyxbroker.cluster.registry import BrokerRegistration, broker_data
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
-from pyxbroker.metadata.store import MetadataError, SessionEvent, Unavailable
+from pyxbroker.metadata.store import SessionEvent, Unavailable
 from pyxbroker.mledger.entry_cache import EntryCache
 from pyxbroker.roles import parts
 from pyxbroker.roles.cluster_stores import ClusterStores
@@ -208,8 +208,7 @@ class ClusterBroker:
         await self._pool.close()
         await self._bookies.close()
         if self._registration is not None:
-            with contextlib.suppress(MetadataError):
-                await self._registration.release()
+            await self._registration.release()
         await self.metadata.close()
 
     def stop_watch(self) -> None:

@@ -20,13 +20,10 @@ from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.bookie import Bookie
-from pyxbroker.ledger.client import (
-    LedgerClient,
-    LedgerProtection,
-    LedgerQuorums,
-    ReadSettings,
-)
+from pyxbroker.ledger.client import LedgerClient, LedgerProtection
 from pyxbroker.ledger.metadata import DigestType
+from pyxbroker.ledger.placement import LedgerQuorums
+from pyxbroker.ledger.reader import ReadSettings
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.stalls import STALL_S, StallLog

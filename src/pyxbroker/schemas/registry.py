@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from pyxbroker.base.errors import IncompatibleSchema
-from pyxbroker.base.slices import Slices, in_slices
+from pyxbroker.base.slices import in_slices, run_in_slices
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.metadata.turns import Turns
@@ -112,7 +112,7 @@ class SchemaRegistry:
             version = await self._find_same(versions, schema)
             if version != NOT_FOUND:
                 return version
-        await in_slices(compatibility.validate(schema))
+        await run_in_slices(compatibility.validate(schema))
         async with self._changing.turn(schema_id):
             while True:
                 version = await self._find_or_create(schema_id, schema, rules)
@@ -121,7 +121,7 @@ class SchemaRegistry:
 
     async def _find_or_create(self, schema_id: str, schema: Schema, rules: Rules) -> int:
         versions = await self._storage.versions(schema_id)
-        own = await in_slices(compatibility.fingerprint(schema))
+        own = await run_in_slices(compatibility.fingerprint(schema))
         if versions is not None:
             fingerprints = await self._fingerprints(versions)
             version = fingerprints.get(own)
@@ -145,7 +145,7 @@ class SchemaRegistry:
 
     async def check(self, schema_id: str, schema: Schema, strategy: str) -> None:
         """Raise IncompatibleSchema for a schema that the topic may not get."""
-        await in_slices(compatibility.validate(schema))
+        await run_in_slices(compatibility.validate(schema))
         versions = await self._storage.versions(schema_id)
         if versions is not None:
             with self.counts.checking(schema_id):
@@ -161,7 +161,7 @@ class SchemaRegistry:
                 "Failed to add schema to an active topic with empty(BYTES) schema: new schema type"
                 f" {schema.type}"
             )
-        await in_slices(compatibility.validate(schema))
+        await run_in_slices(compatibility.validate(schema))
         if strategy in _CONSUMER_READS_LATEST:
             await self._check_latest(versions, schema, compatibility.BACKWARD[0])
         else:
@@ -180,14 +180,14 @@ class SchemaRegistry:
         old = (await self._storage.read(newest)).schema
         if old.type is schema.type and old.data == schema.data:
             return
-        await in_slices(compatibility.check(old, newest.version, schema, strategy))
+        await run_in_slices(compatibility.check(old, newest.version, schema, strategy))
 
     async def _check_every(self, versions: Versions, schema: Schema, strategy: str) -> None:
         # The newest first, which is the most likely to be incompatible.
         known: compatibility.ParsedSchemas = {}
         for each in reversed(versions.live[:]):
             old = (await self._storage.read(each)).schema
-            await in_slices(compatibility.check(old, each.version, schema, strategy, known))
+            await run_in_slices(compatibility.check(old, each.version, schema, strategy, known))
 
     async def _find_same(self, versions: Versions, schema: Schema) -> int:
         for each in versions.of_hash.get(schema.hash, ()):
@@ -204,16 +204,14 @@ class SchemaRegistry:
         if versions.fingerprints is None:
             found: dict[bytes, int] = {}
             async for each in self._every(versions):
-                own = await in_slices(compatibility.fingerprint(each.schema))
+                own = await run_in_slices(compatibility.fingerprint(each.schema))
                 found.setdefault(own, each.version)
             versions.fingerprints = found
         return versions.fingerprints
 
     async def _every(self, versions: Versions | None) -> AsyncIterator[StoredSchema]:
-        slices = Slices()
-        for each in [] if versions is None else versions.live[:]:
+        async for each in in_slices([] if versions is None else versions.live[:]):
             yield await self._storage.read(each)
-            await slices.pause()
 
     # --- deletion -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from pyxbroker.base.errors import IncompatibleSchema
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import in_slices
+from pyxbroker.base.slices import run_in_slices
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
@@ -98,7 +98,7 @@ class SchemaStorage:
         if known is not None and known.node_version == found.version:
             self._known.move_to_end(schema_id)
             return known
-        entries = await in_slices(records.decode_locator(found.value))
+        entries = await run_in_slices(records.decode_locator(found.value))
         versions = Versions(found.version, records.index_of(found.value), entries)
         self._cache(schema_id, versions)
         return versions
@@ -188,7 +188,7 @@ class SchemaStorage:
             if found is None:
                 return
             try:
-                entries = await in_slices(records.decode_locator(found.value))
+                entries = await run_in_slices(records.decode_locator(found.value))
             except MalformedRecord as error:
                 log.warning("a schema's node cannot be read; its ledgers remain", error=error)
                 entries = []

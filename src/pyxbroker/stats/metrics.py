@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from pyxbroker import __version__
 from pyxbroker.base.log import defects
+from pyxbroker.base.slices import Slices, Steps, in_slices, run_in_slices
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.broker_series import BrokerSeries, BrokerStats, histogram_text
@@ -22,8 +23,8 @@ from pyxbroker.stats.exposition import Number, Row, Table, braced, escaped, fami
 from pyxbroker.stats.latencies import Latencies, Latency
 from pyxbroker.stats.load import Load, Usage, percent
 from pyxbroker.stats.process import ProcessStats, process_stats
-from pyxbroker.stats.slices import in_slices, run_in_slices
 
+SLICE_S = 0.0005  # messages wait at most this long, and one step more
 PIECE_BYTES = 128 << 10
 TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
@@ -216,7 +217,7 @@ class Collector:
 
     async def _fill(self, sample: Sample, source: MetricsSource) -> None:
         loop = asyncio.get_running_loop()
-        await run_in_slices(sample.read(source.topic_stats()), self._clock)
+        await run_in_slices(sample.read(source.topic_stats()), sample.slices)
         # In an executor because the kernel needs long to list thousands of open files.
         sample.write_process(await loop.run_in_executor(None, process_stats))
         usage = await loop.run_in_executor(None, self._load.usage)
@@ -250,6 +251,7 @@ class Sample:
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.slices = Slices(SLICE_S, clock)
         self._per_topic = config.exposeTopicLevelMetricsInPrometheus
         self._per_producer = config.exposeProducerLevelMetricsInPrometheus
         self._per_consumer = config.exposeConsumerLevelMetricsInPrometheus
@@ -286,7 +288,7 @@ class Sample:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(self, topics: Iterable[TopicStats | None]) -> Iterator[None]:
+    def read(self, topics: Iterable[TopicStats | None]) -> Steps[None]:
         """Read and sum up all topics, with a few topics or a part of one per step."""
         read, not_summed, number = self._read_topic, self._not_summed, 0
         for topic in topics:
@@ -404,8 +406,10 @@ class Sample:
         """Yield the text (of exposition.CONTENT_TYPE), generated on demand."""
         texts = exposition.pieces(self._texts(), PIECE_BYTES)
         try:
-            async for piece in in_slices(texts, self._clock):
-                yield piece
+            await asyncio.sleep(0)  # the last numbers were written in this iteration
+            async for piece in in_slices(texts, self.slices):
+                if piece is not None:
+                    yield piece
         finally:
             await self.forget()
 
@@ -416,7 +420,7 @@ class Sample:
 
     async def forget(self) -> None:
         """Free the memory of the sample in time slices."""
-        await run_in_slices(self._forget(), self._clock)
+        await run_in_slices(self._forget(), self.slices)
 
     def _tables(self) -> tuple[Table, ...]:
         shown = {
@@ -469,7 +473,7 @@ class Sample:
         ]
         return family(stats[0].broker_series, stats[0].help, stats[0].kind, rows)
 
-    def _forget(self) -> Iterator[None]:
+    def _forget(self) -> Steps[None]:
         for table in self._tables():
             yield from table.clear()
 

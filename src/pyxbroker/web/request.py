@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from pyxbroker.auth.principal import ANONYMOUS, Principal
 from pyxbroker.base.json_weight import CHUNK_BYTES, TOKENS_MAX, too_heavy, weigh
 from pyxbroker.base.memory_budget import WebBody
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.web.coercion import parse_bool, parse_int, read_float
 from pyxbroker.web.endpoint import BODY_BYTES_MAX, Endpoint
 from pyxbroker.web.errors import HttpError
@@ -210,10 +210,9 @@ class Request(Generic[App]):
 
 async def _may_have_surrogates(body: bytes, slices: Slices) -> bool:
     """Return True if the body has escapes of surrogates; one alone could not be encoded."""
-    for at in range(0, len(body), CHUNK_BYTES):
+    async for at in in_slices(range(0, len(body), CHUNK_BYTES), slices):
         if _SURROGATE.search(body, at, at + CHUNK_BYTES + SURROGATE_TAIL_BYTES) is not None:
             return True
-        await slices.pause()
     return False
 
 

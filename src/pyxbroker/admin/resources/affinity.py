@@ -29,7 +29,7 @@ from pyxbroker.auth.authorization import (
     WRITE_BOOKIE_AFFINITY,
 )
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.policies.records import Fields
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
@@ -92,11 +92,9 @@ async def get_members(request: Request) -> Response:
         raise HttpError(412, EMPTY)
     await check_cluster(request)
     found = []
-    slices = Slices()
-    for name in await broker.namespaces.names(tenant):
+    async for name in in_slices(await broker.namespaces.names(tenant)):
         if (await broker.namespaces.local_record(name)).get(GROUP) == group:
             found.append(name)
-        await slices.pause()
     return Response.json(found)
 
 

@@ -40,7 +40,7 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.compaction.compaction import Status as CompactionStatus
 from pyxbroker.broker.subscriptions import expiry
@@ -203,11 +203,10 @@ async def expire_all(request: Request) -> Response:
     """Acknowledge older messages for all subscriptions that the client may use."""
 
     async def usable(topic: PersistentTopic) -> list[Subscription]:
-        found, slices = [], Slices()
-        for each in expiry.expiring_subscriptions(topic):
+        found = []
+        async for each in in_slices(expiry.expiring_subscriptions(topic)):
             if await has_subscription_right(request, each.name):
                 found.append(each)
-            await slices.pause()
         return found
 
     what = f"{EXPIRING} for all subscriptions"

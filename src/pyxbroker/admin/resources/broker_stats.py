@@ -15,7 +15,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.auth.authorization import READ_BROKER_STATS
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.sliced_json import to_json_in_slices
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.listeners import Addresses
@@ -177,10 +177,9 @@ async def stats_by_bundle(broker: Broker) -> dict[str, Json]:
 
 async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
     """Yield the statistics of each topic, and pause within large topics, too."""
-    for stats in read_stats(topics):
+    async for stats in in_slices(read_stats(topics), slices):
         if stats is not None:
             yield stats
-        await slices.pause()
 
 
 async def get_mbeans(request: Request) -> Response:
@@ -226,7 +225,9 @@ async def _topic_pieces(
             for number, domain in enumerate(("persistent", "non-persistent")):
                 yield _comma(number) + to_json(domain) + b":{"
                 answer = 0
-                for name in [each for each in names if each.domain == domain]:
+                async for name in in_slices(
+                    [each for each in names if each.domain == domain], slices
+                ):
                     topic = registry.loaded(name)
                     if topic is None:
                         continue
@@ -237,7 +238,6 @@ async def _topic_pieces(
                     yield _comma(answer) + to_json(str(name)) + b":"
                     yield text
                     answer += 1
-                    await slices.pause()
                 yield b"}"
             yield b"}"
         yield b"}"
@@ -254,13 +254,11 @@ async def get_bookie_operations(request: Request) -> Response:
     Topics wait only for the creation of their next ledger.
     """
     answer: dict[str, dict[str, Json]] = {}
-    slices = Slices()
-    for topic in list(request.app.broker.topics.registry):
+    async for topic in in_slices(list(request.app.broker.topics.registry)):
         if isinstance(topic, PersistentTopic):
             waits = dict.fromkeys(LEDGER_OPERATIONS, 0)
             waits["dataLedgerCreateOp"] = int(is_creating_ledger(topic))
             answer.setdefault(topic.name.namespace, {})[str(topic.name)] = waits
-        await slices.pause()
     return await Response.long_json(answer)
 
 

@@ -88,11 +88,19 @@ async def get_owned(request: Request) -> Response:
 
 
 async def get_internal_configuration(request: Request) -> Response:
-    """Return Pulsar's InternalConfigurationData: the address of the metadata store, for tools."""
-    url = request.app.broker.config.metadataStoreUrl or DEFAULT_METADATA_URL
-    names = ("zookeeperServers", "configurationStoreServers")
-    urls = ("metadataStoreUrl", "configurationMetadataStoreUrl")
-    return Response.json(dict.fromkeys((*names, *urls), url) | {"ledgersRootPath": paths.LEDGERS})
+    """Return Pulsar's InternalConfigurationData: the addresses of metadata stores, for tools."""
+    config = request.app.broker.config
+    url = config.metadataStoreUrl or DEFAULT_METADATA_URL
+    shared = config.configurationMetadataStoreUrl or url
+    bookies = config.bookkeeperMetadataServiceUri
+    data = {
+        "zookeeperServers": url,
+        "configurationStoreServers": shared,
+        "metadataStoreUrl": url,
+        "configurationMetadataStoreUrl": shared,
+        "ledgersRootPath": paths.LEDGERS,
+    }
+    return Response.json(data | ({"bookkeeperMetadataServiceUri": bookies} if bookies else {}))
 
 
 async def check_quotas(request: Request) -> Response:

@@ -42,7 +42,7 @@ from pyxbroker.auth.authorization import (
     SUBSCRIBE,
 )
 from pyxbroker.base.errors import NotAllowed, TopicNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.seek import at_time, moving
 from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -120,13 +120,11 @@ async def get_list(request: Request) -> Response:
     topics = request.app.broker.topics
     found: dict[str, None] = {}
     closed: list[TopicName] = []
-    slices = Slices()
 
     async def add_closed() -> None:
         for names in await topics.registry.subscriptions_of_closed(closed):
-            for one in names:
+            async for one in in_slices(names):
                 found[one] = None
-                await slices.pause()
         closed.clear()
 
     async for each in existing_topics_of(request, name):

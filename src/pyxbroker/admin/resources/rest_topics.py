@@ -27,7 +27,7 @@ from pyxbroker.base import limits
 from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
 from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.json_weight import TOKENS_MAX, parse_light
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import write_message
 from pyxbroker.broker.topics.system_messages import Publication
@@ -132,7 +132,7 @@ async def _publish(request: Request, partitioned: TopicName, count: int) -> Resp
     results: list[Json] = []
     slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
-    for number, message in enumerate(messages):
+    async for number, message in in_slices(enumerate(messages), slices):
         name = _partition_of(partitioned, count, number)
         result: Json = {}
         results.append(result)
@@ -146,10 +146,8 @@ async def _publish(request: Request, partitioned: TopicName, count: int) -> Resp
             waiting.append((Publication(opened[name], entry), name, result))
         except (Refused, PulsarError, HttpError) as error:
             result.update(_failure(error, name, encoder.version))
-        await slices.pause()
-    for publication, name, result in waiting:
+    async for publication, name, result in in_slices(waiting, slices):
         result.update(await _result(publication, name, encoder.version))
-        await slices.pause()
     return await Response.long_json(
         {"messagePublishResults": results, "schemaVersion": encoder.version}
     )
@@ -193,9 +191,8 @@ async def _target_of(
     if not count:
         return partitioned
     found = 0
-    for at in range(0, len(key), KEY_PIECE):
+    async for at in in_slices(range(0, len(key), KEY_PIECE), slices):
         found = java_hash(key[at : at + KEY_PIECE], found)
-        await slices.pause()
     return _partition_of(partitioned, count, found)
 
 

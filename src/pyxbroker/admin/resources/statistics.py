@@ -14,7 +14,7 @@ from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_o
 from pyxbroker.admin.resources.topic_work import load_topic, partitions_of, topic_not_found
 from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.statistics import internal_stats, statistics
 from pyxbroker.broker.statistics.internal_stats import offline_stats, parts_of_offline_stats
@@ -181,12 +181,10 @@ async def _reserve(
     """
     size = PARTITION_BYTES * len(indexes)
     topics = request.app.broker.topics
-    slices = Slices()
-    for index in indexes:
+    async for index in in_slices(indexes):
         topic = topics.registry.loaded(partitioned.partition(index))
         if topic is not None:
             size += await kind.weigh(request, topic)
-        await slices.pause()
     async with request.app.statistics.reserve(request, size):
         yield
 

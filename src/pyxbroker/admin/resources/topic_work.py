@@ -16,7 +16,7 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.base import limits
 from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.subscriptions.subscription import Subscription
@@ -145,11 +145,9 @@ async def existing_topics_of(request: Request, name: TopicName) -> AsyncIterator
             raise topic_not_found(name)
         yield name
         return
-    slices = Slices()
-    for index in await topics.partitions.existing(name, count):
+    # Work on topics often completes without waiting.
+    async for index in in_slices(await topics.partitions.existing(name, count)):
         yield name.partition(index)
-        # Work on topics often completes without waiting.
-        await slices.pause()
 
 
 async def check_copies(request: Request, name: TopicName, properties: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.web.endpoint import Answer, Content, Endpoint, Query
@@ -83,7 +83,7 @@ async def list_response(
     """
     low, high = hashes
     chosen: list[str] = []
-    async for part in _in_slices(names):
+    async for part in _parts(names):
         texts = [str(each) for each in part if with_system or not each.is_system]
         if hashes != ALL:
             texts = [text for text in texts if low <= zlib.crc32(text.encode()) < high]
@@ -104,12 +104,10 @@ def _encode(parts: list[list[str]]) -> bytes:
     return b"[" + b",".join(to_json(part)[1:-1] for part in parts if part) + b"]"
 
 
-async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
+async def _parts(items: list[T]) -> AsyncIterator[list[T]]:
     """Yield slices of a list, with pauses between them."""
-    slices = Slices()
-    for at in range(0, len(items), SLICE):
+    async for at in in_slices(range(0, len(items), SLICE)):
         yield items[at : at + SLICE]
-        await slices.pause()
 
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
@@ -212,11 +210,9 @@ async def terminate_partitions(request: Request) -> Response:
         )
     if not name.is_persistent:
         raise HttpError(405, "Termination of a non-persistent topic is not allowed")
-    slices = Slices()
     last: dict[str, dict[str, int]] = {}
-    for index in range(count):
+    async for index in in_slices(range(count)):
         last[str(index)] = await _terminate(request, name.partition(index))
-        await slices.pause()
     return await Response.long_json(last)
 
 

@@ -19,7 +19,7 @@ from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.memory_budget import ConnectionMemory
 from pyxbroker.base.pacing import paced
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.client_memory import (
     LISTED_NAME_BYTES,
@@ -231,13 +231,11 @@ class WatchedNamespace:
         while known is not self.topics:
             before, known = known, self.topics
             added, deleted = await _difference(before, known, slices.pause)
-            for each in added:
+            async for each in in_slices(added, slices):
                 if matches(topics.pattern, each):
                     names[str(each)] = None
-                await slices.pause()
-            for each in deleted:
+            async for each in in_slices(deleted, slices):
                 names.pop(str(each), None)
-                await slices.pause()
         topics.names = names
         topics.changes += 1
 
@@ -310,7 +308,7 @@ class WatchedNamespace:
             matching = await _matching(topics.pattern, added)
             new, gone = await topics.note(matching, deleted, slices.pause)
             # Watchers created from now on get the current names.
-            for watcher in list(topics.watchers):
+            async for watcher in in_slices(list(topics.watchers), slices):
                 if watcher in topics.watchers:
                     try:
                         frame = await watcher.on_change(new, gone, slices.pause)
@@ -318,7 +316,6 @@ class WatchedNamespace:
                             self._turn.run(watcher.send, frame)
                     except Exception as error:
                         failure = error
-                await slices.pause()
         try:
             if failure is not None:
                 raise failure
@@ -542,13 +539,11 @@ async def _persistent_topics(
     """Return the persistent topics of a namespace, except system topics, by their names in
     metadata. known: topics of an earlier list, which are reused.
     """
-    slices = Slices()
     found: dict[str, TopicName] = {}
-    for name in nodes:
+    async for name in in_slices(nodes):
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
         if topic is not None and not topic.is_system:
             found[name] = topic
-        await slices.pause()
     return found
 
 
@@ -568,10 +563,8 @@ async def _difference(
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Return the topics that match a pattern."""
-    slices = Slices()
     found = []
-    for topic in list(topics):
+    async for topic in in_slices(list(topics)):
         if matches(pattern, topic):
             found.append(topic)
-        await slices.pause()
     return found

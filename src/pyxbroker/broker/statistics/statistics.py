@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from pyxbroker.base.slices import Slices, in_slices
+from pyxbroker.base.slices import Slices, run_in_slices
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.client_memory import texts_bytes
 from pyxbroker.broker.dispatch.choosers import SingleActive
@@ -232,7 +232,7 @@ async def producers_by_name(topic: Topic, slices: Slices) -> AsyncIterator[Produ
 async def rates_and_sizes(
     topic: Topic, subscriptions: dict[str, Json], slices: Slices, now: float
 ) -> Json:
-    messages, size = received = await in_slices(topic.count_received(), slices)
+    messages, size = received = await run_in_slices(topic.count_received(), slices)
     rate, throughput, *_ = topic_rates(topic, now, received)
     outgoing = await _sums_of(subscriptions, OUTGOING, slices)
     return {
@@ -247,7 +247,7 @@ async def rates_and_sizes(
         "msgOutCounter": outgoing["msgOutCounter"],
         "bytesOutInternalCounter": 0,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "msgChunkPublished": await in_slices(topic.find_chunks(), slices),
+        "msgChunkPublished": await run_in_slices(topic.find_chunks(), slices),
         "storageSize": topic.storage_size,
     }
 
@@ -334,9 +334,9 @@ def publisher_statistics(producer: Producer, now: float) -> Json:
 async def subscription_statistics(
     topic: Topic, subscription: Subscription, asked: StatisticsOptions, slices: Slices, now: float
 ) -> Json:
-    messages, size = await in_slices(subscription.count_sent(), slices)
+    messages, size = await run_in_slices(subscription.count_sent(), slices)
     rate, throughput = per_second(subscription, now, messages, size)
-    last_sent_ms = await in_slices(subscription.find_last_sent(), slices)
+    last_sent_ms = await run_in_slices(subscription.find_last_sent(), slices)
     consumers = []
     redelivered = acked = chunks = 0.0
     unacked_messages = 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.broker.dispatch.interfaces import DispatchedTopic
 from pyxbroker.entry import Position
@@ -58,13 +58,11 @@ class Slowest(NamedTuple):
 
 async def slowest_of(subscriptions: Sequence[Subscription]) -> Slowest | None:
     """Return the slowest subscription, ignoring concurrent seeks; None without subscriptions."""
-    slices = Slices()
     slowest: Slowest | None = None
-    for at in range(0, len(subscriptions), COMPARED_PER_STEP):
+    async for at in in_slices(range(0, len(subscriptions), COMPARED_PER_STEP)):
         last = min(subscriptions[at : at + COMPARED_PER_STEP], key=_mark_of)
         if slowest is None or _mark_of(last) < slowest.mark:
             slowest = Slowest(_mark_of(last), last)
-        await slices.pause()
     return slowest
 
 
@@ -76,11 +74,9 @@ async def first_without_backlog(
     topic: ExpiringTopic, subscriptions: Sequence[Subscription]
 ) -> Subscription | None:
     """Return the first subscription that has acknowledged every entry, or None."""
-    slices = Slices()
-    for each in subscriptions:
+    async for each in in_slices(subscriptions):
         if _mark_of(each) >= topic.last_confirmed:
             return each
-        await slices.pause()
     return None
 
 
@@ -103,10 +99,9 @@ async def expire(
     if mark <= slowest.mark:
         # Entries up to the mark are not too old; a subscription may have gone back to them.
         return 0
-    skipped, slices = 0, Slices()
-    for each in some:
+    skipped = 0
+    async for each in in_slices(some):
         skipped += await _expire(each, mark)
-        await slices.pause()
     return skipped
 
 
@@ -138,10 +133,9 @@ async def expire_to(
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledge everything up to a mark. Return the number of entries, over all subscriptions."""
-    skipped, slices = 0, Slices()
-    for each in subscriptions:
+    skipped = 0
+    async for each in in_slices(subscriptions):
         skipped += await each.skip_to(mark)
-        await slices.pause()
     return skipped
 
 
@@ -149,11 +143,10 @@ async def persist(subscriptions: Sequence[Subscription]) -> None:
     """Make the acknowledgements of subscriptions durable. Subscriptions deleted meanwhile are
     skipped. Raises CursorError.
     """
-    slices = Slices()
-    for each in subscriptions:
+    # Subscriptions without changes do not suspend the task.
+    async for each in in_slices(subscriptions):
         with contextlib.suppress(CursorDeleted):
             await each.persist()
-        await slices.pause()  # subscriptions without changes do not suspend the task
 
 
 async def expire_subscriptions(topic: ExpiringTopic) -> None:
@@ -165,9 +158,7 @@ async def expire_subscriptions(topic: ExpiringTopic) -> None:
     if limit_s <= 0 or "subscription_expiry_s" in topic.policies.refused:
         return
     before_ms = int((topic.wall_clock() - limit_s) * 1000)
-    slices = Slices()
-    for each in list(topic.subscriptions.values()):
-        await slices.pause()
+    async for each in in_slices(list(topic.subscriptions.values())):
         is_used = each.consumers or each.arriving or each.closing
         is_kept = each.replicated or is_system_cursor(each.name)
         if topic.subscriptions.get(each.name) is not each:

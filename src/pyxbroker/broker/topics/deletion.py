@@ -15,7 +15,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.loading import TopicLoader
 from pyxbroker.broker.topics.partition_records import PartitionRecords
@@ -134,8 +134,7 @@ class TopicDeletion:
             return
         missing: PulsarError = self._loader.not_found(name.partition(0))
         is_found = False
-        slices = Slices()
-        for index in await self._partitions.existing(name, count):
+        async for index in in_slices(await self._partitions.existing(name, count)):
             try:
                 topic = await self._loader.get(name.partition(index), create=False)
                 await topic.delete_subscription(subscription, force)
@@ -145,7 +144,6 @@ class TopicDeletion:
                 missing = error
             except SubscriptionNotFound:
                 missing = SubscriptionNotFound("Subscription not found")  # of any partition
-            await slices.pause()
         try:
             if not is_found:
                 raise missing

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.compression import decompress
-from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+from pyxbroker.broker.topics.messages import read_head
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryBatch
 from pyxbroker.entry import Position as Position  # exported for callers of read_view
@@ -66,34 +66,15 @@ def view(batch: EntryBatch) -> EntryView:
     from pyxbroker.proto import PulsarApi as pb
 
     entry = batch.data(0)
-    broker_metadata = None
-    metadata = pb.MessageMetadata()
-    at = 0
+    head, metadata, payload_at = read_head(entry, METADATA_BYTES_MAX)
+    broker_metadata = pb.BrokerEntryMetadata() if head else None
     try:
-        if entry[:2] == BROKER_METADATA_MAGIC:
-            at = 6 + int.from_bytes(entry[2:6], "big")
-            _check_length(at)
-            broker_metadata = pb.BrokerEntryMetadata()
-            broker_metadata.ParseFromString(entry[6:at])
-        if entry[at : at + 2] == CHECKSUM_MAGIC:
-            at += 6
-        size = int.from_bytes(entry[at : at + 4], "big")
-        at += 4
-        if at + size > len(entry):
-            raise ValueError(f"metadata of {size} bytes in an entry of {len(entry)} bytes")
-        _check_length(size)
-        metadata.ParseFromString(entry[at : at + size])
+        if broker_metadata is not None:
+            broker_metadata.ParseFromString(head[6:])
     except DecodeError as error:
         raise ValueError(f"the metadata of the entry cannot be parsed: {error}") from error
     position = Position(batch.ledger_id, batch.entry_id(0))
-    return EntryView(position, metadata, broker_metadata, entry[at + size :])
-
-
-def _check_length(size: int) -> None:
-    if size > METADATA_BYTES_MAX:
-        raise ValueError(
-            f"the metadata of the entry has {size} bytes; at most {METADATA_BYTES_MAX} are shown"
-        )
+    return EntryView(position, metadata, broker_metadata, entry[payload_at:])
 
 
 async def read_view(topic: PersistentTopic, position: Position) -> EntryView | None:

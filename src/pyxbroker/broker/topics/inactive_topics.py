@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.deletion import TopicDeletion
 from pyxbroker.broker.topics.loading import TopicLoader
@@ -41,15 +41,13 @@ class InactiveTopics:
 
     async def delete_all(self) -> None:
         """Delete all inactive topics. The broker calls this at intervals."""
-        slices = Slices()
-        for topic in self._registry:
+        async for topic in in_slices(self._registry):
             try:
                 await self.delete_if_inactive(topic)
             except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
             except Exception as error:
                 log.failure("an inactive topic was not deleted", error, topic=topic.name)
-            await slices.pause()
 
     async def delete_if_inactive(self, topic: Topic) -> None:
         """Delete a topic if it is inactive. Raises as TopicDeletion.delete does."""

@@ -20,7 +20,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.deletion import TopicDeletion
@@ -190,10 +190,8 @@ class PartitionedTopics:
     async def _withdraw(self, name: TopicName, found: PartitionedTopic, count: int) -> NoReturn:
         """Delete a record and those partitions that exist. Raises TopicExists."""
         marked = await self._records.mark(name, found, {"deleted": True})
-        slices = Slices()
-        for index in range(count):
+        async for index in in_slices(range(count)):
             await self._deletion.delete_by_name(name.partition(index), force=True)
-            await slices.pause()
         await self._records.delete(name, marked.version)
         raise TopicExists(f"Topic {name} exists already.")
 
@@ -307,13 +305,11 @@ class PartitionedTopics:
             )
         subscriptions: list[Subscription] = []
         size = 0
-        slices = Slices()
-        for each, index in wanted.items():
+        async for each, index in in_slices(wanted.items()):
             topic = await self._loader.get(name.partition(index), create=True)
             if each in topic.subscriptions:
                 subscriptions.append(topic.subscriptions[each])
                 size += limits.properties_bytes(subscriptions[-1].properties)
-            await slices.pause()
         trouble = limits.copies_trouble(size, count - first)
         if trouble is not None:
             raise PartitionsNotAllowed(trouble)
@@ -371,10 +367,8 @@ class PartitionedTopics:
         with self._records.changing(name):
             found = await self._records.require(name)
             if not force:
-                slices = Slices()
-                for index in await self._records.existing(name, found.target):
+                async for index in in_slices(await self._records.existing(name, found.target)):
                     self._deletion.check_unused(name.partition(index))
-                    await slices.pause()
             marked = await self._records.mark(name, found, {"deleted": True})
             # From here on no partition is created any more.
             partitions = map(name.partition, await self._records.existing(name, found.target))

@@ -21,7 +21,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.system_cursors import COMPACTION, DEDUPLICATION_CURSOR, is_system_cursor
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
@@ -34,8 +34,8 @@ from pyxbroker.broker.topics.system_messages import PendingMessage
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.errors import LedgerError
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.mledger import backlog, compacted_ledger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -800,10 +800,8 @@ class PersistentTopic(Topic):
         Other subscriptions notify their consumers when they have acknowledged everything.
         """
         self.turn.run(self.close_producers)
-        slices = Slices()
-        for subscription in self.all_subscriptions():
+        async for subscription in in_slices(self.all_subscriptions()):
             self.turn.run(subscription.notify_end)
-            await slices.pause()
         await self.wait_disconnected()
 
     async def delete(self) -> None:

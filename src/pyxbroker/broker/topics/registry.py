@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import DEDUPLICATION_CURSOR
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import decode
@@ -66,12 +66,10 @@ class TopicRegistry:
 
     async def open_names(self, namespace: str, domain: str) -> list[TopicName]:
         """Return the names of the topics of a namespace and domain that serve clients."""
-        slices = Slices()
         found = []
-        for name in self.in_namespace(namespace):
+        async for name in in_slices(self.in_namespace(namespace)):
             if name.domain == domain and self.loaded(name) is not None:
                 found.append(name)
-            await slices.pause()
         return found
 
     async def exists(self, name: TopicName) -> bool:
@@ -96,18 +94,15 @@ class TopicRegistry:
         The names come from metadata in one request. For open topics the result is the same.
         """
         nodes = [paths.managed_ledger(topic.managed_ledger_name) for topic in topics]
-        slices = Slices()
         found: list[list[str]] = []
-        for cursors in await self._store.children_all(nodes):
+        async for cursors in in_slices(await self._store.children_all(nodes)):
             if isinstance(cursors, BaseException):
                 raise cursors
             names: list[str] = []
             found.append(names)
-            for cursor in cursors:
+            async for cursor in in_slices(cursors):
                 # Decoding a long name takes a quarter of a millisecond.
                 name = decode(cursor)
                 if name != DEDUPLICATION_CURSOR:
                     names.append(name)
-                await slices.pause()
-            await slices.pause()
         return found

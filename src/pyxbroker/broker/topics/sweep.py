@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.system_cursors import COMPACTION, is_system_cursor
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.subscriptions import expiry
@@ -167,15 +167,13 @@ class Sweep:
         """
         closed = [name for name in names if name in self._tasks or not self._loader.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
-        slices = Slices()
         due: list[tuple[TopicName, float]] = []
-        for name, each in zip(closed, found, strict=True):
+        async for name, each in in_slices(zip(closed, found, strict=True)):
             try:
                 at_ms = 0.0 if isinstance(each, Exception) else await self._due_of(name, each)
             except Exception:  # Reported when the topic is checked singly.
                 at_ms = 0.0
             due.append((name, at_ms))
-            await slices.pause()
         return due
 
     async def _check_topic(self, name: TopicName) -> float:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from pyxbroker.base.errors import TopicsLimitReached
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices
 from pyxbroker.base.topic_name import (
     PARTITIONED_TOPIC_SUFFIX,
     PERSISTENT,
@@ -188,13 +188,11 @@ class TopicCounts:
     async def _count(self, path: str, namespace: str, nodes: list[str]) -> int:
         reservations = self._reservations.get(path, NO_RESERVATIONS)
         found: Counter[str] = Counter()
-        slices = Slices()
         count = 0
-        for node in nodes:
+        async for node in in_slices(nodes):
             count += self._counts_as_topic(namespace, node)
             if reservations:
                 found.update(reservations.keys_of(node))
-            await slices.pause()
         reservations.on_counted(found)
         return count
 

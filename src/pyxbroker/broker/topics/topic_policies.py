@@ -22,7 +22,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import Slices, in_slices
 from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.partition_records import PartitionRecords
@@ -120,9 +120,7 @@ class TopicPolicies:
                 return namespace
             try:
                 whole, count = await self._event_topics(name)
-                slices = Slices()
-                for index in range(max(count, 1)):
-                    await slices.pause()
+                async for index in in_slices(range(max(count, 1))):
                     each = whole.partition(index) if count else whole
                     try:
                         await self._open(namespace, each, create=False)
@@ -204,12 +202,12 @@ class TopicPolicies:
         if namespace is None or events is None:
             return
         events.topic = None  # ends reading
-        slices = Slices()
-        for key in [key for key, (where, _) in namespace.records.items() if where is events]:
+        async for key in in_slices(
+            [key for key, (where, _) in namespace.records.items() if where is events]
+        ):
             # A new topic of the name may exist by now, with a new record for the key.
             if key in namespace.records and namespace.records[key][0] is events:
                 self._set(namespace, events, key, None, 0)
-            await slices.pause()
 
     def forget_namespace(self, name: str) -> None:
         """Forget a namespace that is being deleted and has no topics left."""

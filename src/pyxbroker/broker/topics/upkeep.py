@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.histogram import Histogram
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.slices import in_slices, run_in_slices
 from pyxbroker.broker.subscriptions import expiry
 from pyxbroker.broker.topics import quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -32,13 +32,11 @@ QUOTA_CHECK_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0, inf)  # as in Pulsar
 Check = Callable[["PersistentTopic"], Awaitable[None]]
 
 
-async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
+async def open_topics(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
     """Yield the open persistent topics, with pauses in which other tasks run."""
-    slices = Slices()
-    for topic in topics:
+    async for topic in in_slices(topics):
         if isinstance(topic, PersistentTopic) and not topic.fenced:
             yield topic
-        await slices.pause()
 
 
 class _Walk:
@@ -80,11 +78,8 @@ class Upkeep:
         """Update the rates of topics, clients and subscriptions. Called each minute."""
         from pyxbroker.broker.statistics.stats import note_rates
 
-        slices = Slices()
-        for topic in list(self._topics()):
-            for _ in note_rates(topic, time.monotonic()):
-                await slices.pause()
-            await slices.pause()
+        async for topic in in_slices(list(self._topics())):
+            await run_in_slices(note_rates(topic, time.monotonic()))
 
     def on_broker_rates(self) -> None:
         """Begin to apply changed rates of the broker to all open topics, in slices."""
@@ -93,16 +88,14 @@ class Upkeep:
             self._rates_task = asyncio.ensure_future(self._apply_rates())
 
     async def _apply_rates(self) -> None:
-        slices = Slices()
         try:
             while self._have_rates_changed:
                 self._have_rates_changed = False
-                for topic in list(self._topics()):
+                async for topic in in_slices(list(self._topics())):
                     try:
                         topic.on_broker_rates()
                     except Exception as error:  # A defect affects this topic only.
                         log.failure("rates were not applied", error, topic=str(topic.name))
-                    await slices.pause()
         finally:
             self._rates_task = None
 
@@ -180,7 +173,7 @@ class Upkeep:
             self._expire_due()
 
     async def _check_open(self, event: str, check: Check) -> None:
-        await self._complete(_Walk(event, in_slices(self._topics()), check))
+        await self._complete(_Walk(event, open_topics(self._topics()), check))
 
     async def _complete(self, walk: _Walk) -> None:
         """Complete a walk. A topic that fails or takes long does not hold up the others."""

@@ -14,8 +14,8 @@ class Metadata(Section, title="Metadata"):
     )
     configurationMetadataStoreUrl: str = setting(
         "",
-        "Metadata store of what several clusters share. Empty: the same as metadataStoreUrl. It"
-        " has no effect in standalone.",
+        "Metadata store of what several clusters share. Empty: metadataStoreUrl. In standalone it"
+        " has no effect.",
     )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000, "Session timeout that the broker requests.", unit="ms", minimum=1
