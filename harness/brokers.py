@@ -324,16 +324,17 @@ class ClusterBroker(Broker):
         """The command line; writes the configuration file it names."""
         settings = {
             "metadataStoreUrl": self.metadata,
-            "configurationMetadataStoreUrl": self.metadata,
             "advertisedAddress": "127.0.0.1",
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.web_port),
         }
-        file = str(self._write_configuration(settings | self.settings))
         if self.kind == "apache":
+            settings["configurationMetadataStoreUrl"] = self.metadata
             program = str(peers_directory() / "apache-pulsar" / "run.sh")
-            return [program, "broker", str(self.data), file]
-        return [*pyxbroker_command(), "broker", "--config", file]
+            line = [program, "broker", str(self.data)]
+        else:
+            line = [*pyxbroker_command(), "broker", "--config"]
+        return [*line, str(self._write_configuration(settings | self.settings))]
 
 
 def pyxbroker_command() -> list[str]:
