@@ -189,6 +189,10 @@ bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure
 benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
 	$(PY) -m bench.run --short
 
+.PHONY: benchcluster
+benchcluster: dev ## a broker on ZooKeeper and three of Apache's bookies, ours beside Apache's (ARGS='--short')
+	$(PY) -m bench.cluster $(ARGS)
+
 # A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
 ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \

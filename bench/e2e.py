@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +116,11 @@ def idle(broker: Broker, scale: Scale) -> Numbers:
     cpu, began = broker.cpu_s(), time.monotonic()
     time.sleep(scale.idle_s)
     share = (broker.cpu_s() - cpu) / (time.monotonic() - began)
-    return {"memory_mib": broker.memory_kib() / 1024, "cpu_percent": share * 100}
+    return {
+        "memory_mib": broker.memory_kib() / 1024,
+        "distinct_mib": broker.distinct_memory_kib() / 1024,
+        "cpu_percent": share * 100,
+    }
 
 
 def sequential(broker: Broker, scale: Scale) -> Numbers:
@@ -164,6 +169,11 @@ def end_to_end(broker: Broker, scale: Scale) -> Numbers:
     return run_load(broker, "end_to_end", TOPIC + "latency", scale.end_to_end)
 
 
+def paced(broker: Broker, scale: Scale) -> Numbers:
+    """Unbatched 1 KiB at 1,000/s, from send to receipt."""
+    return run_load(broker, "paced", TOPIC + "paced", scale.end_to_end)
+
+
 def topics(broker: Broker, scale: Scale) -> Numbers:
     """A new topic with a producer, many times."""
     return run_load(broker, "topics", TOPIC + "topic", scale.topics)
@@ -179,7 +189,8 @@ def fanout100(broker: Broker, scale: Scale) -> Numbers:
     return run_load(broker, "fanout100", TOPIC + "fanout", scale.fanout)
 
 
-FIGURES = {
+Figure = Callable[[Broker, Scale], Numbers]
+FIGURES: dict[str, Figure] = {
     "start": start,
     "ready": ready,
     "idle": idle,

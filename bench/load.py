@@ -132,6 +132,46 @@ def backlog(client: pulsar.Client, topic: str, count: int, times: int = 1) -> di
     return {"messages": total, "rate": total / wall, "client_us": cpu / total * 1e6}
 
 
+def at_1000_per_second(send: Callable[[int], None], warm_up: int, count: int) -> None:
+    """Send numbered messages at fixed times; the measured part begins after the warm-up."""
+    began = time.perf_counter()
+    for number in range(warm_up + count):
+        wait = began + number / 1000 - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        if number == warm_up:
+            mark("begin")
+            began = time.perf_counter() - number / 1000
+        send(number)
+
+
+def paced(client: pulsar.Client, topic: str, count: int) -> dict[str, float]:
+    """Unbatched 1 KiB at 1,000/s: from just before send until the receipt."""
+    producer = client.create_producer(topic, batching_enabled=False, max_pending_messages=60_000)
+    warm_up = 500
+    window = Window(warm_up + count)
+    times: list[float] = []
+
+    def send(number: int) -> None:
+        sent = time.perf_counter()
+
+        def receipt(result: object, message_id: object) -> None:
+            if number >= warm_up:
+                times.append((time.perf_counter() - sent) * 1000)
+            window.receipt(result, message_id)
+
+        producer.send_async(KIB, receipt)
+
+    at_1000_per_second(send, warm_up, count)
+    window.wait()
+    mark("end")
+    return {
+        "messages": count,
+        "p50_ms": percentile(times, 0.5),
+        "p99_ms": percentile(times, 0.99),
+    }
+
+
 def end_to_end(client: pulsar.Client, topic: str, count: int) -> dict[str, float]:
     """100-byte messages at 1,000/s: from just before send until received, in one process."""
     consumer = client.subscribe(topic, "latency")
@@ -150,16 +190,12 @@ def end_to_end(client: pulsar.Client, topic: str, count: int) -> dict[str, float
     receiver = threading.Thread(target=receive)
     receiver.start()
     window = Window(warm_up + count)
-    began = time.perf_counter()
-    for number in range(warm_up + count):
-        wait = began + number / 1000 - time.perf_counter()
-        if wait > 0:
-            time.sleep(wait)
-        if number == warm_up:
-            mark("begin")
-            began = time.perf_counter() - number / 1000
+
+    def send(number: int) -> None:
         stamp = time.perf_counter_ns().to_bytes(8, "big")
         producer.send_async(stamp + bytes(92), window.receipt)
+
+    at_1000_per_second(send, warm_up, count)
     window.wait()
     receiver.join()
     mark("end")
@@ -239,6 +275,7 @@ LOADS: dict[str, Callable[[pulsar.Client, str, int], dict[str, float]]] = {
     "backlog": backlog,
     "backlog5": lambda client, topic, count: backlog(client, topic, count, 5),
     "end_to_end": end_to_end,
+    "paced": paced,
     "topics": topics,
     "shared100": lambda client, topic, count: spread(client, topic, count, 1, 100),
     "fanout100": lambda client, topic, count: spread(client, topic, count, 100, 1),

@@ -19,14 +19,17 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.brokers import KINDS, Broker
 
-from bench.e2e import FIGURES, NEEDS, STARTS, LoadFailed, Numbers, Scale
+from bench.e2e import FIGURES, NEEDS, STARTS, Figure, LoadFailed, Numbers, Scale
 
 # (figure, number, title, unit, decimals, what is to be reached)
-ROWS = [
+Row = tuple[str, str, str, str, int, str]
+ROWS: list[Row] = [
     ("start", "first_ack_ms", "start to first durable acknowledged message", "ms", 0, "300"),
     ("ready", "rest_ms", "start to 200 on /admin/v2/clusters", "ms", 0, "120"),
     ("idle", "memory_mib", "idle memory", "MiB", 1, "40"),
@@ -83,32 +86,37 @@ def figures_to_run(wanted: list[str] | None) -> list[str]:
     return [name for name in FIGURES if name in names]
 
 
+def _create(kind: str, directory: Path, settings: dict[str, str], name: str) -> Broker:
+    return Broker(kind, directory / name, settings=settings)
+
+
 def one_life(
-    kind: str, figures: list[str], scale: Scale, directory: Path, settings: dict[str, str]
+    figures: Mapping[str, Figure], scale: Scale, create: Callable[[str], Broker]
 ) -> dict[str, Numbers]:
-    """All figures of one kind of broker; each start, and all others, have a fresh directory."""
+    """All figures of one kind of broker; each start has a broker of its own, all others share one.
+    `create` gets a name for the broker's directory.
+    """
     numbers: dict[str, Numbers] = {}
     for name in figures:
         if name in STARTS:
-            starting = Broker(kind, directory / name, settings=settings)
-            with contextlib.closing(starting):
-                numbers[name] = FIGURES[name](starting, scale)
+            with contextlib.closing(create(name)) as starting:
+                numbers[name] = figures[name](starting, scale)
+                print(f"  {starting.kind} {name}: {_brief(numbers[name])}", flush=True)
     left = [name for name in figures if name not in STARTS]
     if left:
-        broker = Broker(kind, directory, settings=settings)
-        with contextlib.closing(broker):
+        with contextlib.closing(create("serving")) as broker:
             broker.start()
             for name in left:
                 began = time.monotonic()
                 try:
-                    numbers[name] = FIGURES[name](broker, scale)
+                    numbers[name] = figures[name](broker, scale)
                 except LoadFailed as error:
                     # A peer's failure is a finding, its other figures still count.
-                    print(f"  {kind} {name} FAILED: {error}", flush=True)
-                    FAILURES.append(f"{kind} {name}")
+                    print(f"  {broker.kind} {name} FAILED: {error}", flush=True)
+                    FAILURES.append(f"{broker.kind} {name}")
                     continue
                 took = time.monotonic() - began
-                print(f"  {kind} {name} ({took:.0f} s): {_brief(numbers[name])}", flush=True)
+                print(f"  {broker.kind} {name} ({took:.0f} s): {_brief(numbers[name])}", flush=True)
     return numbers
 
 
@@ -122,13 +130,27 @@ def median(results: Results, kind: str, figure: str, number: str) -> float | Non
     return statistics.median(values) if values else None
 
 
-def table(results: Results) -> str:
+def add(results: Results, kind: str, life: dict[str, Numbers]) -> None:
+    """Add the numbers of one round."""
+    for figure, numbers in life.items():
+        results.setdefault(kind, {}).setdefault(figure, []).append(numbers)
+
+
+def report(results: Results, rows: Sequence[Row] = ROWS) -> int:
+    """Print the table and the figures that failed; return the exit status."""
+    print(table(results, rows))
+    for failure in FAILURES:
+        print(f"failed: {failure}")
+    return 1 if any(failure.startswith("pyxbroker") for failure in FAILURES) else 0
+
+
+def table(results: Results, rows: Sequence[Row] = ROWS) -> str:
     """The figures as a Markdown table with the ratios of ours to the others."""
     kinds = [kind for kind in KINDS if kind in results]
     others = [kind for kind in kinds if kind != "pyxbroker" and "pyxbroker" in kinds]
     heads = ["figure", *kinds, *(f"ours / {kind}" for kind in others), "to reach"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for figure, number, title, unit, decimals, goal in ROWS:
+    for figure, number, title, unit, decimals, goal in rows:
         values = {kind: median(results, kind, figure, number) for kind in kinds}
         if all(value is None for value in values.values()):
             continue
@@ -145,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print; the exit status."""
     options = parse(arguments)
     scale = Scale.short() if options.short else Scale()
-    figures = figures_to_run(options.figure)
+    figures = {name: FIGURES[name] for name in figures_to_run(options.figure)}
     workspace = options.workspace or Path(tempfile.mkdtemp(prefix="bench-"))
     settings = dict(item.split("=", 1) for item in options.set)
     results: Results = {}
@@ -154,17 +176,13 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"round {number + 1} of {options.rounds}", flush=True)
             for kind in options.only:
                 ours = settings if kind == "pyxbroker" else {}
-                life = one_life(kind, figures, scale, workspace / f"{kind}-{number}", ours)
-                for figure, numbers in life.items():
-                    results.setdefault(kind, {}).setdefault(figure, []).append(numbers)
+                create = partial(_create, kind, workspace / f"{kind}-{number}", ours)
+                add(results, kind, one_life(figures, scale, create))
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
         if options.json:
             options.json.write_text(json.dumps(results, indent=1))
-    print(table(results))
-    for failure in FAILURES:
-        print(f"failed: {failure}")
-    return 1 if any(failure.startswith("pyxbroker") for failure in FAILURES) else 0
+    return report(results)
 
 
 if __name__ == "__main__":

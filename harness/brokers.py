@@ -309,12 +309,17 @@ class Broker:
 
 
 class ClusterBroker(Broker):
-    """A `pyxbroker broker` of a cluster; its metadata is at ``metadata``."""
+    """A broker of a cluster, ours or Apache's; its metadata is at ``metadata``."""
 
     def __init__(
-        self, directory: Path, metadata: str, *, settings: dict[str, str] | None = None
+        self,
+        directory: Path,
+        metadata: str,
+        *,
+        kind: str = "pyxbroker",
+        settings: dict[str, str] | None = None,
     ) -> None:
-        super().__init__("pyxbroker", directory, settings=settings)
+        super().__init__(kind, directory, settings=settings)
         self.metadata = metadata
 
     def command(self) -> list[str]:
@@ -325,8 +330,13 @@ class ClusterBroker(Broker):
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.web_port),
         }
-        file = self._write_configuration(settings | self.settings)
-        return [*pyxbroker_command(), "broker", "--config", str(file)]
+        if self.kind == "apache":
+            settings["configurationMetadataStoreUrl"] = self.metadata
+            program = str(peers_directory() / "apache-pulsar" / "run.sh")
+            line = [program, "broker", str(self.data)]
+        else:
+            line = [*pyxbroker_command(), "broker", "--config"]
+        return [*line, str(self._write_configuration(settings | self.settings))]
 
 
 def pyxbroker_command() -> list[str]:

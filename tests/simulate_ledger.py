@@ -284,10 +284,12 @@ class WriterDriver:
         self.slots = 0
 
     def append(self, run: ModelRun) -> None:
-        actions = self.writer.append(cast(EntryRun, run))
+        writer, sent = self.writer, cast(EntryRun, run)
+        confirmed, length = writer.last_add_confirmed, writer.length
+        members = writer.append(sent)
         if not self.is_checking:
             self.check_later()
-        self.perform(actions)
+        self.perform([Send(*each[:2], sent, confirmed, length, each.stripe) for each in members])
 
     def check_later(self) -> None:
         self.is_checking = True
@@ -370,7 +372,8 @@ class WriterDriver:
         self.simulation.answer(self.client, bookie, self.on_acked, send.slot, first, last)
 
     def on_acked(self, slot: int, first: int, last: int) -> None:
-        self.perform(self.writer.on_acked(slot, first, last))
+        for run in self.writer.on_acked(slot, first, last):
+            self.on_confirmed(cast(ModelRun, run))
 
     def find(self, wanted: FindBookies) -> None:
         simulation = self.simulation

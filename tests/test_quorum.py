@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from oracles.quorum import SlowPendingAdds
-from pyxbroker.quorum import PendingAdds
+from pyxbroker.entry import EntryRun
+from pyxbroker.quorum import PendingAdds, PendingRuns
 
 QUORUMS = [
     (ensemble, write, ack)
@@ -62,6 +63,72 @@ class PendingAddsMachine(RuleBasedStateMachine):
 
 
 TestPendingAdds = PendingAddsMachine.TestCase
+
+
+class PendingRunsMachine(RuleBasedStateMachine):
+    """Runs are appended and taken back, bookies answer in any order."""
+
+    @initialize(quorums=st.sampled_from(QUORUMS), next_id=st.sampled_from([0, 63, 10**12]))
+    def open(self, quorums: tuple[int, int, int], next_id: int) -> None:
+        self.ensemble = quorums[0]
+        self.pending = PendingRuns(*quorums, next_id)
+        self.slow = SlowPendingAdds(*quorums, next_id)
+        self.runs: list[EntryRun] = []
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=100))
+    def append(self, counts: list[int]) -> None:
+        for count in counts:
+            run = EntryRun.of_all([b"x"] * count)
+            assert self.pending.append(run) == self.slow.add(count) == run.first_entry_id
+            self.runs.append(run)
+
+    @rule(data=st.data())
+    def on_ack(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, self.ensemble - 1))
+        first = self.slow.first + data.draw(st.integers(-3, 70))
+        last = first + data.draw(st.integers(-1, 200))
+        self.slow.on_ack(index, first, last)
+        assert [*self.pending.on_run_ack(index, first, last)] == self.confirmed()
+
+    @rule()
+    def everybody_answers_during_a_change(self) -> None:
+        self.pending.hold()
+        for index in range(self.ensemble):
+            assert [*self.pending.on_run_ack(index, 0, self.slow.next)] == []
+            self.slow.on_ack(index, 0, self.slow.next)
+        self.pending.resume()
+        assert [*self.pending.take_confirmed()] == self.confirmed() == self.runs_before
+        assert self.pending.newest is None
+
+    @precondition(lambda self: self.runs and self.runs[-1].first_entry_id >= self.slow.first)
+    @rule()
+    def take_back(self) -> None:
+        run = self.runs.pop()
+        self.pending.take_back()
+        for entry_id in range(run.first_entry_id, self.slow.next):
+            del self.slow.acks[entry_id]
+        self.slow.next = run.first_entry_id
+
+    @rule()
+    def take_all(self) -> None:
+        assert self.pending.take_all() == self.runs
+        self.runs = []
+
+    def confirmed(self) -> list[EntryRun]:
+        self.runs_before = self.runs
+        self.runs = [run for run in self.runs if run.last_entry_id >= self.slow.first]
+        return [run for run in self.runs_before if run.last_entry_id < self.slow.first]
+
+    @invariant()
+    def same(self) -> None:
+        assert self.pending.first == self.slow.first
+        assert self.pending.next == self.slow.next
+        assert self.pending.unconfirmed() == self.runs
+        assert self.pending.has_runs == bool(self.runs)
+        assert self.pending.newest is (self.runs[-1] if self.runs else None)
+
+
+TestPendingRuns = PendingRunsMachine.TestCase
 
 
 def test_an_entry_waits_for_those_before_it() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from pyxbroker.entry import EntryRun
 from pyxbroker.ledger import recovery
 from pyxbroker.ledger.bookie import DISCONNECTED, FENCED, NO_ENTRY, TIMED_OUT
 from pyxbroker.ledger.metadata import LedgerMetadata, VersionedLedgerMetadata
@@ -43,7 +46,7 @@ class CountsAcksOfTheReplaced(LedgerWriter):
             self._late[slot] = index
         return super().on_metadata_written(version)
 
-    def on_acked(self, slot: int, first: int, last: int) -> list[Action]:
+    def on_acked(self, slot: int, first: int, last: int) -> Sequence[EntryRun]:
         index = self._late.get(slot)
         return super().on_acked(slot if index is None else self._slots[index], first, last)
 
@@ -93,6 +96,20 @@ class KeepsTheOldSegment(LedgerWriter):
         if self.change is Change.WRITING:
             self._proposed = self.metadata
             return [WriteMetadata(self.metadata, self.version)]
+        return actions
+
+
+class SendsToTheFormerMembers(LedgerWriter):
+    def _adopt(self, version: int) -> list[Action]:
+        members = dict(self._members)
+        actions = super()._adopt(version)
+        self._members.update(members)
+        return actions
+
+    def _begin_change(self) -> list[Action]:
+        members = dict(self._members)
+        actions = super()._begin_change()
+        self._members.update(members)
         return actions
 
 
@@ -150,10 +167,9 @@ class ForgetsItsEnsembleChanges(LedgerRecovery):
 
 
 class _MovingTheMark(LedgerWriter):
-    def _sends(self, indexes, runs):  # type: ignore[no-untyped-def]
-        confirmed = self.pending.last_add_confirmed
-        sends = super()._sends(indexes, runs)
-        return [each._replace(last_add_confirmed=confirmed) for each in sends]
+    @property
+    def last_add_confirmed(self) -> int:
+        return self.pending.last_add_confirmed
 
 
 class MovesTheMarkWhileItRecovers(LedgerRecovery):
@@ -216,6 +232,7 @@ class AsksOneBookieOnly(ReadHandle):
         OverwritesARecovery,
         WaitsForOneTooFew,
         KeepsTheOldSegment,
+        SendsToTheFormerMembers,
         StopsAtALostAnswer,
         ClosesAtTheLastAddConfirmed,
         TakesATimeoutForAbsence,

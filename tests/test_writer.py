@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from pyxbroker.entry import EntryRun
@@ -14,6 +15,7 @@ from pyxbroker.ledger.writer import (
     Fail,
     FindBookies,
     LedgerWriter,
+    Member,
     ReadMetadata,
     Send,
     WriteMetadata,
@@ -30,13 +32,13 @@ def writer_of(
     return LedgerWriter(7, metadata, 5, delays)
 
 
-def append(writer: LedgerWriter, count: int = 1) -> tuple[EntryRun, list[Action]]:
+def append(writer: LedgerWriter, count: int = 1) -> tuple[EntryRun, tuple[Member, ...]]:
     run = cast(EntryRun, ModelRun(count))
     return run, writer.append(run)
 
 
-def sends(actions: list[Action]) -> list[tuple[int, str]]:
-    return [(each.slot, each.bookie_id) for each in actions if isinstance(each, Send)]
+def sends(actions: Sequence[Action | Member]) -> list[tuple[int, str]]:
+    return [(each.slot, each.bookie_id) for each in actions if isinstance(each, Send | Member)]
 
 
 def test_a_run_is_confirmed_by_its_ack_quorum_and_in_order() -> None:
@@ -44,11 +46,11 @@ def test_a_run_is_confirmed_by_its_ack_quorum_and_in_order() -> None:
     first, actions = append(writer, 2)
     assert sends(actions) == [(0, "a"), (1, "b"), (2, "c")]
     second, _ = append(writer)
-    assert writer.on_acked(0, 2, 2) == []
-    assert writer.on_acked(1, 2, 2) == []
-    assert writer.on_acked(2, 0, 1) == []
-    assert writer.on_acked(0, 0, 1) == [Confirm(first), Confirm(second)]
-    assert writer.on_acked(0, 0, 1) == []
+    assert writer.on_acked(0, 2, 2) == ()
+    assert writer.on_acked(1, 2, 2) == ()
+    assert writer.on_acked(2, 0, 1) == ()
+    assert writer.on_acked(0, 0, 1) == [first, second]
+    assert writer.on_acked(0, 0, 1) == ()
 
 
 def test_a_striped_run_goes_to_the_bookies_of_its_write_sets() -> None:
@@ -62,13 +64,13 @@ def test_a_failed_bookie_is_replaced_from_the_first_unconfirmed_entry_on() -> No
     writer = writer_of()
     first, _ = append(writer)
     writer.on_acked(0, 0, 0)
-    assert writer.on_acked(1, 0, 0) == [Confirm(first)]
+    assert writer.on_acked(1, 0, 0) == [first]
     second, _ = append(writer)
     writer.on_acked(0, 1, 1)
     assert writer.on_failed(2, 0, DISCONNECTED) == [
         FindBookies(frozenset({2}), NAMES, frozenset({"c"}))
     ]
-    assert writer.on_acked(1, 1, 1) == [], "nothing is confirmed during the change"
+    assert writer.on_acked(1, 1, 1) == (), "nothing is confirmed during the change"
     (write,) = writer.on_bookies_found({2: "d"})
     assert isinstance(write, WriteMetadata)
     assert write.version == 5
@@ -96,7 +98,7 @@ def test_a_fence_ends_the_ledger() -> None:
     (fail,) = writer.on_failed(1, 0, FENCED)
     assert isinstance(fail, Fail)
     assert isinstance(fail.error, LedgerFenced)
-    assert writer.on_acked(0, 0, 0) == writer.on_acked(2, 0, 0) == []
+    assert writer.on_acked(0, 0, 0) == writer.on_acked(2, 0, 0) == ()
     assert writer.take_unconfirmed() == [run]
 
 
@@ -144,7 +146,7 @@ def test_without_a_spare_bookie_the_rest_of_the_ack_quorum_goes_on() -> None:
     writer.on_bookies_found({2: "d"})
     assert sends(writer.on_metadata_written(6)) == [(3, "d")]
     writer.on_acked(3, 1, 1)
-    assert writer.on_acked(0, 1, 1) == [Confirm(second)]
+    assert writer.on_acked(0, 1, 1) == [second]
 
 
 def test_without_a_bookie_for_the_ack_quorum_the_ledger_fails() -> None:
@@ -164,7 +166,7 @@ def test_a_delayed_change_waits_until_an_entry_lacks_its_ack_quorum() -> None:
     assert writer.on_failed(2, 0, TIMED_OUT) == []
     assert sends(append(writer)[1]) == [(0, "a"), (1, "b"), (2, "c")], "it may be well again"
     writer.on_acked(0, 0, 0)
-    assert writer.on_acked(1, 0, 0) == [Confirm(first)]
+    assert writer.on_acked(1, 0, 0) == [first]
     assert writer.on_failed(1, 1, TIMED_OUT) == [], "the third bookie was not asked in vain yet"
     append(writer)
     assert writer.on_failed(2, 1, TIMED_OUT) == [

@@ -13,4 +13,14 @@ cdef class PendingAdds:
     cdef readonly int64_t next      # id of the next entry
     cdef readonly bint is_held      # nothing is confirmed until resume()
     cdef int _grow(self, int64_t wanted) except -1
+    cdef int64_t _add(self, int64_t count) except -1
+    cdef int _ack(self, int index, int64_t first, int64_t last) except -1
     cdef int64_t _confirm(self) noexcept
+
+# Unconfirmed runs with the acks of their entries. A run has `count`, `first_entry_id` and
+# `last_entry_id`; all entries are added with one.
+cdef class PendingRuns(PendingAdds):
+    cdef list runs                  # unconfirmed runs from `head` on, in order
+    cdef Py_ssize_t head
+    cdef int64_t last               # last entry id of the oldest run; INT64_MAX without runs
+    cdef list _take(self)

@@ -1,5 +1,9 @@
 """Type stub of quorum.pyx: pending adds of a ledger."""
 
+from collections.abc import Sequence
+
+from pyxbroker.entry import EntryRun
+
 class PendingAdds:
     """Counts acks of a ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
 
@@ -42,3 +46,25 @@ class PendingAdds:
         """Remove the entries from `first` on, which were sent to no bookie. Raise ValueError."""
     def forget(self, index: int) -> None:
         """Discard the acks of a replaced bookie for unconfirmed entries."""
+
+class PendingRuns(PendingAdds):
+    """The unconfirmed runs of a ledger's writer, and the acks of their entries."""
+
+    def append(self, run: EntryRun) -> int:
+        """Give a run its entry ids; return the first."""
+    def on_run_ack(self, index: int, first: int, last: int) -> Sequence[EntryRun]:
+        """Do as on_ack; return the runs that are confirmed now, in order."""
+    def take_confirmed(self) -> Sequence[EntryRun]:
+        """Remove and return the runs whose entries are all confirmed, in order."""
+    @property
+    def has_runs(self) -> bool:
+        """True if a run is not confirmed."""
+    @property
+    def newest(self) -> EntryRun | None:
+        """The run that was appended last, if it is not confirmed; otherwise None."""
+    def unconfirmed(self) -> list[EntryRun]:
+        """Return the unconfirmed runs, in order."""
+    def take_all(self) -> list[EntryRun]:
+        """Remove and return the unconfirmed runs; their entries stay pending."""
+    def take_back(self) -> None:
+        """Remove the run that was appended last, which was sent to no bookie."""

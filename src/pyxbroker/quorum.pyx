@@ -1,4 +1,5 @@
 """Adds that wait for a quorum of bookies; see quorum.pxd."""
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -60,6 +61,9 @@ cdef class PendingAdds:
 
     def add(self, int64_t count):
         """Add entries; return the id of the first. Raise ValueError unless count is positive."""
+        return self._add(count)
+
+    cdef int64_t _add(self, int64_t count) except -1:
         cdef int64_t first = self.next
         if count <= 0:
             raise ValueError("a run has at least one entry")
@@ -86,17 +90,26 @@ cdef class PendingAdds:
 
         Acks of entries that are confirmed, not added, or not written to that bookie are ignored.
         """
+        self._ack(index, first, last)
+        return self.first - 1
+
+    cdef int _ack(self, int index, int64_t first, int64_t last) except -1:
         cdef int64_t entry_id
         cdef int64_t distance
         if index < 0 or index >= self.ensemble_size:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
-        for entry_id in range(max(first, self.first), min(last, self.next - 1) + 1):
-            distance = (index - entry_id) % self.ensemble_size
-            if distance < 0:
-                distance += self.ensemble_size
+        first = max(first, self.first)
+        last = min(last, self.next - 1)
+        distance = (index - first) % self.ensemble_size
+        if distance < 0:
+            distance += self.ensemble_size
+        for entry_id in range(first, last + 1):
             if distance < self.write_quorum:
                 self.acks[entry_id & (self.capacity - 1)] |= <uint32_t>1 << index
-        return self.first - 1 if self.is_held else self._confirm()
+            distance = (distance if distance else self.ensemble_size) - 1
+        if not self.is_held:
+            self._confirm()
+        return 0
 
     cdef int64_t _confirm(self) noexcept:
         while (self.first < self.next
@@ -132,3 +145,83 @@ cdef class PendingAdds:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
         for entry_id in range(self.first, self.next):
             self.acks[entry_id & (self.capacity - 1)] &= ~(<uint32_t>1 << index)
+
+
+cdef class PendingRuns(PendingAdds):
+    """The unconfirmed runs of a ledger's writer, and the acks of their entries."""
+
+    def __cinit__(self, *arguments):
+        self.runs = []
+        self.last = INT64_MAX
+
+    def append(self, run not None):
+        """Give a run its entry ids; return the first."""
+        cdef int64_t count = run.count
+        cdef int64_t first = self._add(count)
+        run.first_entry_id = first
+        self.runs.append(run)
+        if self.last == INT64_MAX:
+            self.last = first + count - 1
+        return first
+
+    def on_run_ack(self, int index, int64_t first, int64_t last):
+        """Do as on_ack; return the runs that are confirmed now, in order."""
+        self._ack(index, first, last)
+        return () if self.first <= self.last else self._take()
+
+    def take_confirmed(self):
+        """Remove and return the runs whose entries are all confirmed, in order."""
+        return () if self.first <= self.last else self._take()
+
+    cdef list _take(self):
+        cdef Py_ssize_t end = self.head
+        cdef Py_ssize_t count = len(self.runs)
+        cdef list taken
+        while self.last < self.first:
+            end += 1
+            self.last = self.runs[end].last_entry_id if end < count else INT64_MAX
+        if end == count:
+            taken = self.runs[self.head:] if self.head else self.runs
+            self.runs = []
+            self.head = 0
+            return taken
+        taken = self.runs[self.head:end]
+        if end > RING_MIN and end * 2 > count:
+            del self.runs[:end]
+            end = 0
+        else:
+            # The list must not keep them alive.
+            for i in range(self.head, end):
+                self.runs[i] = None
+        self.head = end
+        return taken
+
+    @property
+    def has_runs(self):
+        return self.last != INT64_MAX
+
+    @property
+    def newest(self):
+        """The run that was appended last, if it is not confirmed; otherwise None."""
+        return self.runs[len(self.runs) - 1] if self.last != INT64_MAX else None
+
+    def unconfirmed(self):
+        """Return the unconfirmed runs, in order."""
+        return self.runs[self.head:]
+
+    def take_all(self):
+        """Remove and return the unconfirmed runs; their entries stay pending."""
+        cdef list taken = self.runs[self.head:]
+        self.runs = []
+        self.head = 0
+        self.last = INT64_MAX
+        return taken
+
+    def take_back(self):
+        """Remove the run that was appended last, which was sent to no bookie."""
+        self.truncate(self.newest.first_entry_id)
+        self.runs.pop()
+        if self.head == len(self.runs):
+            self.runs.clear()
+            self.head = 0
+            self.last = INT64_MAX

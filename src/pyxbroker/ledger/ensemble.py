@@ -85,15 +85,21 @@ class EnsembleHandle(LedgerHandle):
 
     def append(self, run: EntryRun) -> None:
         """Give the run its entry ids and send it to the bookies of its write sets."""
-        actions = self.writer.append(run)
-        self.length = self.writer.length
+        writer, bookies, flags = self.writer, self._bookies, self.add_flags
+        confirmed, length = writer.last_add_confirmed, writer.length
+        members = writer.append(run)
+        self.length = writer.length
         if self._timer is None:
             self._set_timer(ADD_TIMEOUT_S, self._check_progress)
-        self._perform(actions)
+        for slot, bookie_id, stripe in members:
+            bookies[bookie_id].add_run(self, slot, run, confirmed, length, flags, stripe)
         run.copy_data()  # unless a remote bookie has packaged the run, which copies it
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
-        self._perform(self.writer.on_acked(slot, first, last))
+        for run in self.writer.on_acked(slot, first, last):
+            self.listener.on_run_confirmed(run)
+        if self._drained is not None:
+            self._check_drained()
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
         self._fail_slot(slot, first, code)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.entry import CRC32C, Digest, EntryRun
 from pyxbroker.ledger.bookie import FAILED, Bookie
 from pyxbroker.ledger.errors import LedgerError, error_of, journal_failed
 from pyxbroker.ledger.reader import ReadHandle, Segment
-from pyxbroker.quorum import PendingAdds
+from pyxbroker.quorum import PendingRuns
 
 if TYPE_CHECKING:
     from pyxbroker.ledger.metadata import LedgerMetadata
@@ -38,7 +37,7 @@ class LedgerHandle(ReadHandle):
     """
 
     __slots__ = (
-        *("_drained", "_runs", "add_flags", "failure", "in_metadata", "length", "listener"),
+        *("_drained", "add_flags", "failure", "in_metadata", "length", "listener"),
         "pending",
     )
 
@@ -52,12 +51,11 @@ class LedgerHandle(ReadHandle):
     ) -> None:
         super().__init__(ledger_id, (Segment(0, (bookie,)),), 1, digest)
         self.add_flags = add_flags
-        self.pending = PendingAdds(1, 1, 1)
+        self.pending = PendingRuns(1, 1, 1)
         self.length = 0
         self.failure: LedgerError | None = None
         self.listener = listener
         self.in_metadata: tuple[LedgerMetadata, int] | None = None  # and version, until closed
-        self._runs: deque[EntryRun] = deque()
         self._drained: asyncio.Future[None] | None = None
 
     @property
@@ -71,22 +69,20 @@ class LedgerHandle(ReadHandle):
     def append(self, run: EntryRun) -> None:
         """Give the run its entry ids and send it to the bookie."""
         run.ledger_id = self.ledger_id
-        run.first_entry_id = self.pending.add(run.count)
+        self.pending.append(run)
         length = self.length
         self.length += run.bytes
-        self._runs.append(run)
         confirmed = self.pending.last_add_confirmed
         if self.segments[0].bookies[0].add_run(self, 0, run, confirmed, length, self.add_flags):
             run.release()
 
     def on_adds_acked(self, slot: int, first: int, last: int) -> None:
         """Take note that a bookie has entries first..last (Adder)."""
-        confirmed = self.pending.on_ack(0, first, last)
         if self.failure is not None:
+            self.pending.on_ack(0, first, last)
             return
-        runs = self._runs
-        while runs and runs[0].last_entry_id <= confirmed:
-            self.listener.on_run_confirmed(runs.popleft())
+        for run in self.pending.on_run_ack(0, first, last):
+            self.listener.on_run_confirmed(run)
         self._check_drained()
 
     def _check_drained(self) -> None:
@@ -94,7 +90,7 @@ class LedgerHandle(ReadHandle):
             self._drained.set_result(None)
 
     def _is_idle(self) -> bool:
-        return not self._runs
+        return not self.pending.has_runs
 
     def on_adds_failed(self, slot: int, first: int, code: int) -> None:
         """Take note that a bookie will not store the entries from first on (Adder)."""
@@ -118,10 +114,9 @@ class LedgerHandle(ReadHandle):
 
     def on_add_taken_back(self, slot: int, run: EntryRun) -> bool:
         """Take back a run that waits for room in the bookie; False if it has to wait longer."""
-        if not self._runs or self._runs[-1] is not run:
+        if self.pending.newest is not run:
             return False  # a later run was stored
-        self._runs.pop()
-        self.pending.truncate(run.first_entry_id)
+        self.pending.take_back()
         self.length -= run.bytes
         run.release()
         self.listener.on_run_taken_back(run)
@@ -130,9 +125,7 @@ class LedgerHandle(ReadHandle):
 
     def take_unconfirmed(self) -> list[EntryRun]:
         """Remove and return the runs that were never confirmed, after a failure."""
-        runs = list(self._runs)
-        self._runs.clear()
-        return runs
+        return self.pending.take_all()
 
     async def seal(self) -> None:
         """Wait until nothing is under way; from then on the failure of a bookie has no effect."""

@@ -1,11 +1,12 @@
 """The writer of an open ledger on an ensemble of bookies, as a state machine.
 
 No socket, clock, future or logger inside: each input returns the actions that the caller performs
-(ensemble.py does, tests/simulate_ledger.py does with model bookies).
+(ensemble.py does, tests/simulate_ledger.py does with model bookies). The first two inputs are those
+of every run. They return what they have instead of an action for each bookie and run.
 
     input                                   what it may return
-    append(run)                             Send to each bookie of the run's write sets
-    on_acked(slot, first, last)             Confirm, in the order of appending
+    append(run)                             the members of the run's write sets, to send it to
+    on_acked(slot, first, last)             the confirmed runs, in the order of appending
     on_failed(slot, first, code)            FindBookies, or Fail when the ledger is fenced
     on_bookies_found({index: bookie})       WriteMetadata; Confirm or Fail when none exists
     on_metadata_written(version)            Send to the new bookies what is unconfirmed, Confirm
@@ -22,15 +23,22 @@ unconfirmed entry, and an entry that only the old members acknowledged must not 
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.bookie import FENCED, UNAUTHORIZED, Stripe
 from pyxbroker.ledger.errors import LedgerError, LedgerFenced, NotEnoughBookies, error_of
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerState, VersionedLedgerMetadata
-from pyxbroker.quorum import PendingAdds
+from pyxbroker.quorum import PendingRuns
+
+
+class Member(NamedTuple):
+    """A bookie of the ensemble, for the entries of its stripe; arguments as in Bookie.add_run."""
+
+    slot: int
+    bookie_id: str
+    stripe: Stripe | None
 
 
 class Send(NamedTuple):
@@ -88,13 +96,6 @@ class Change(enum.Enum):
     READING = "reading metadata"
 
 
-class _Pending(NamedTuple):
-    """A run that is not confirmed, and the ledger's bytes before it."""
-
-    run: EntryRun
-    length: int
-
-
 class LedgerWriter:
     """State of one ledger's writer.
 
@@ -125,13 +126,13 @@ class LedgerWriter:
         self.is_sealed = False
         self.absent: set[int] = set()  # ensemble indexes of failed bookies without a replacement
         self.ensemble = list(metadata.last_ensemble()[1])
-        self.pending = PendingAdds(
+        self.pending = PendingRuns(
             *(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
             next_entry_id,
         )
         self._recovers_from = next_entry_id if metadata.state is LedgerState.IN_RECOVERY else None
         self._delays_change = delays_change
-        self._runs: deque[_Pending] = deque()
+        self._members: dict[int, tuple[Member, ...]] = {}  # of runs, by their position and length
         self._slots = list(range(metadata.ensemble_size))
         self._index_of = {slot: slot for slot in self._slots}
         self.next_slot = len(self._slots)
@@ -144,7 +145,7 @@ class LedgerWriter:
     @property
     def is_idle(self) -> bool:
         """True if all entries are confirmed, and no ensemble change is under way."""
-        return not self._runs and self.change is None
+        return not self.pending.has_runs and self.change is None
 
     def seal(self) -> None:
         """Ignore failures of bookies from now on: all entries are confirmed, and none will follow.
@@ -155,21 +156,34 @@ class LedgerWriter:
         assert self.is_idle
         self.is_sealed = True
 
-    def append(self, run: EntryRun) -> list[Action]:
-        """Give the run its entry ids and return where to send it."""
-        run.ledger_id = self.ledger_id
-        run.first_entry_id = self.pending.add(run.count)
-        added = _Pending(run, self.length)
-        self.length += run.bytes
-        self._runs.append(added)
-        return [*self._sends(range(len(self.ensemble)), [added])]
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last add confirmed that entries carry."""
+        if self._recovers_from is not None:
+            return self._recovers_from - 1
+        return self.pending.first - 1
 
-    def on_acked(self, slot: int, first: int, last: int) -> list[Action]:
+    def append(self, run: EntryRun) -> tuple[Member, ...]:
+        """Give the run its entry ids and return the members to send it to, with the ledger's length
+        before the run.
+        """
+        run.ledger_id = self.ledger_id
+        first = self.pending.append(run)
+        self.length += run.bytes
+        size = len(self.ensemble)
+        count = min(run.count, size)
+        key = first % size + size * count
+        members = self._members.get(key)
+        if members is None:
+            members = self._members[key] = self._members_of(range(size), first, count)
+        return members
+
+    def on_acked(self, slot: int, first: int, last: int) -> Sequence[EntryRun]:
         """Take note that the bookie of a slot has entries first..last."""
         index = self._index_of.get(slot)
         if index is None or self.failure is not None:
-            return []  # the answer of a bookie that was replaced
-        return self._confirm(self.pending.on_ack(index, first, last))
+            return ()  # the answer of a bookie that was replaced
+        return self.pending.on_run_ack(index, first, last)
 
     def on_failed(self, slot: int, first: int, code: int) -> list[Action]:
         """Take note that the bookie of a slot will not store the entries from first on."""
@@ -278,13 +292,12 @@ class LedgerWriter:
 
     def take_unconfirmed(self) -> list[EntryRun]:
         """Remove and return the runs that were never confirmed, after a failure."""
-        runs = [each.run for each in self._runs]
-        self._runs.clear()
-        return runs
+        return self.pending.take_all()
 
     # --- ensemble changes ---------------------------------------------------------------------
 
     def _begin_change(self) -> list[Action]:
+        self._members.clear()
         if self.change is not None:
             return []  # what failed meanwhile is replaced by the next change
         self.change = Change.FINDING
@@ -312,7 +325,8 @@ class LedgerWriter:
             self.next_slot += 1
             self.absent.discard(index)
             self._refused.pop(index, None)
-        sends = self._sends(self._found, self._runs)
+        self._members.clear()
+        sends = self._resends(self._found)
         return [*sends, *(self._begin_change() if self.absent else self._resume())]
 
     def _lacks_quorum(self) -> bool:
@@ -333,37 +347,33 @@ class LedgerWriter:
 
     # --- actions ------------------------------------------------------------------------------
 
-    def _sends(
-        self, indexes: Mapping[int, str] | range, runs: list[_Pending] | deque[_Pending]
-    ) -> list[Action]:
-        """Return what to send to the members at some indexes of the ensemble."""
+    def _members_of(self, indexes: Iterable[int], first: int, count: int) -> tuple[Member, ...]:
+        """Return the members at some indexes of the ensemble that store an entry of a run."""
         size, quorum = len(self.ensemble), self.metadata.write_quorum_size
-        confirmed = self.pending.last_add_confirmed
-        if self._recovers_from is not None:
-            confirmed = self._recovers_from - 1
+        members = []
+        for index in indexes:
+            stripe = None if size == quorum else Stripe(index, size, quorum)
+            if index not in self.absent and (
+                stripe is None or any(stripe.has(first + i) for i in range(min(count, size)))
+            ):
+                members.append(Member(self._slots[index], self.ensemble[index], stripe))
+        return tuple(members)
+
+    def _resends(self, indexes: Collection[int]) -> list[Action]:
+        """Return the unconfirmed runs for the members at some indexes of the ensemble."""
+        runs = self.pending.unconfirmed()
+        confirmed = self.last_add_confirmed
+        length = self.length - sum(run.bytes for run in runs)
         sends: list[Action] = []
-        for run, length in runs:
-            for index in indexes:
-                if index in self.absent:
-                    continue
-                stripe = None if size == quorum else Stripe(index, size, quorum)
-                if stripe is not None and not any(
-                    stripe.has(run.first_entry_id + i) for i in range(min(run.count, size))
-                ):
-                    continue
-                sends.append(
-                    Send(self._slots[index], self.ensemble[index], run, confirmed, length, stripe)
-                )
+        for run in runs:
+            for slot, bookie_id, stripe in self._members_of(indexes, run.first_entry_id, run.count):
+                sends.append(Send(slot, bookie_id, run, confirmed, length, stripe))
+            length += run.bytes
         return sends
 
     def _resume(self) -> list[Action]:
-        return self._confirm(self.pending.resume())
-
-    def _confirm(self, confirmed: int) -> list[Action]:
-        confirms: list[Action] = []
-        while self._runs and self._runs[0].run.last_entry_id <= confirmed:
-            confirms.append(Confirm(self._runs.popleft().run))
-        return confirms
+        self.pending.resume()
+        return [Confirm(run) for run in self.pending.take_confirmed()]
 
     def _fail(self, error: LedgerError) -> list[Action]:
         self.failure = error
