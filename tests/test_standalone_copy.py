@@ -31,9 +31,10 @@ from pyxbroker.cluster.initialize import ClusterSettings, initialize, namespace_
 from pyxbroker.cluster.setup import Setup, set_up
 from pyxbroker.entry import AckRun, EntryRun
 from pyxbroker.ledger.bookie import DAMAGED
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError
 from pyxbroker.ledger.metadata import LedgerMetadataStore
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataStore, StoreClosed
@@ -353,7 +354,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
         before = await scene.target(tree), await tree(scene.node.store)
         plan = await scene.plan()
         assert plan.entries == sum(map(len, (await contents_of(scene)).values()))
-        assert plan.node_states[NodeState.REPLACEABLE] == 4
+        assert plan.node_states[NodeState.REPLACEABLE] == 1
         assert plan.collision_count == 0
         assert (await scene.target(tree), await tree(scene.node.store)) == before
 
@@ -397,7 +398,7 @@ async def a_running_copy(store: MemoryStore, scene: Scene) -> None:
 REFUSED = {
     own_ledger: r"1 conflict: ledger 0 is another ledger in the cluster",
     own_tenant: r"1 conflict: /admin/policies/acme has another value in the cluster",
-    own_topic: r"2 conflicts: /admin/policies/public has another value in the cluster; /admin/.*",
+    own_topic: r"1 conflict: /admin/policies/public/default has another value in the cluster",
     a_broker: r"broker host:8080 serves the cluster, or its session has not ended yet: stop all .*",
     another_copy: r"the copy of another standalone \(other\) is not complete: finish that one .*",
     a_running_copy: r"another copy to this cluster is running",

@@ -26,8 +26,9 @@ from pyxbroker.cluster.copying import CopyRefused as CopyRefused
 from pyxbroker.cluster.copying import Plan as Plan
 from pyxbroker.cluster.copying import Progress as Progress
 from pyxbroker.cluster.copying import refusal as refusal
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.errors import LedgerError as LedgerError
+from pyxbroker.ledger.placement import LedgerQuorums
 from pyxbroker.ledger.registered_bookies import RegisteredBookies
 from pyxbroker.metadata import paths
 from pyxbroker.roles import parts
