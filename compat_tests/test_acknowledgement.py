@@ -201,3 +201,23 @@ def test_positions_that_do_not_exist_are_ignored_and_cost_nothing(
         assert broker.memory_kib() - memory < 20_000
         raw.command(wire.FLOW, {1: 1, 2: 10})
         assert wire.position(raw.wait_for(wire.MESSAGE).data(2)) == (ledger, first)
+
+
+def test_a_cumulative_acknowledgement_before_the_first_batch_of_a_ledger(
+    client: AnyClient, topic: str, batch_broker: Broker
+) -> None:
+    """Clients that do not acknowledge parts of batches name the entry before the batch: -1."""
+    subscribe(client, topic, pulsar.ConsumerType.Exclusive).close()
+    publish_batches(client, topic, 2)
+    path = "/admin/v2/" + topic.replace("://", "/")
+    assert batch_broker.request("PUT", f"{path}/unload")[0] == 204
+    bodies = publish_batches(client, topic, 1)
+    code, stats = batch_broker.rest("GET", f"{path}/internalStats")
+    assert code == 200
+    with RawConnection(batch_broker.port) as raw:
+        assert raw.subscribe(topic, "sub").type == wire.SUCCESS
+        before = wire.message_id(stats["ledgers"][-1]["ledgerId"], wire.MAX_UINT64)
+        raw.command(wire.ACK, {1: 1, 2: wire.CUMULATIVE, 3: before, 8: raw.request_id()})
+        assert raw.wait_for(wire.ACK_RESPONSE).data(5) == b""
+    again = receive_all(subscribe(client, topic, pulsar.ConsumerType.Exclusive), BATCH)
+    assert [message.data() for message in again] == bodies

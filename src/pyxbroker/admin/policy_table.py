@@ -550,8 +550,13 @@ def complete_quota(value: dict[str, Json]) -> dict[str, Json]:
     """Return a quota as records store it, with its size under both names."""
     if "policy" not in value:
         raise HttpError(400, "The policy of a backlog quota cannot be null.")
-    size = value.get("limitSize", value.get("limit", 0))
+    size = sized_quota(value)["limitSize"]
     return value | {"limit": size, "limitSize": size}
+
+
+def sized_quota(value: dict[str, Json]) -> dict[str, Json]:
+    """Return a quota with limitSize; a record may leave it out if it equals `limit`."""
+    return {"limitSize": value.get("limit", 0)} | value
 
 
 OF_SUBSCRIPTION = Row(

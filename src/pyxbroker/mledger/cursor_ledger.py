@@ -3,7 +3,8 @@
 Every entry is a PositionInfo, so any Pulsar broker can read its mark-delete position. For the
 acknowledgements after the mark, an entry has one of these:
 
-- A whole state in Pulsar's format, while there are few ranges and batches.
+- A whole state in Pulsar's format, while there are few ranges and batches: ranges, or bits where
+  these are shorter than too many ranges.
 - Changes since earlier entries: `changes.since` names the first of them, and the state is the union
   of those and this one. Acknowledgements only accumulate (a seek begins with a whole state), so the
   order does not matter and a lost entry loses only its own.
@@ -115,27 +116,23 @@ class CursorLedger:
 
     async def write(self, acks: AckSet, properties: Mapping[str, int], urgent: bool) -> None:
         """Make the state durable. If `urgent` (a caller waits), write as few bytes as possible."""
-        is_short = self._is_short(acks)
-        if self._may_write_changes(acks) and (urgent or not is_short):
+        encode = positions.whole_encoder(acks, self._ranges_max, PULSAR_ENTRY_BYTES_MAX)
+        if self._may_write_changes(acks) and (urgent or encode is None):
             await self._write_changes(acks, properties)
-        elif is_short:
-            await self._write_whole(acks, positions.encode_position(acks, properties))
+        elif encode is not None:
+            await self._write_whole(acks, encode(acks, properties))
         else:
             await self._write_parts(acks, properties)
-        self.wants_whole = is_short and not self.is_whole
-
-    def _is_short(self, acks: AckSet) -> bool:
-        return positions.is_short(acks, self._ranges_max, PULSAR_ENTRY_BYTES_MAX)
+        self.wants_whole = encode is not None and not self.is_whole
 
     async def write_for_pulsar(self, acks: AckSet, properties: Mapping[str, int]) -> None:
         """Make the state of a closing cursor durable, in Pulsar's format if it has room."""
-        state = None
-        if not self._is_short(acks):
-            state = positions.encode_position_as_longs(acks, properties, PULSAR_ENTRY_BYTES_MAX)
-        if state is None:
-            await self.write(acks, properties, urgent=False)
+        bytes_max = PULSAR_ENTRY_BYTES_MAX
+        is_long = positions.whole_encoder(acks, self._ranges_max, bytes_max) is None
+        if is_long and positions.fits_as_longs(acks, bytes_max):
+            await self._write_whole(acks, positions.encode_position_as_longs(acks, properties))
         else:
-            await self._write_whole(acks, state)
+            await self.write(acks, properties, urgent=False)
 
     def _may_write_changes(self, acks: AckSet) -> bool:
         return (

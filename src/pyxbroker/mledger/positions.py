@@ -11,7 +11,7 @@ acknowledged, whatever a record contains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
@@ -119,6 +119,18 @@ def _texts(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
     return {text_of(name): text_of(value) for name, value in pairs}
 
 
+def whole_encoder(
+    acks: AckSet, limit: int, bytes_max: int
+) -> Callable[[AckSet, Mapping[str, int]], bytes] | None:
+    """Return the function that encodes a whole state in Pulsar's format in about bytes_max, or None
+    if the acknowledgements after the mark have more than `limit` ranges or batches, or no room.
+    """
+    if is_short(acks, limit, bytes_max):
+        return encode_position
+    fits = acks.partial <= limit and acks.count_ranges() <= limit and fits_as_longs(acks, bytes_max)
+    return encode_position_as_longs if fits else None
+
+
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
     """Return True if the acknowledgements after the mark fit into `limit` ranges and `limit`
     batches, each of at most bytes_max in total.
@@ -144,12 +156,15 @@ def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
     )
 
 
-def encode_position_as_longs(
-    acks: AckSet, properties: Mapping[str, int], bytes_max: int
-) -> bytes | None:
-    """Encode a whole state as bits (individualDeletedMessageRanges), or None if it is too long."""
-    if acks.longs_size() * LONG_BYTES_MAX + _batches_bytes_max(acks) > bytes_max:
-        return None
+def fits_as_longs(acks: AckSet, bytes_max: int) -> bool:
+    """Return True if encode_position_as_longs returns at most about bytes_max."""
+    return bool(acks.longs_size() * LONG_BYTES_MAX + _batches_bytes_max(acks) <= bytes_max)
+
+
+def encode_position_as_longs(acks: AckSet, properties: Mapping[str, int]) -> bytes:
+    """Encode a whole state as an entry of a cursor ledger, in Pulsar's format with bits
+    (individualDeletedMessageRanges).
+    """
     info = _position_info(acks, properties)
     for ledger_id in acks.ledger_ids():
         info.individualDeletedMessageRanges.add(key=ledger_id, values=acks.to_longs(ledger_id))

@@ -15,6 +15,7 @@ from pyxbroker.admin.policy_table import (
     PolicyEndpoint,
     Row,
     applied_to_subscription,
+    sized_quota,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_TOPICS
@@ -129,9 +130,11 @@ def _of_topic(row: Row, endpoint: PolicyEndpoint) -> list[Endpoint]:
 
 
 async def _get_topic_quotas(request: Request) -> Response:
-    return await policy_answer(
-        request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
-    )
+    return await policy_answer(request, BACKLOG_QUOTA.applied, _quotas)
+
+
+def _quotas(fields: Fields) -> dict[str, Any]:
+    return {name: sized_quota(quota) for name, quota in fields.get("backLogQuotaMap", {}).items()}
 
 
 def _of_subscription(request: Request) -> tuple[str, ...]:

@@ -525,7 +525,9 @@ class Subscription:
         if len(run) != 1:
             return "A cumulative acknowledgement names exactly one message id."
         ledger_id, entry_id, _ = run.position(0)
-        if entry_id >= 0:
+        if entry_id >= -1:
+            # -1 acknowledges all earlier ledgers. Clients name it for a part of a ledger's first
+            # batch, if they do not acknowledge single messages of batches.
             acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
             if acked:
                 self.last_advanced_s = self.last_acked_s
