@@ -10,7 +10,7 @@ import pytest
 
 from model_bookies import ModelBookie, closed
 from one_bookie import LIMITS, NAME, Node, Runs, entries, read_all, until
-from pyxbroker.ledger import ensemble
+from pyxbroker.ledger import ensemble, read_policy
 from pyxbroker.ledger.bookie import DISCONNECTED
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.ensemble import EnsembleHandle
@@ -155,7 +155,7 @@ def test_a_bookie_that_fails_while_its_ledger_is_closed_is_replaced_before(tmp_p
 def test_a_bookie_that_never_answers_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ensemble, "ADD_TIMEOUT_S", 0.4)
 
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()
@@ -198,6 +198,13 @@ def test_readers_ask_another_bookie_when_one_is_silent_down_or_without_the_entry
     run(tmp_path, scenario)
 
 
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regard no bookie as slow, however busy the machine is."""
+    monkeypatch.setattr(read_policy, "SLOW_MIN_S", 60.0)
+
+
+@pytest.mark.usefixtures("alike")
 def test_sticky_reads_go_to_one_bookie_until_it_fails(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()
@@ -221,6 +228,7 @@ def test_sticky_reads_go_to_one_bookie_until_it_fails(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("alike")
 def test_reads_without_stickiness_take_turns(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         managed_ledger = await cluster.open()
