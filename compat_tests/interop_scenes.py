@@ -28,6 +28,7 @@ PATIENCE_S = 5.0
 HOUR_MS = 3_600_000
 DUE_MS = 5000
 MIB = 1 << 20
+FEW = 5000
 
 Message = tuple[str, bytes]
 
@@ -304,7 +305,7 @@ class Holes(Scene):
     def write(self, turn: Turn) -> None:
         with RawConnection(turn.broker.port) as raw:
             holes.subscribe(raw, self.topic, "s")
-            count = 2 * self.count if not self.left else self.count // 10
+            count = 2 * self.count if not self.left else min(self.count // 10, 5000)
             with RawConnection(turn.broker.port) as other:
                 sent = holes.positions_of(holes.publish(other, self.topic, count))
             # Of the older messages, few are acknowledged, so that the holes remain.
@@ -317,6 +318,8 @@ class Holes(Scene):
         with RawConnection(turn.broker.port) as raw:
             holes.subscribe(raw, self.topic, "s")
             assert self.backlog(turn)["msgBacklog"] == len(self.left)
+            if turn.number > 2 and len(self.left) > FEW:
+                return  # it takes seconds; the smaller topics are read in each turn
             found = holes.deliver(raw, len(self.left), QUIET_MS / 1000, acknowledges=False)
         too_many, missing = found - {*self.left}, {*self.left} - found
         assert (len(too_many), len(missing)) == (0, 0), (min(too_many | missing), len(self.left))

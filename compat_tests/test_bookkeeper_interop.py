@@ -6,20 +6,24 @@ the same acknowledgements; then it adds its own.
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from harness.apache_broker import ApacheBroker
+from harness.bookies import shell
 from harness.brokers import Broker
 
+from compat_tests import test_compaction as compaction
 from compat_tests.clusters import CLUSTER, Cluster
 from compat_tests.conftest import official_client
 from compat_tests.interop_scenes import Scene, Turn, scenes
 from compat_tests.test_broker_on_bookkeeper import eventually, in_store, set_persistence
+from pyxbroker.ledger.metadata import LedgerState, decode
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
@@ -57,7 +61,6 @@ class Story:
         metadata = f"zk:{self.cluster.zookeeper.address}"
         self.apaches = ApacheBroker(directory / "apaches", metadata, SETTINGS)
         self.differences: list[str] = []
-        self.log: list[str] = []
 
     def begin(self) -> None:
         """Start the cluster with a namespace for each of the quorums."""
@@ -76,9 +79,11 @@ class Story:
         """Let one broker check what is there and write more; then kill the broker."""
         broker = self.apaches if number % 2 else self.ours
         # The bundles are free when the session of the killed broker has ended.
-        eventually(lambda: not in_store(self.cluster.zookeeper, _brokers))
+        before = {*in_store(self.cluster.zookeeper, _brokers)} - {f"127.0.0.1:{broker.web_port}"}
         began = time.monotonic()
-        broker.start(90.0)
+        broker.spawn()
+        eventually(lambda: not before & {*in_store(self.cluster.zookeeper, _brokers)})
+        broker.wait_ready(90.0)
         ready = time.monotonic()
         client = official_client(broker.url)
         turn = Turn(number, broker, client)
@@ -125,9 +130,9 @@ class Story:
         self.cluster.close()
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    one = Story(tmp_path_factory.mktemp("interop"))
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    one = Story(tmp_path)
     try:
         one.begin()
         yield one
@@ -136,19 +141,87 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def play(story: Story, hole_count: int) -> None:
+    """Let the brokers take turns, with topics that ours and topics that Apache's has created."""
     namespaces = [f"public/{name}" for name in QUORUMS]
     cast = scenes(namespaces, "ours", hole_count)
-    joined = scenes(namespaces[-1:], "apaches", hole_count // 10)
-    for number in range(TURNS):
-        if number == 0:
-            story.play(number, [], cast)
-        else:
-            story.play(number, cast, joined if number == 1 else [])
-        if number == 1:
-            cast += joined
-    print("\n".join(story.log))
+    joining = scenes(namespaces[-1:], "apaches", hole_count // 10)
+    story.play(0, [], cast)
+    story.play(1, cast, joining)
+    for number in range(2, TURNS):
+        story.play(number, cast + joining, [])
     assert not story.differences, "\n".join(story.differences)
 
 
 def test_brokers_take_turns_on_the_same_topics(story: Story) -> None:
     play(story, 20_000)
+    agrees_with_the_shell(story)
+
+
+@pytest.mark.minutes
+def test_brokers_take_turns_on_a_million_holes(story: Story) -> None:
+    play(story, 1_000_000)
+
+
+def agrees_with_the_shell(story: Story) -> None:
+    """Compare what BookKeeper's shell shows of the ledgers with what this broker reads."""
+    path = compaction.path(f"persistent://public/{[*QUORUMS][-1]}/ours-batches")
+    [one, *_] = story.ours.rest("GET", f"{path}/internalStats")[1]["ledgers"]
+    story.ours.kill()
+    number, zookeeper = one["ledgerId"], story.cluster.zookeeper
+    commands = (
+        ("listledgers", "-meta"),
+        ("ledgermetadata", "-ledgerid", str(number)),
+        ("readledger", "-ledgerid", str(number)),
+        ("listunderreplicated",),
+    )
+    configuration = story.cluster.bookies[0].configuration
+    with ThreadPoolExecutor(2) as pool:
+        listed, described, read, lacking = pool.map(
+            lambda words: shell(configuration, *words), commands
+        )
+    ledgers = {int(each): text for each, text in LEDGER.findall(listed)}
+    ours = in_store(zookeeper, lambda store: _described(store, ledgers))
+    assert len(ledgers) > 50
+    assert {each: SHOWN.findall(text) for each, text in ledgers.items()} == ours
+    assert [(number, ours[number])] == [
+        (int(each), SHOWN.findall(text)) for each, text in LEDGER.findall(described)
+    ]
+    entries = re.findall(r"Lid=(\d+), Eid=(\d+), EntrySize=(\d+)", read)
+    assert [int(entry) for _, entry, _ in entries] == list(range(one["entries"]))
+    # The size is that of the ledger up to the entry.
+    assert {each for each, _, _ in entries} == {str(number)}
+    assert int(entries[-1][2]) == one["size"]
+    assert "Under replicated ledger count: 0" in lacking
+
+
+LEDGER = re.compile(r"ledgerID: (\d+)\n.* (LedgerMetadata\{.*)")
+SHOWN = re.compile(
+    r"(ensembleSize|writeQuorumSize|ackQuorumSize|state|length|lastEntryId|digestType|ensembles)"
+    r"=(\{.*?\}|\w+)"
+)
+
+
+async def _described(
+    store: MetadataStore, ledgers: Iterable[int]
+) -> dict[int, list[tuple[str, str]]]:
+    """Return the metadata of ledgers as BookKeeper's shell shows it."""
+    found = {}
+    for each in ledgers:
+        node = await store.get(paths.ledger(each))
+        assert node is not None
+        ledger = decode(node.value)
+        segments = (
+            f"{first}=[{', '.join(bookies)}]" for first, bookies in ledger.ensembles.items()
+        )
+        end = {"length": ledger.length, "lastEntryId": ledger.last_entry_id}
+        shown = {
+            "ensembleSize": ledger.ensemble_size,
+            "writeQuorumSize": ledger.write_quorum_size,
+            "ackQuorumSize": ledger.ack_quorum_size,
+            "state": ledger.state.name,
+            **(end if ledger.state is LedgerState.CLOSED else {}),
+            "digestType": ledger.digest_type.name,
+            "ensembles": f"{{{', '.join(segments)}}}",
+        }
+        found[each] = [(name, str(value)) for name, value in shown.items()]
+    return found
