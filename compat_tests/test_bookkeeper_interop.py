@@ -220,7 +220,7 @@ async def _described(
             "ackQuorumSize": ledger.ack_quorum_size,
             "state": ledger.state.name,
             **(end if ledger.state is LedgerState.CLOSED else {}),
-            "digestType": ledger.digest_type.name,
+            "digestType": "CRC32C" if ledger.digest_type is None else ledger.digest_type.name,
             "ensembles": f"{{{', '.join(segments)}}}",
         }
         found[each] = [(name, str(value)) for name, value in shown.items()]
