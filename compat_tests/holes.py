@@ -135,10 +135,12 @@ def acknowledge_and_wait(raw: RawConnection, position: Position) -> float:
     return time.perf_counter() - began
 
 
-def deliver(raw: RawConnection, expected: int, quiet_s: float = 2.0) -> set[Position]:
+def deliver(
+    raw: RawConnection, expected: int, quiet_s: float = 2.0, *, acknowledges: bool = True
+) -> set[Position]:
     """Asks for everything; what came until `expected` messages had come and, for a while, no more.
 
-    What comes is acknowledged, as a consumer may hold only so many messages.
+    What comes is acknowledged, unless told otherwise, as a consumer may hold only so many messages.
     """
     raw.flow(1 << 30)
     frames = Frames(raw)
@@ -151,7 +153,8 @@ def deliver(raw: RawConnection, expected: int, quiet_s: float = 2.0) -> set[Posi
         # The size, the type, the length of the message, consumer 1, and then the message id.
         ids = [body[12 : 12 + body[11]] for body in bodies if body[4:6] == MESSAGE]
         found.update(map(_ledger_and_entry, ids))
-        raw.command(wire.ACK, {1: 1, 2: wire.INDIVIDUAL, 3: ids})
+        if acknowledges:
+            raw.command(wire.ACK, {1: 1, 2: wire.INDIVIDUAL, 3: ids})
 
 
 def _ledger_and_entry(message_id: bytes) -> Position:

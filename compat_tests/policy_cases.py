@@ -60,7 +60,7 @@ class Place(NamedTuple):
     level: str
     base: str  # the path of the namespace or topic
 
-    def _path(self, verb: str, **query: object) -> str:
+    def path(self, verb: str, **query: object) -> str:
         segment = self.case.namespace if self.level == NAMESPACE else self.case.topic
         if verb == "GET" and self.case.quota_type:
             segment = "backlogQuotaMap"
@@ -74,19 +74,19 @@ class Place(NamedTuple):
     def set(self, value: Any) -> tuple[int, str]:
         method = self.case.method if self.level == NAMESPACE else "POST"
         if value is NOTHING:
-            return self.broker.request(method, self._path("POST"))
+            return self.broker.request(method, self.path("POST"))
         if self.case.query and self.level != NAMESPACE:
-            return self.broker.request("POST", self._path("POST", **{self.case.query: value}))
-        return self.broker.request(method, self._path("POST"), value)
+            return self.broker.request("POST", self.path("POST", **{self.case.query: value}))
+        return self.broker.request(method, self.path("POST"), value)
 
     def remove(self) -> tuple[int, str]:
         if self.case.removed_by is not None:
             return self.set(self.case.removed_by)
-        return self.broker.request("DELETE", self._path("DELETE"))
+        return self.broker.request("DELETE", self.path("DELETE"))
 
     def told(self, **query: object) -> Any:
         """What the policy is told to be; None for 204."""
-        value = told(self.broker, self._path("GET", **query))
+        value = told(self.broker, self.path("GET", **query))
         if self.case.quota_type:
             return value.get(self.case.quota_type)
         # A topic without types has none of its own.
