@@ -454,3 +454,14 @@ async def _hear(heard: list[Notification], store: MetadataStore) -> set[Notifica
     news = set(heard)
     heard.clear()
     return news
+
+
+@pytest.mark.parametrize("hosts", ["h:99999", "h:0", "h:abc", "[::1:2181", "h:2181,,", "", ":2181"])
+def test_an_address_that_zookeeper_cannot_have_is_refused_with_a_sentence(hosts: str) -> None:
+    with pytest.raises(MetadataError, match=r"is no address of ZooKeeper: expected zk:HOST:PORT"):
+        open_store(f"zk:{hosts}")
+
+
+@pytest.mark.parametrize("hosts", ["h", "h:1,i:65535/chroot", "[::1]:2181", "10.0.0.1:2181/a/b"])
+def test_addresses_of_zookeeper_may_leave_the_port_out(hosts: str) -> None:
+    open_store(f"zk:{hosts}")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from oracles.selectors import SlowAutoSplit, active_by_ring
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.dispatch import selectors
-from pyxbroker.broker.dispatch.key_shared import NO_RANGES
 from pyxbroker.broker.dispatch.selectors import (
     FAILOVER_POINTS,
+    NO_RANGES,
     ConsistentHashing,
     FailoverRing,
     HashRangeAutoSplit,

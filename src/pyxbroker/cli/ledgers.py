@@ -32,8 +32,8 @@ Move the ledgers of a standalone to a cluster on ZooKeeper and BookKeeper.
 
 EXAMPLES = """\
 Examples:
-  pyxbroker ledgers copy --from /srv/pulsar --to zk:zk1:2181            show what would be copied
-  pyxbroker ledgers copy --from /srv/pulsar --to zk:zk1:2181 --apply    copy it
+  pyxbroker ledgers copy --from /srv/pulsar --to zk:zk1:2181 --cluster east            show the plan
+  pyxbroker ledgers copy --from /srv/pulsar --to zk:zk1:2181 --cluster east --apply    copy it
 """
 
 PROGRESS_S = 5.0
@@ -135,8 +135,9 @@ def _run_copy(options: Namespace, data: Path) -> None:
     except (CopyRefused, StartRefused) as error:
         fail(f"Nothing is copied: {error}.")
     except (LedgerError, MetadataError) as error:
-        again = " The same command continues." if options.apply else ""
-        fail(f"The copy is not complete: {error}.{again}")
+        if not options.apply:
+            fail(f"Nothing is copied: {error}.")
+        fail(f"The copy is not complete: {error}. The same command continues.")
 
 
 async def _copy(options: Namespace, places: CopyPlaces) -> None:

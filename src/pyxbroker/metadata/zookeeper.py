@@ -148,8 +148,8 @@ class ZooKeeperStore(MetadataStore):
             if isinstance(error, asyncio.TimeoutError):
                 raise Unavailable(
                     f"no ZooKeeper answers at {self.hosts} (waited"
-                    f" {self._connect_timeout_s:g} s). Start it, or name the metadata store that"
-                    " is to be used with --metadata"
+                    f" {self._connect_timeout_s:g} s). Start it, or correct the address of"
+                    " the metadata store"
                 ) from None
             raise
 

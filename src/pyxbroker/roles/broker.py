@@ -112,7 +112,7 @@ class ClusterBroker:
                 await self.metadata.open()
                 return
             except Unavailable as error:
-                log.debug("ZooKeeper cannot be reached yet", error=error)
+                log.warning("ZooKeeper cannot be reached yet", error=error)
                 await asyncio.sleep(RETRY_S)
 
     async def _register(self) -> None:
